@@ -13,7 +13,7 @@ from fluid.core import Program
 from fluid.online import OnlineTrainer
 from fluid.optimizer import Adam
 from fluid.serving import Settings
-from fluid.serving.server import leave_alone
+from fluid.serving.server import freeze_garbage
 
 # The arguments of OnlineTrainer that have an argument here, and what it says of them.
 _NUMBERS = {
@@ -82,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
         settings = Settings(**{name: getattr(given, name) for name in _LIMITS})
         server = online.host(given.host, given.port, read_token(given.token_file), given.allow_anonymous, settings)
         print(server.url, flush=True)
-        leave_alone()  # else health waits for it while many rows are read: 300 ms
+        freeze_garbage()  # else health waits for it while many rows are read: 300 ms
         server.run()
         status = online.stop()
     print(f"ended after {status['steps']} steps, {status['saved']} of them saved", file=sys.stderr)

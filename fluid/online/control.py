@@ -1,4 +1,4 @@
-"""Control: a thread that trains on what a journal holds, and does what it is asked between two steps."""
+"""Control: a thread that trains on the minibatches of a journal, and runs tasks between two steps."""
 
 import atexit
 import collections
@@ -20,20 +20,20 @@ Task = Callable[[Trainer], Any]
 
 
 class Control:
-    """Trains in a thread of its own, from `start` to `stop`.
+    """A thread that trains, from `start` to `stop`.
 
     Args:
-      trainer: what is trained first.
-      make: makes another one, which continues from the newest checkpoint.
+      trainer: of the first training.
+      make: returns another Trainer, which continues from the newest checkpoint.
       minibatches: of the journal.
       handlers: around the training.
       after_step: called in the thread after each step with the number of steps done.
       after_save: called in the thread when checkpoints may have been written.
 
     Attributes:
-      steps: how many are done.
-      failure: what ended the training, or None.
-      outputs: of the last step by name, scalars only; they may still be on the device.
+      steps: number of steps done.
+      failure: the error that ended the training, or None.
+      outputs: scalars of the last step by name, on the device.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Control:
         self._trainer: Trainer | None = trainer
         self._thread: threading.Thread | None = None
         self._tasks: collections.deque[tuple[Task, Future[Any]]] = collections.deque()
-        self._begun = 0  # how many steps were done when training went on last
+        self._begun = 0  # steps done when the training last went on
         self._paused = False
         self._stopping = False
         self._leaving = False
@@ -64,7 +64,7 @@ class Control:
 
     @property
     def state(self) -> str:
-        """What it does: "training", "waiting" for rows, "paused", "stopped", or "failed"."""
+        """State of the training: "training", "waiting" for rows, "paused", "stopped", or "failed"."""
         with self._changed:
             if self.failure is not None:
                 return "failed"
@@ -75,20 +75,20 @@ class Control:
             return "training" if self._minibatches.is_there(self.steps) else "waiting"
 
     def _prepared(self) -> Trainer:
-        """The Trainer, made anew where there is none."""
+        """Return the Trainer; make one if there is none."""
         if self._trainer is None:
             self._trainer = self._make()
             self.steps = int(self._trainer.session.scope.step)
         return self._trainer
 
     def start(self) -> None:
-        """Begin to train, or go on; nothing happens when that is so already. When Python ends, `leave` is called."""
+        """Begin to train, or go on; do nothing while the thread runs. The end of Python calls `leave`."""
         with self._starting:
             if self._thread is not None and self._thread.is_alive() and not self._stopping:
                 return
             self.stop()
             self._prepared()
-            importlib.import_module("orbax.checkpoint")  # which takes a while; the first rows need not wait for it
+            importlib.import_module("orbax.checkpoint")  # takes a while, for which the first rows need not wait
             self.failure = None
             self._stopping = False
             self._paused = False
@@ -97,7 +97,7 @@ class Control:
             atexit.register(self.leave)
 
     def pause(self) -> None:
-        """Train no more until `resume`; when this returns, a checkpoint holds all that was trained."""
+        """Pause until `resume`; when this returns, a checkpoint holds all steps."""
         with self._changed:
             self.check_started()
             self._paused = True
@@ -111,7 +111,7 @@ class Control:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End after the current step; when this returns, a checkpoint holds all that was trained."""
+        """End after the current step; when this returns, a checkpoint holds all steps."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -122,9 +122,9 @@ class Control:
             atexit.unregister(self.leave)
 
     def leave(self) -> None:
-        """End after the current step and save nothing, as when the process is killed; for the end of Python.
+        """End after the current step without a checkpoint, as a killed process does; for the end of Python.
 
-        Python must not end under a thread that is inside of JAX, and Orbax cannot save any more then.
+        Python must not end under a thread that runs JAX, and Orbax cannot save then.
         """
         with self._changed:
             self._leaving = True
@@ -134,10 +134,10 @@ class Control:
             thread.join()
 
     def ask(self, task: Task) -> Any:
-        """Have something done between two steps, when a checkpoint holds all that was trained; returns its result.
+        """Run a task between two steps, when a checkpoint holds all steps, and return its result.
 
         Raises:
-          OnlineError: nothing is trained.
+          OnlineError: the thread does not train.
         """
         with self._changed:
             self.check_started()
@@ -155,14 +155,14 @@ class Control:
         return result
 
     def check_started(self) -> None:
-        """Raise an OnlineError when nothing is trained."""
+        """Raise an OnlineError unless the thread trains."""
         if self.failure is not None:
             raise errors.OnlineError(f"the training has failed: {self.failure}; start() continues from the checkpoint")
         if self._thread is None or self._stopping:
             raise errors.OnlineError("nothing is trained now; start() begins, or goes on")
 
     def _run(self) -> None:
-        """What the thread does."""
+        """Train and run tasks until the end of the thread."""
         try:
             while self._wait():
                 self._do_tasks()
@@ -182,7 +182,7 @@ class Control:
                     result.set_exception(errors.OnlineError("the training ended before this could be done"))
 
     def _wait(self) -> bool:
-        """Wait for something to do; False when there will be nothing more."""
+        """Wait for rows or tasks; return False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._leaving or self._stopping or self._tasks or self._may_train())
             return not self._leaving and (not self._stopping or bool(self._tasks))
@@ -191,14 +191,14 @@ class Control:
         return not self._paused and self._minibatches.is_there(self.steps)
 
     def _ending(self) -> bool:
-        """Whether training shall end, for a while or for good.
+        """Return whether the reader has to end its pass.
 
         Raises:
-          _Left: it shall end in the middle.
+          _Left: the training has to end without a checkpoint.
         """
         if self._leaving:
             raise _Left
-        # Tasks wait for a step, so that training goes on however many there are.
+        # Tasks wait for a step, so that training goes on beside any number of tasks.
         return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
 
     def _do_tasks(self) -> None:
@@ -206,18 +206,18 @@ class Control:
             task, result = self._tasks.popleft()
             try:
                 result.set_result(task(self._prepared()))
-            except Exception as error:  # it is that of who asked
+            except Exception as error:  # for the caller of `ask`
                 result.set_exception(error)
 
     def _train(self) -> None:
-        """Train until something else is to be done; then a checkpoint is written."""
+        """Train until the reader ends its pass; then `train` writes a checkpoint."""
         trainer = self._prepared()
         self._begun = self.steps
         ended = threading.Event()
 
         def end() -> None:
             ended.set()
-            trainer.pause()  # the position stays that between two minibatches
+            trainer.pause()  # the position stays between two minibatches
 
         reader = JournalReader(self._minibatches, self._ending, end)
         trainer.train(reader, 1, handlers=self._handlers, progress=False)
@@ -228,11 +228,11 @@ class Control:
 
 
 class _Left(Exception):
-    """Ends a training in the middle, so that no checkpoint is written."""
+    """The end of a training in the middle, without a checkpoint."""
 
 
 class _AfterStep(Handler):
-    """Keeps what a Control tells of the last step."""
+    """A handler that notes the last step for a Control."""
 
     def __init__(self, control: Control, then: Callable[[int], None]):
         self._control = control
@@ -240,7 +240,7 @@ class _AfterStep(Handler):
 
     def end_step(self, event: EndStepEvent) -> None:
         """Note the step."""
-        places = scalar_outputs(self.trainer.program)
-        self._control.outputs = {name: event.metrics[place] for name, place in places.items()}
+        positions = scalar_outputs(self.trainer.program)
+        self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}
         self._control.steps = event.step + 1
         self._then(event.step + 1)

@@ -1,4 +1,4 @@
-"""Journal: the rows that were accepted, in order, on disk before anybody is told so."""
+"""Journal: accepted rows in order, on disk before they are acknowledged."""
 
 import collections
 import contextlib
@@ -34,16 +34,16 @@ _TABLES = """
 """
 _BRING_BACK = "Bring back a copy of the whole folder"
 _STATEMENTS = [statement.strip() for statement in _TABLES.split(";")[:-1]]
-# How many rows were acknowledged, twice; see `Journal._last`.
+# The number of acknowledged rows, twice; see `Journal._last`.
 _LAST = re.compile(rb"([0-9]{20}) \1\n")
 
 
 class Accepted(NamedTuple):
-    """What became of some rows.
+    """Rows that the journal has accepted.
 
     Attributes:
-      first: the position of the first one.
-      repeated: whether they had been accepted before, and nothing was added.
+      first: position of the first row.
+      repeated: whether the rows were accepted before, and nothing was added.
     """
 
     first: int
@@ -51,13 +51,13 @@ class Accepted(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Rows that were accepted together.
+    """Rows that were accepted in one message.
 
     Attributes:
-      first: the position of the first one.
-      rows: how many they are.
-      head: how many bytes of the body are JSON.
-      body: the message that holds them.
+      first: position of the first row.
+      rows: number of rows.
+      head: bytes of JSON in the body.
+      body: the message.
     """
 
     first: int
@@ -66,8 +66,8 @@ class Entry(NamedTuple):
     body: bytes
 
 
-class _Asked:
-    """Rows that somebody wants to be written, and what became of that."""
+class _Append:
+    """A call of `append` in flight: its rows and its outcome."""
 
     def __init__(self, body: bytes, head: int, rows: int, key: str | None, note: tuple[str, str] | None):
         self.body, self.head, self.rows = body, head, rows
@@ -77,31 +77,31 @@ class _Asked:
 
 
 class Journal:
-    """Rows by position, in a SQLite database. What `append` has returned for survives the end of the process.
+    """Rows by position in a SQLite database; rows for which `append` has returned survive the end of the process.
 
-    The database is in WAL mode, each commit is synced, and one process at a time has it. Several threads may use it;
-    what they append at the same time is committed together, since to wait for the disk is what takes the time.
+    The database is in WAL mode, each commit is synced, and one process at a time has it. Several threads may use it.
+    Rows that they append at the same time are committed together, since the wait for the disk takes the time.
 
-    SQLite takes what follows a damaged byte of its WAL for a commit that was not completed, and drops it without a
-    word. So the number of acknowledged rows is written to a small file beside the database as well, after each commit
-    and without a sync: the file is never ahead of the disk, and complete unless the machine loses its power.
+    SQLite takes all bytes after a damaged byte of its WAL for an incomplete commit, and drops them silently. So the
+    number of acknowledged rows is also written to a small file beside the database, after each commit and without a
+    sync: the file is never ahead of the disk, and complete unless the machine loses its power.
 
     Args:
-      path: of the database; made when it is not there.
-      settings: what the stream is divided by, as JSON; a journal that was made with other ones is refused.
-      max_rows: how many rows may wait to be passed.
-      max_bytes: how many bytes they may have. A journal whose waiting rows are fewer than `least_rows` takes more all
-        the same, since nothing could be done with so few.
-      least_rows: how many rows must be able to wait.
-      max_keys: how many of the newest keys are remembered.
+      path: of the database; a missing database is made.
+      settings: of the split of the stream, as JSON; a journal with other settings is refused.
+      max_rows: most rows that wait to be passed.
+      max_bytes: most bytes of these rows. A journal with fewer than `least_rows` waiting rows accepts more bytes, since
+        so few rows make no minibatch.
+      least_rows: number of rows that can always wait.
+      max_keys: number of the newest keys that are remembered.
 
     Attributes:
-      changed: notified when rows were added, and by others when what somebody waits for may have happened.
-      next: the position of the next row.
+      changed: notified when rows were added, and after other events that threads wait for.
+      next: position of the next row.
 
     Raises:
-      JournalError: another process has the journal, or it is damaged or of another kind, or cannot be made; or rows
-        are missing that were acknowledged.
+      JournalError: another process has the journal; or it is damaged or of another kind, or cannot be made; or
+        acknowledged rows are missing.
 
     Example:
       >>> journal = Journal("journal.db", {"batch_size": 2}, max_rows=3)
@@ -127,14 +127,14 @@ class Journal:
         self._max_bytes = max_bytes
         self._least_rows = least_rows
         self._max_keys = max_keys
-        self._asked: collections.deque[_Asked] = collections.deque()
+        self._in_flight: collections.deque[_Append] = collections.deque()
         self._lock = threading.RLock()
         self.changed = threading.Condition(self._lock)
         self._db = self._opened()
         try:
             self._check_settings(settings)
             self._passed = 0
-            with self._telling("read"):
+            with self._converted_errors("read"):
                 self.next = int(self.note("next") or 0)
                 found = self._db.execute("SELECT first, first + rows, length(body) FROM entries ORDER BY first")
                 entries = found.fetchall()
@@ -148,13 +148,13 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """How many rows were not passed yet."""
+        """Number of rows that were not passed yet."""
         return self.next - self._passed
 
     @property
     def held(self) -> int:
-        """The position of the first row that is still there."""
-        with self._lock, self._telling("read"):
+        """Position of the oldest row in the journal."""
+        with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT min(first) FROM entries").fetchone()[0]
         return self.next if found is None else int(found)
 
@@ -166,38 +166,38 @@ class Journal:
         key: str | None = None,
         note: tuple[str, str] | None = None,
     ) -> Accepted:
-        """Add rows; when this returns they are on disk.
+        """Add rows; when this returns, they are on disk.
 
         Args:
-          body: the message that holds them.
-          head: how many bytes of it are JSON.
-          rows: how many they are.
-          key: tells these rows from all others: rows with the key of earlier ones are not added again.
-          note: a name and a value that are written down together with them, see `note`.
+          body: the message with the rows.
+          head: bytes of JSON in the body.
+          rows: number of rows.
+          key: unique to these rows; rows with the key of earlier rows are not added again.
+          note: a name and a value to write in the same transaction, see `note`.
 
         Raises:
-          JournalFullError: there is no room.
+          JournalFullError: too many rows wait.
           OnlineError: other rows had this key.
           JournalError: the database cannot be written; nothing is added.
         """
-        asked = _Asked(body, head, rows, key, note)
-        self._asked.append(asked)
+        append = _Append(body, head, rows, key, note)
+        self._in_flight.append(append)
         try:
             with self.changed:
-                if not asked.outcome.done():  # else another thread has written it together with its own
-                    with InterruptGuard():  # the others are told
+                if not append.outcome.done():  # else another thread has written these rows together with its own
+                    with InterruptGuard():  # the other threads get their outcomes
                         self._write_all()
         finally:
-            self._forget(asked)  # also when Ctrl-C ends the wait
-        return asked.outcome.result()
+            self._forget(append)  # also when Ctrl-C ends the wait
+        return append.outcome.result()
 
     def read(self, start: int, stop: int) -> list[Entry]:
-        """The entries that hold the rows from `start` to before `stop`.
+        """Return the entries with the rows from `start` to before `stop`.
 
         Raises:
-          JournalError: some of them are not there, or not what was written.
+          JournalError: rows are missing, or damaged.
         """
-        with self._lock, self._telling("read"):
+        with self._lock, self._converted_errors("read"):
             found = self._db.execute(
                 "SELECT first, rows, head, CAST(body AS BLOB), digest FROM entries WHERE first < ? AND "
                 "first >= coalesce((SELECT max(first) FROM entries WHERE first <= ?), 0) ORDER BY first",
@@ -222,13 +222,13 @@ class Journal:
         return entries
 
     def note(self, name: str) -> str | None:
-        """What was written down under a name, or None."""
-        with self._lock, self._telling("read"):
+        """Return the value of a note, or None."""
+        with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
             return None if found is None else str(found[0])
 
     def passed(self, position: int) -> None:
-        """Say that the rows before a position wait no longer, which makes room for others."""
+        """Note that the rows before a position wait no longer, so that others can be added."""
         with self.changed:
             self._passed = position
             while self._waiting and self._waiting[0][0] <= position:
@@ -236,18 +236,18 @@ class Journal:
             self.changed.notify_all()
 
     def drop(self, position: int) -> None:
-        """Remove the entries that lie before a position as a whole; the newest one stays, which ends at `next`."""
-        with self._lock, self._telling("written"), self._transaction():
+        """Remove the entries before a position; the newest entry, which ends at `next`, stays."""
+        with self._lock, self._converted_errors("written"), self._transaction():
             self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (min(position, self.next - 1),))
 
     def close(self) -> None:
-        """Give the database back."""
+        """Close the database, which another process may then open."""
         with self._lock:
             self._db.close()
             self._last.close()
 
     def _opened(self) -> sqlite3.Connection:
-        with self._telling("opened"):
+        with self._converted_errors("opened"):
             self._keep_private()
             database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
             try:
@@ -261,7 +261,7 @@ class Journal:
                 if not set(known) <= set(_STATEMENTS):
                     raise errors.JournalError(f"{str(self._path)!r} is no journal, or damaged: found {known}")
                 for statement in _STATEMENTS:
-                    if statement not in known:  # a journal of an earlier version has no second copy
+                    if statement not in known:  # journals of earlier versions have no second copy
                         database.execute(statement)
                 if not known:
                     database.execute("INSERT INTO notes VALUES ('format', ?)", (str(_FORMAT),))
@@ -273,8 +273,8 @@ class Journal:
         return database
 
     def _keep_private(self) -> None:
-        """Make the files such that other users cannot read them; SQLite gives its own the mode of the database."""
-        # No file is opened that is there: to close it would give back the lock that SQLite has on it.
+        """Make the files unreadable for other users; SQLite gives its own files the mode of the database."""
+        # No existing file is opened: closing it would release the lock that SQLite has on it.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         wal = self._path.with_name(f"{self._path.name}-wal")
@@ -283,7 +283,7 @@ class Journal:
                 path.chmod(0o600)
 
     def _check_whole(self, database: sqlite3.Connection) -> None:
-        """Check the pages of the database; the bytes of rows are checked when they are read."""
+        """Check the pages of the database; `read` checks the bytes of rows."""
         problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if problem != "ok":
             raise errors.JournalError(
@@ -291,10 +291,10 @@ class Journal:
             )
 
     def _check_complete(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Check that no row is missing between the oldest one and the last one that was acknowledged.
+        """Check that no row is missing between the oldest row and the last acknowledged row.
 
         Args:
-          spans: the first position of each entry, and the one behind its last.
+          spans: positions of the first row of each entry, and after its last row.
         """
         for (_, end), (first, _) in itertools.pairwise([*spans, (self.next, self.next)]):
             if end != first:
@@ -303,7 +303,7 @@ class Journal:
                     f"ends before the row {end}, and the next one begins with {first}. {_BRING_BACK}"
                 )
         path = self._path.with_suffix(".last")
-        with self._telling("opened"):
+        with self._converted_errors("opened"):
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
             self._last = os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
         text = self._last.read()
@@ -321,13 +321,13 @@ class Journal:
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Write down how many rows are on disk, outside of the database."""
-        with contextlib.suppress(OSError):  # they are on disk all the same
+        """Write the number of rows on disk to the file beside the database."""
+        with contextlib.suppress(OSError):  # the rows are on disk all the same
             self._last.seek(0)
             self._last.write(b"%020d %020d\n" % (self.next, self.next))
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
-        with self._telling("read"):
+        with self._converted_errors("read"):
             found = self.note("format")
             known = self.note("settings")
             if found != str(_FORMAT):
@@ -344,80 +344,89 @@ class Journal:
                 )
 
     def _write_all(self) -> None:
-        """Write what all threads have asked for, which wait for the disk once."""
-        group = list(self._asked)
+        """Write the rows of all threads, which wait for the disk once."""
+        group = list(self._in_flight)
         try:
             self._write_together(group)
-        except errors.JournalError:  # of what is too large for the disk, something smaller may fit
-            for asked in group:
+        except errors.JournalError:  # where all are too large for the disk, some may fit
+            for append in group:
                 try:
-                    self._write_together([asked])
+                    self._write_together([append])
                 except errors.JournalError as error:
-                    asked.outcome.set_exception(error)
+                    append.outcome.set_exception(error)
         self.changed.notify_all()
-        for asked in group:
-            self._forget(asked)
+        for append in group:
+            self._forget(append)
 
-    def _forget(self, asked: "_Asked") -> None:
+    def _forget(self, append: "_Append") -> None:
         with contextlib.suppress(ValueError):  # another thread has done so
-            self._asked.remove(asked)
+            self._in_flight.remove(append)
 
-    def _write_together(self, group: Sequence["_Asked"]) -> None:
-        """Write rows in one transaction; those who asked are told when it is on disk."""
-        told: list[Accepted | errors.FluidError] = []
+    def _write_together(self, group: Sequence["_Append"]) -> None:
+        """Write rows in one transaction; then set the outcomes of the calls of `append`."""
+        outcomes: list[Accepted | errors.FluidError] = []
         added: list[tuple[int, int]] = []
-        first = self.next
-        with self._telling("written"), self._transaction():
-            for asked in group:
+        end = self.next
+        with self._converted_errors("written"), self._transaction():
+            for append in group:
                 try:
-                    known = self._known(asked)
-                    if known is None:
-                        self._check_room(asked.rows, len(asked.body), first, sum(size for _, size in added))
+                    accepted = self._accepted_before(append)
+                    if accepted is None:
+                        self._check_capacity(append.rows, len(append.body), end, sum(size for _, size in added))
+                        self._insert(append, end)
+                        accepted = Accepted(end, False)
+                        end += append.rows
+                        added.append((end, len(append.body)))
+                    outcomes.append(accepted)
                 except (errors.OnlineError, errors.FeedError) as error:
-                    told.append(error)
-                    continue
-                told.append(known or Accepted(first, False))
-                if known is None:
-                    self._insert(asked, first)
-                    first += asked.rows
-                    added.append((first, len(asked.body)))
-        self.next = first
+                    outcomes.append(error)
+        self.next = end
         self._acknowledge()
         self._waiting += added
         self._waiting_bytes += sum(size for _, size in added)
-        for asked, outcome in zip(group, told, strict=True):
+        for append, outcome in zip(group, outcomes, strict=True):
             if isinstance(outcome, Accepted):
-                asked.outcome.set_result(outcome)
+                append.outcome.set_result(outcome)
             else:
-                asked.outcome.set_exception(outcome)
+                append.outcome.set_exception(outcome)
 
-    def _insert(self, asked: "_Asked", first: int) -> None:
-        entry = (first, asked.rows, asked.head, asked.body, asked.digest)
+    def _insert(self, append: "_Append", first: int) -> None:
+        entry = (first, append.rows, append.head, append.body, append.digest)
         self._db.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", entry)
-        self._write("next", str(first + asked.rows))
-        if asked.note is not None:
-            self._write(*asked.note)
-        if asked.key is not None:
+        self._write("next", str(first + append.rows))
+        if append.note is not None:
+            self._write(*append.note)
+        if append.key is not None:
             made = self._db.execute(
                 "INSERT INTO keys (key, first, digest) VALUES (?, ?, ?)",
-                (asked.key, first, _digest(asked.digest, first)),
+                (append.key, first, _digest(append.digest, first)),
             )
             self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
 
-    def _known(self, asked: "_Asked") -> Accepted | None:
-        if asked.key is None:
+    def _accepted_before(self, append: "_Append") -> Accepted | None:
+        """Return the earlier outcome of rows with the same key, or None.
+
+        Raises:
+          OnlineError: other rows had this key.
+        """
+        if append.key is None:
             return None
-        found = self._db.execute("SELECT first, digest FROM keys WHERE key = ?", (asked.key,)).fetchone()
+        found = self._db.execute("SELECT first, digest FROM keys WHERE key = ?", (append.key,)).fetchone()
         if found is None:
             return None
-        if found[1] not in (_digest(asked.digest, found[0]), _digest(asked.body)):
+        if found[1] not in (_digest(append.digest, found[0]), _digest(append.body)):
             raise errors.OnlineError(
-                f"other rows were sent with the key {asked.key!r} before; expected the same rows again, or a new key"
+                f"other rows were sent with the key {append.key!r} before; expected the same rows again, or a new key"
             )
         return Accepted(found[0], True)
 
-    def _check_room(self, rows: int, size: int, end: int, added: int) -> None:
-        """Whether there is room for rows at a position, behind so many bytes that are not committed yet."""
+    def _check_capacity(self, rows: int, size: int, end: int, added: int) -> None:
+        """Check that rows can wait at the position `end`, after `added` bytes that are not committed yet.
+
+        Raises:
+          FeedError: there are more rows than can ever wait.
+          JournalFullError: too many rows wait.
+        """
         if rows > self._max_rows:
             raise errors.FeedError(f"found {rows} rows at once, expected at most {self._max_rows}; send them in parts")
         waiting = end - self._passed
@@ -438,7 +447,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """All of what a block writes, or nothing of it."""
+        """Commit all writes of a block, or none."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -449,8 +458,8 @@ class Journal:
             raise
 
     @contextlib.contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Tell errors of the database as those of the journal."""
+    def _converted_errors(self, what: str) -> Iterator[None]:
+        """Raise errors of the database as JournalErrors."""
         try:
             yield
         except errors.FluidError:
@@ -463,5 +472,5 @@ class Journal:
 
 
 def _digest(body: bytes, number: int | str = "") -> bytes:
-    """Return a checksum of bytes and of the number that belongs to them, which earlier versions left out."""
+    """Return a checksum of bytes and of the number beside them, which earlier versions left out."""
     return hashlib.blake2b(body, digest_size=16, salt=str(number).encode()[:16]).digest()

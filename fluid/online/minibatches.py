@@ -1,4 +1,4 @@
-"""Minibatches of a journal: how its rows are divided, and a reader whose position is the number of a minibatch."""
+"""Minibatches of a journal: the split of its rows, and a reader whose position is the number of a minibatch."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +13,15 @@ from fluid.remote.rows import Columns, RowFormat
 
 
 class Split:
-    """Divides the positions of a stream, 0, 1, 2, ..., into minibatches and rows to test on.
+    """A split of the positions of a stream, 0, 1, 2, ..., into minibatches and test rows.
 
-    Of `test_every` rows the last one is tested on and never trained on; the others make minibatches in order. A
-    minibatch lies in a span of positions, from the end of the one before to its own last row; the rows to test on in
-    that span are tested before it is trained on. Nothing but positions decides, so a stream is always divided alike.
+    The last of every `test_every` rows is tested on and never trained on; all others form minibatches in order. The
+    span of a minibatch begins after the minibatch before, and ends with its own last row. The test rows of a span are
+    tested on before its minibatch is trained on. The split depends on positions alone, so it never changes.
 
     Args:
       batch_size: rows of a minibatch.
-      test_every: which rows are tested on; None for none.
+      test_every: number of rows of which the last is a test row; None for no test rows.
 
     Example:
       >>> split = Split(batch_size=2, test_every=3)
@@ -40,7 +40,7 @@ class Split:
         return self.test_every is not None and position % self.test_every == self.test_every - 1
 
     def start(self, number: int) -> int:
-        """The position at which the span of a minibatch begins."""
+        """Return the position at which the span of a minibatch begins."""
         trained = number * self.batch_size
         if self.test_every is None or number == 0:
             return trained
@@ -48,62 +48,62 @@ class Split:
         return last + last // (self.test_every - 1) + 1
 
     def span(self, number: int) -> range:
-        """The positions of a minibatch, and of the rows that are tested on before it."""
+        """Return the positions of a minibatch, and of the test rows before it."""
         return range(self.start(number), self.start(number + 1))
 
     def trained(self, number: int) -> Iterator[int]:
-        """The positions of the rows of a minibatch."""
+        """Return the positions of the rows of a minibatch."""
         return (position for position in self.span(number) if not self.is_test(position))
 
     def tested(self, number: int) -> Iterator[int]:
-        """The positions of the rows that are tested on before a minibatch."""
+        """Return the positions of the test rows before a minibatch."""
         return (position for position in self.span(number) if self.is_test(position))
 
 
 class Minibatches:
-    """The rows of a journal, put together into minibatches and tests.
+    """The rows of a journal as minibatches and test rows.
 
     Args:
-      journal: where they are.
-      rows: what takes its messages apart.
-      split: which rows are trained on, and which are tested on.
+      journal: with the rows.
+      rows: unpacks the messages of the journal.
+      split: of the rows.
 
     Attributes:
-      journal: the same.
-      split: the same.
+      journal: with the rows.
+      split: of the rows.
     """
 
     def __init__(self, journal: Journal, rows: RowFormat, split: Split):
         self.split = split
         self.journal = journal
         self._rows = rows
-        self._known: list[_Part] = []  # the entries of the last minibatch, taken apart; the last may have more rows
+        self._known: list[_Part] = []  # the unpacked entries of the last minibatch; the last entry may have more rows
 
     def is_there(self, number: int) -> bool:
-        """Whether the journal has all rows of a minibatch."""
+        """Return whether the journal has all rows of a minibatch."""
         return self.journal.next >= self.split.start(number + 1)
 
     def trained(self, number: int) -> Columns:
-        """The rows of a minibatch."""
+        """Return the rows of a minibatch."""
         return self._at(number, list(self.split.trained(number)))
 
     def tested(self, number: int) -> Columns | None:
-        """The rows to test on before a minibatch, if there are any."""
+        """Return the test rows before a minibatch, or None."""
         positions = list(self.split.tested(number))
         return self._at(number, positions) if positions else None
 
     def _at(self, number: int, positions: Sequence[int]) -> Columns:
-        """The rows at some positions in the span of a minibatch."""
+        """Return the rows at some positions in the span of a minibatch."""
         picked: list[Columns] = []
         for first, stop, columns in self._parts(self.split.span(number)):
-            places = [position - first for position in positions if first <= position < stop]
-            picked.append({name: _picked(column, places) for name, column in columns.items()})
+            indices = [position - first for position in positions if first <= position < stop]
+            picked.append({name: _picked(column, indices) for name, column in columns.items()})
         return {name: _joined([columns[name] for columns in picked]) for name in self._rows.specs}
 
     def _parts(self, span: range) -> "list[_Part]":
-        """The entries that hold the rows of a span."""
+        """Return the entries that hold the rows of a span."""
         known = [part for part in self._known if part.stop > span.start]
-        if known and known[0].first > span.start:  # it goes back
+        if known and known[0].first > span.start:  # the span lies before the known entries
             known = []
         reached = known[-1].stop if known else span.start
         if reached < span.stop:
@@ -115,7 +115,7 @@ class Minibatches:
 
 
 class _Part(NamedTuple):
-    """An entry of the journal, taken apart: the positions of its first row and behind its last one, and its rows."""
+    """An unpacked entry of the journal: positions of its first row and after its last row, and its rows."""
 
     first: int
     stop: int
@@ -123,12 +123,12 @@ class _Part(NamedTuple):
 
 
 class JournalReader(Reader):
-    """The minibatches of a journal, as a reader that waits for them. Its one pass ends only when it is told to.
+    """A reader that waits for the minibatches of a journal, in one pass without an end of its own.
 
     Args:
       minibatches: of the journal.
-      ending: asked between two minibatches whether the pass shall end.
-      end: called when it does, before it does.
+      ending: called between two minibatches; returns whether to end the pass.
+      end: called at the end of the pass.
     """
 
     def __init__(self, minibatches: Minibatches, ending: Callable[[], bool], end: Callable[[], None]):
@@ -142,13 +142,13 @@ class JournalReader(Reader):
 
     @property
     def ready(self) -> bool:
-        """Whether the next minibatch is there, or none will come."""
+        """True when the next minibatch can be read, or the pass has to end."""
         return self._ending() or self._minibatches.is_there(self._number)
 
     def _read(self, epoch: int, start: int) -> Rows:
         for number in itertools.count(start):
             self._number = number
-            # The first one is there, and must be given: a pass without any is an error.
+            # The first minibatch is always yielded: a pass without minibatches is an error.
             if number > start and not self._wait():
                 self._end()
                 return
@@ -157,14 +157,14 @@ class JournalReader(Reader):
             yield minibatch
 
     def _wait(self) -> bool:
-        """Wait for a minibatch; whether there is one before the pass shall end."""
+        """Wait for a minibatch; return False when the pass has to end first."""
         with self._changed:
             self._changed.wait_for(lambda: self.ready)
             return not self._ending()
 
 
-def _picked(column: Any, places: Sequence[int]) -> Any:
-    return column[places] if isinstance(column, np.ndarray) else [column[place] for place in places]
+def _picked(column: Any, indices: Sequence[int]) -> Any:
+    return column[indices] if isinstance(column, np.ndarray) else [column[index] for index in indices]
 
 
 def _joined(parts: Sequence[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""MovingTest: the outputs of a program on the rows of the stream that it never trains on, over the newest of them."""
+"""MovingTest: means of the outputs of a program over the newest rows that it is tested on."""
 
 import collections
 import threading
@@ -11,14 +11,14 @@ from fluid.trainer.evaluation.values import number, scalar_outputs
 
 
 class MovingTest(Handler):
-    """Tests on the rows that a stream keeps for that, each with the parameters that all rows before it have made.
+    """A handler that tests on the test rows of a stream, each before the rows after it are trained on.
 
     Args:
-      rows: gives the rows to test on before a minibatch, or None.
-      window: over how many of the newest of them the test goes.
+      rows: returns the test rows before a minibatch, or None.
+      window: number of the newest test rows that the means are over.
 
     Attributes:
-      tested: how many rows were tested on.
+      tested: number of rows tested on.
     """
 
     def __init__(self, rows: Callable[[int], Columns | None], window: int):
@@ -26,10 +26,10 @@ class MovingTest(Handler):
         self._rows = rows
         self._window = window
         self._tests: collections.deque[tuple[int, dict[str, float]]] = collections.deque()
-        self._lock = threading.Lock()  # whoever asks for the status is in another thread
+        self._lock = threading.Lock()  # another thread reads the means
 
     def means(self) -> dict[str, float]:
-        """The scalars that the program returns, over the newest rows; empty as long as none was tested on."""
+        """Return the means of the scalar outputs by name; empty before the first test."""
         with self._lock:
             tests = list(self._tests)
         total = sum(rows for rows, _ in tests)
@@ -37,31 +37,32 @@ class MovingTest(Handler):
         return {name: sum(rows * values[name] for rows, values in tests) / total for name in names}
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Begin anew, unless a training that was interrupted goes on."""
+        """Begin anew, unless a training continues from a checkpoint."""
         if not event.resumed:
             self.restore({"tested": 0, "tests": []})
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Test on the rows that come before those of this step."""
+        """Test on the test rows before this step."""
         columns = self._rows(event.step)
         if columns is None:
             return
         results = self.trainer.test([columns])
-        values = {name: number(results[place]) for name, place in scalar_outputs(self.trainer.program).items()}
+        positions = scalar_outputs(self.trainer.program)
+        values = {name: number(results[position]) for name, position in positions.items()}
         rows = len(next(iter(columns.values())))
         with self._lock:
             self.tested += rows
             self._tests.append((rows, values))
-            # The oldest test goes when the others are as many rows as are wanted.
+            # The oldest test goes when the others have as many rows as the window.
             while sum(n for n, _ in self._tests) - self._tests[0][0] >= self._window:
                 self._tests.popleft()
 
     def state(self) -> dict[str, Any]:
-        """The tests that the means are over, as JSON."""
+        """Return the tests that the means are over, as JSON."""
         return {"tested": self.tested, "tests": list(self._tests)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Go on from a value of `state`."""
         with self._lock:
             self.tested = state["tested"]
             self._tests = collections.deque((rows, values) for rows, values in state["tests"])

@@ -1,4 +1,4 @@
-"""Publishing: exported models as versions in a folder, of which a running server takes over the newest."""
+"""Publishing: exported models as versions in a folder, of which a running server loads the newest."""
 
 import os
 import re
@@ -8,25 +8,24 @@ from typing import Any
 
 from fluid import errors
 from fluid.paths import local_path
+from fluid.serving.models import FILE, NUMBER, version_numbers
 from fluid.storage.atomic import sync
 from fluid.trainer import Trainer
 
-_FILE = "model.fluid"
-_NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
-_LEFT = re.compile(rf"\.{_NUMBER.pattern}\.writing", re.ASCII)
+_TEMPORARY = re.compile(rf"\.{NUMBER.pattern}\.writing", re.ASCII)
 
 
 class Publisher:
-    """Writes versions: `FOLDER/120/model.fluid` is what was there after 120 training steps.
+    """A writer of versions: `FOLDER/120/model.fluid` is the model after 120 training steps.
 
-    A version is written under another name and then renamed, so whoever looks finds all of it or nothing.
+    A version is written under another name and then renamed, so that readers find all of a version or nothing.
 
     Args:
-      folder: of the versions; made when the first one is written.
+      folder: of the versions; made with the first version.
       options: of `Trainer.save_inference_model`, such as `fetch`.
 
     Attributes:
-      folder: the same.
+      folder: of the versions.
     """
 
     def __init__(self, folder: Any, options: Mapping[str, Any]):
@@ -35,21 +34,18 @@ class Publisher:
 
     @property
     def newest(self) -> int | None:
-        """The newest version that is there as a whole."""
-        if not self.folder.is_dir():
-            return None
-        names = (path.name for path in self.folder.iterdir() if _NUMBER.fullmatch(path.name))
-        return max((int(name) for name in names if (self.folder / name / _FILE).is_file()), default=None)
+        """Number of the newest complete version, or None."""
+        return max(version_numbers(self.folder), default=None) if self.folder.is_dir() else None
 
     def publish(self, trainer: Trainer, steps: int) -> None:
-        """Write a version; one that is there already stays as it is.
+        """Write a version; an existing version stays as it is.
 
         Args:
-          trainer: what is written.
-          steps: training steps that it has done, which is the number of the version.
+          trainer: with the model.
+          steps: training steps done, which is the number of the version.
 
         Raises:
-          OnlineError: there is nothing yet, or a newer version of something else.
+          OnlineError: nothing was trained yet, or the folder has a newer version.
           ArtifactError: the program cannot be exported, or the file cannot be written.
         """
         newest = self.newest or 0
@@ -63,7 +59,7 @@ class Publisher:
             return
         try:
             self._write(trainer, steps)
-        except errors.FluidError:  # of which some are OSErrors
+        except errors.FluidError:  # some of these are OSErrors
             raise
         except OSError as error:
             raise errors.ArtifactError(f"cannot publish to {str(self.folder)!r}: {error.strerror}") from error
@@ -71,12 +67,12 @@ class Publisher:
     def _write(self, trainer: Trainer, steps: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for left in self.folder.iterdir():  # by a process that was killed
-            if _LEFT.fullmatch(left.name):
+            if _TEMPORARY.fullmatch(left.name):
                 shutil.rmtree(left)
         temporary = self.folder / f".{steps}.writing"
         temporary.mkdir()
         try:
-            trainer.save_inference_model(temporary / _FILE, **self._options)
+            trainer.save_inference_model(temporary / FILE, **self._options)
             sync(temporary)
             os.rename(temporary, self.folder / str(steps))
         except BaseException:

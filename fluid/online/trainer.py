@@ -1,4 +1,4 @@
-"""OnlineTrainer: a program that is trained on rows as they arrive, and never loses one that it has accepted."""
+"""OnlineTrainer: trains a program on rows as they arrive, and loses no accepted row."""
 
 import dataclasses
 import json
@@ -25,7 +25,7 @@ from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.remote.rows import Packed, RowFormat
-from fluid.serving.server import Host, checked_settings
+from fluid.serving.server import HTTPServer, checked_settings
 from fluid.serving.settings import Settings
 from fluid.storage import recognized
 from fluid.storage.folder import Folder
@@ -41,45 +41,45 @@ Note = tuple[str, str] | None
 
 
 class OnlineTrainer(KnownAttributes):
-    """Trains on rows as they arrive, in a thread of its own.
+    """A training on rows as they arrive, in a thread.
 
-    A row that `send` has returned for is on disk. However often the process is killed and started again with the same
-    folder, every such row is trained on exactly once, in the order in which it was accepted, and the parameters have
-    the bits of a training that nobody interrupted.
+    A row is on disk when `send` returns. The process may be killed and started again with the same folder, any number
+    of times: every accepted row is trained on exactly once, in the order of acceptance. The parameters have the bits of
+    an uninterrupted training.
 
-    Rows are divided by their position in the stream alone: of every `test_every` rows the last one is never trained on,
-    and `batch_size` of the others make a minibatch. Rows that do not fill a minibatch wait for more, also when training
-    is paused, saved, stopped or published.
+    The position of a row in the stream decides its use: the last of every `test_every` rows is never trained on, and
+    `batch_size` of the others form a minibatch. Rows that fill no minibatch wait for more, also when the training is
+    paused, saved, stopped or published.
 
     Args:
-      program_func: as for `fluid.Trainer`. Each of its feeds has rows of one shape, or sequences of such.
+      program_func: as for `fluid.Trainer`. Each feed has rows of one shape, or sequences of them.
       optimizer: as for `fluid.Trainer`.
-      folder: where the journal and the checkpoints are kept; made when it is not there.
+      folder: for the journal and the checkpoints; a missing folder is made.
       batch_size: rows of a minibatch.
-      test_every: which rows are tested on and never trained on: of so many the last one; None for none.
-      test_window: over how many of the newest of these rows `status()["test"]` goes.
+      test_every: number of rows of which the last is tested on and never trained on; None tests on no row.
+      test_window: number of the newest test rows that `status()["test"]` is over.
       checkpoint_every: steps from one checkpoint to the next.
-      publish_to: the folder that `publish` writes versions to, as `fluid.serve` reads them; None for none.
-      publish_every: steps from one version to the next; None publishes when asked only. A minibatch that has been read
+      publish_to: the folder for versions of `publish`, as `fluid.serve` reads them; None for none.
+      publish_every: steps from one version to the next; None publishes on request only. A minibatch that has been read
         when a version is due is trained on first.
-      fetch: what a published model returns, see `Trainer.save_inference_model`, such as the name of the prediction.
+      fetch: outputs of a published model, see `Trainer.save_inference_model`, such as the name of the prediction.
       export: further options of `Trainer.save_inference_model`, such as `{"platforms": ["cpu"]}`.
-      feed_order: which field of a row is which feed, as in `Trainer.train`.
+      feed_order: the feed of each field of a row, as in `Trainer.train`.
       handlers: around the training, as in `Trainer.train`.
-      max_rows: how many rows may wait to be trained on; more are refused until there is room.
-      max_bytes: how many bytes they may have.
-      max_steps: how long a sequence may be.
+      max_rows: most rows that wait to be trained on; more are refused.
+      max_bytes: most bytes of the waiting rows.
+      max_steps: most steps of a sequence.
       options: of `fluid.Trainer`: seed, place, precision, buckets, param_path and others.
 
     Attributes:
-      rows: checks rows, and makes messages of them.
-      folders: what clients are told instead of the folders that messages name.
-      max_rows: how many rows may wait to be trained on.
+      rows: checks rows, and packs them into messages.
+      folders: names for folders of this machine in error messages for clients, by path.
+      max_rows: most rows that wait to be trained on.
 
     Raises:
       FluidError: the program has a mistake, as for `fluid.Trainer`.
       ProgramError: a feed does not consist of rows of one shape.
-      JournalError: another OnlineTrainer has the folder, or it belongs to a stream that was divided otherwise.
+      JournalError: another OnlineTrainer has the folder, or the folder belongs to a stream with another split.
       CheckpointError, ParameterError: the checkpoints are damaged, or of another program.
 
     Example:
@@ -133,7 +133,7 @@ class OnlineTrainer(KnownAttributes):
             )
         self._publish_every = publish_every
         self._publisher = None if publish_to is None else Publisher(publish_to, {**(export or {}), "fetch": fetch})
-        self._path = _made(folder)
+        self._path = _made_folder(folder)
         self.folders = {str(self._path): "the folder of the training"}
         if self._publisher is not None:
             self.folders[str(self._publisher.folder)] = "the folder of versions"
@@ -142,15 +142,15 @@ class OnlineTrainer(KnownAttributes):
         self._journal = Journal(self._path / "journal.db", settings, max_rows, max_bytes, least)
         try:
             trainer = self._make()
-            # Where a feed was declared is nothing for clients.
+            # Clients must not see where a feed was declared.
             specs = {name: dataclasses.replace(spec, site="") for name, spec in trainer.program.feeds.items()}
             self.rows = RowFormat(specs, feed_order, max_steps)
             order = dict(feed_order) if isinstance(feed_order, Mapping) else list(feed_order or ())
             self._feed_order = None if feed_order is None else order
             stream = Minibatches(self._journal, self.rows, self._split)
             self._moving = MovingTest(stream.tested, window)
-            around = [self._moving, *listed(handlers)]
-            self._control = Control(trainer, self._make, stream, around, self._after_step, self._drop)
+            handlers = [self._moving, *listed(handlers)]
+            self._control = Control(trainer, self._make, stream, handlers, self._after_step, self._drop)
         except BaseException:
             self._journal.close()
             raise
@@ -159,31 +159,30 @@ class OnlineTrainer(KnownAttributes):
         """Accept rows; when this returns, they are on disk.
 
         Args:
-          rows: a list of rows, a tuple of columns, or a dict of columns, as minibatches of `Trainer.train` are. They
-            are accepted or refused together.
-          key: tells these rows from all others; who does not know whether they were accepted sends them again with the
-            same key, and they are not added twice.
-          wait: seconds to wait for room when the journal is full.
+          rows: a list of rows, a tuple of columns, or a dict of columns, like minibatches of `Trainer.train`. All of
+            them are accepted, or none.
+          key: unique to these rows; rows that are sent again with the same key are not added twice.
+          wait: seconds to wait while the journal is full.
 
         Returns:
-          The position of the first one in the stream.
+          The position of the first row in the stream.
 
         Raises:
-          FeedError, UnknownNameError: they do not fit; none was accepted.
-          JournalFullError: there is no room.
+          FeedError, UnknownNameError: the rows do not fit; none was accepted.
+          JournalFullError: too many rows wait.
           OnlineError: other rows had this key.
-          JournalError: they cannot be written; none was accepted.
+          JournalError: the rows cannot be written; none was accepted.
         """
         return self.accept(self.rows.pack(rows), key, wait).first
 
     def accept(self, packed: Packed, key: str | None = None, wait: float = 0.0, note: Note = None) -> Accepted:
-        """Accept rows that were checked already; see `send`.
+        """Accept checked rows; see `send`.
 
         Args:
-          packed: what `rows.pack` returned.
+          packed: rows of `rows.pack`.
           key: see `send`.
           wait: see `send`.
-          note: a name and a value to write down together with them, see `Journal.append`.
+          note: a name and a value to write in the same transaction, see `Journal.append`.
         """
         if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
             raise errors.ArgumentError(f"a key has 1 to {_LONGEST_KEY} ASCII characters, found {key[:60]!r}")
@@ -199,21 +198,21 @@ class OnlineTrainer(KnownAttributes):
                     self._journal.changed.wait(left)
 
     def send_all(self, reader: ReaderLike, name: str = "reader") -> int:
-        """Accept the minibatches of one pass over a reader, waiting for room where there is none.
+        """Accept the minibatches of one pass over a reader; wait while the journal is full.
 
-        With the rows the position of the reader is written down. A program that is run again, and calls this again with
-        the same reader, continues after the last minibatch that was accepted; what has ended gives nothing more.
+        The position of the reader is written with the rows. A program that runs again, with the same reader, continues
+        after the last accepted minibatch, and adds nothing after the end of the pass.
 
         Args:
           reader: as for `Trainer.train`.
-          name: of the stream; another name begins at the beginning.
+          name: of the position; another name begins at the beginning.
 
         Returns:
-          How many rows were accepted now.
+          The number of rows accepted now.
 
         Raises:
-          FeedError: data does not fit; what came before is accepted.
-          OnlineError: nothing is trained, so there will be no room.
+          FeedError: data does not fit; the minibatches before it are accepted.
+          OnlineError: the journal is full, and the training has stopped.
         """
         source = minibatches(reader)
         noted = self._journal.note(f"reader {name}")
@@ -240,20 +239,20 @@ class OnlineTrainer(KnownAttributes):
         return {**found, "columns": columns, "feed_order": self._feed_order}
 
     def start(self) -> dict[str, Any]:
-        """Begin to train, or go on from the newest checkpoint; nothing happens when that is so already.
+        """Begin to train, or go on from the newest checkpoint; do nothing while the training runs.
 
         Returns:
-          The status, as all verbs do.
+          The status, like all verbs.
         """
         self._control.start()
         return self.status()
 
     def pause(self) -> dict[str, Any]:
-        """Train no more until `resume`, and save. Rows are accepted all the same.
+        """Pause until `resume`, and save. The journal still accepts rows.
 
         Raises:
-          OnlineError: nothing is trained.
-          CheckpointError: what was trained could not be saved; the log says why.
+          OnlineError: the training has stopped.
+          CheckpointError: the checkpoint could not be written; the log says why.
         """
         self._control.pause()
         return self.save()
@@ -262,17 +261,17 @@ class OnlineTrainer(KnownAttributes):
         """Go on after `pause`.
 
         Raises:
-          OnlineError: nothing is trained.
+          OnlineError: the training has stopped.
         """
         self._control.resume()
         return self.status()
 
     def save(self) -> dict[str, Any]:
-        """Write a checkpoint between two steps; when this returns, it is there.
+        """Write a checkpoint between two steps; when this returns, the checkpoint is on disk.
 
         Raises:
-          OnlineError: nothing is trained.
-          CheckpointError: it could not be written; the log says why.
+          OnlineError: the training has stopped.
+          CheckpointError: the checkpoint could not be written; the log says why.
         """
         self._control.ask(lambda trainer: self._check_saved())
         return self.status()
@@ -280,10 +279,10 @@ class OnlineTrainer(KnownAttributes):
     def publish(self) -> dict[str, Any]:
         """Write an exported model between two steps, as the version `publish_to/STEPS/model.fluid`.
 
-        A server that looks for new versions takes it over: `fluid.serve({"digits": "models/digits"}, reload_every=10)`.
+        A server that searches for new versions loads it: `fluid.serve({"digits": "models/digits"}, reload_every=10)`.
 
         Raises:
-          OnlineError: nothing is trained; or there is nowhere to publish to, or a newer version.
+          OnlineError: the training has stopped; or there is no folder for versions, or a newer version.
           ArtifactError: the program cannot be exported, or the file cannot be written.
         """
         publisher = self._publisher
@@ -293,12 +292,12 @@ class OnlineTrainer(KnownAttributes):
         return self.status()
 
     def stop(self) -> dict[str, Any]:
-        """End after the current step, and save. Rows are accepted all the same; `start` goes on."""
+        """End after the current step, and save. The journal still accepts rows; `start` goes on."""
         self._control.stop()
         return self.status()
 
     def close(self) -> None:
-        """Stop, and give the folder back."""
+        """Stop, and close the journal; another OnlineTrainer may then have the folder."""
         self._control.stop()
         self._journal.close()
 
@@ -310,15 +309,15 @@ class OnlineTrainer(KnownAttributes):
         self.close()
 
     def status(self) -> dict[str, Any]:
-        """Where training is.
+        """Return the status of the training.
 
         Returns:
-          What JSON can hold: `state`, one of "training", "waiting" (for rows), "paused", "stopped" and "failed";
-          `error`, which ended it, or None; `accepted`, `trained`, `tested` and `waiting`, numbers of rows; `steps`
-          done, of which `saved` are in a checkpoint, None without one, and `published` in the newest version; `last`,
-          the scalars of the program in the last step, and `test`, their means over the newest rows that were tested on.
+          Values that JSON can hold. `state` is "training", "waiting" (for rows), "paused", "stopped" or "failed";
+          `error` ended the training, or is None. `accepted`, `trained`, `tested` and `waiting` are numbers of rows.
+          `steps` are done, `saved` in a checkpoint and `published` in the newest version, None without one. `last` has
+          the scalars of the last step, `test` their means over the newest test rows.
         """
-        # First the state, so that who waits until nothing is left to train sees the steps of all of it.
+        # The state comes first: after the state "waiting" the steps include all rows accepted before.
         state = self._control.state
         steps = self._control.steps
         saved = self._saved()
@@ -338,8 +337,8 @@ class OnlineTrainer(KnownAttributes):
         }
 
     def metrics(self) -> str:
-        """The status as Prometheus reads it."""
-        from fluid.online.metrics import Metrics
+        """Return the status in the text format of Prometheus."""
+        from fluid.online.app import Metrics
 
         return Metrics(self.status).text()[0].decode()
 
@@ -352,27 +351,27 @@ class OnlineTrainer(KnownAttributes):
         allow_anonymous: bool = False,
         **settings: Any,
     ) -> Any:
-        """Take rows and verbs over HTTP, in a thread of this program; see `fluid.RemoteTrainer`.
+        """Serve rows and verbs over HTTP, in a thread of this program; see `fluid.RemoteTrainer`.
 
         Args:
           host, port, token, allow_anonymous: as for `fluid.serve`.
           settings: limits, see `fluid.serving.Settings`: max_body, max_pending, read_timeout and others.
 
         Returns:
-          A server: `with online.serve() as server`, `server.url`, `server.close()`. It ends before the OnlineTrainer.
+          A server: `with online.serve() as server`, `server.url`, `server.close()`. Close it before the OnlineTrainer.
         """
-        host_of_rows = self.host(host, port, token, allow_anonymous, checked_settings(settings))
-        host_of_rows.start()
-        return host_of_rows
+        server = self.host(host, port, token, allow_anonymous, checked_settings(settings))
+        server.start()
+        return server
 
-    def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> Host:
-        """The server of `serve`, which does not run yet."""
+    def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
+        """Return the server of `serve`, not started."""
         from fluid.online.app import App  # which needs asyncio
 
-        return Host(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
+        return HTTPServer(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
 
     def _make(self) -> Trainer:
-        """A Trainer that continues from the newest checkpoint, with the rows that it needs."""
+        """Return a Trainer that continues from the newest checkpoint; check that the journal has its rows."""
         program_func, optimizer, options = self._making
         config = CheckpointConfig(
             self._path / "checkpoints", max_num_checkpoints=_KEPT, epoch_interval=None,
@@ -380,7 +379,7 @@ class OnlineTrainer(KnownAttributes):
         )  # fmt: skip
         trainer = Trainer(program_func, optimizer, checkpoint_config=config, **options)
         steps = int(trainer.session.scope.step)
-        # The last minibatch is read again, to see whether the rows are the same.
+        # The last minibatch is read again, to check that the rows are equal.
         needed = self._split.start(max(steps - 1, 0))
         if self._journal.held > needed or self._journal.next < self._split.start(steps):
             raise errors.JournalError(
@@ -406,12 +405,12 @@ class OnlineTrainer(KnownAttributes):
             LOG.error("nothing was published after %d steps: %s; training goes on", self._control.steps, error)
 
     def _saved(self) -> list[int]:
-        """The steps of the checkpoints."""
+        """Return the steps of the checkpoints."""
         folder = self._path / "checkpoints"
         return Folder(folder, read_only=True).steps() if folder.is_dir() else []
 
     def _drop(self) -> None:
-        """Drop the rows that no checkpoint needs any more, to the last minibatch of the oldest one."""
+        """Drop the rows before the last minibatch of the oldest checkpoint."""
         saved = self._saved()
         if saved:
             self._journal.drop(self._split.start(max(saved[0] - 1, 0)))
@@ -423,7 +422,8 @@ class OnlineTrainer(KnownAttributes):
             )
 
 
-def _made(folder: PathLike) -> pathlib.Path:
+def _made_folder(folder: PathLike) -> pathlib.Path:
+    """Return the path of a folder, made if it is missing, to which other users cannot write."""
     path = local_path(folder, errors.JournalError)
     if recognized(path) == "checkpoints":
         raise errors.JournalError(
@@ -440,11 +440,11 @@ def _made(folder: PathLike) -> pathlib.Path:
     if os.name == "posix" and path.stat().st_mode & 0o022:
         try:
             path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
-        except PermissionError:  # it belongs to somebody else, as a mounted volume may
+        except PermissionError:  # another user owns it, for example a mounted volume
             LOG.warning("other users can write to %s, and replace the journal there; expected chmod go-w", path)
     return path
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Values that JSON can hold: what is not finite as "nan", "inf" or "-inf"."""
+    """Return values that JSON can hold: non-finite numbers as "nan", "inf" or "-inf"."""
     return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}

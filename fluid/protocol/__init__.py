@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, version 2, as messages over HTTP: what a server and its clients have in common."""
+"""Messages of the Open Inference Protocol, version 2, over HTTP, for servers and clients."""
 
 from fluid.protocol.messages import (
     HEADER_LENGTH,

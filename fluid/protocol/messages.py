@@ -1,4 +1,4 @@
-"""Requests and answers of the Open Inference Protocol, version 2, over HTTP: to bytes and back."""
+"""Requests and responses of the Open Inference Protocol, version 2: conversion to bytes and back."""
 
 import collections
 import functools
@@ -19,7 +19,7 @@ HEADER_LENGTH = "inference-header-content-length"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A result that a request asks for: its name, and whether its numbers are to come as bytes."""
+    """A requested output: its name, and whether its numbers are sent as bytes."""
 
     name: str
     binary: bool
@@ -27,14 +27,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """What a client asks.
+    """A request to infer.
 
     Attributes:
-      inputs: the tensors that are fed.
-      outputs: the results that are wanted, or None for all.
-      id: which the answer repeats, or None.
-      binary: whether results come as bytes, where nothing else is said of one.
-      seed: of the random numbers of a model that samples; None for other numbers in each answer.
+      inputs: tensors of the feeds.
+      outputs: requested outputs, or None for all.
+      id: repeated in the response, or None.
+      binary: whether outputs are sent as bytes by default.
+      seed: of the random numbers of a model that samples; None for other numbers in each response.
     """
 
     inputs: Sequence[Tensor]
@@ -46,14 +46,14 @@ class InferRequest:
 
 @dataclass(frozen=True)
 class InferResponse:
-    """What a server answers.
+    """A response to a request to infer.
 
     Attributes:
-      model: its name.
+      model: name of the model.
       version: of the model.
-      outputs: the results.
+      outputs: tensors of the outputs.
       id: of the request, or None.
-      binary: names of the results that come as bytes.
+      binary: names of the outputs that are sent as bytes.
     """
 
     model: str
@@ -64,7 +64,7 @@ class InferResponse:
 
 
 class _Described(NamedTuple):
-    """What a message says of a tensor; its size in bytes, or None where the data is in the JSON."""
+    """The description of a tensor in a message; its size in bytes is None when the data is in the JSON."""
 
     name: str
     datatype: str
@@ -74,7 +74,7 @@ class _Described(NamedTuple):
 
 
 class _Header(NamedTuple):
-    """The JSON of a request; see `InferRequest`."""
+    """The parsed JSON of a request; see `InferRequest`."""
 
     inputs: Sequence[_Described]
     outputs: Sequence[Wanted] | None
@@ -83,8 +83,9 @@ class _Header(NamedTuple):
     seed: int | None
 
 
-# Clients whose numbers are in binary form send the same few hundred bytes of JSON each time. To read them takes longer
-# than a small model does. Bounded, since clients choose them.
+# Clients with binary tensors send the same few hundred bytes of JSON each time; to parse them takes longer than a small
+# model.
+# The number is bounded, since clients choose the bytes.
 _KNOWN: dict[tuple[bytes, int], _Header] = {}
 _MOST_KNOWN = 256
 _SHORT = 2048  # bytes
@@ -96,7 +97,7 @@ _MOST_LISTS, _MOST_STRINGS = 1 << 19, 1 << 17
 
 
 def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
-    """An object of strict JSON: UTF-8, no name twice, no NaN, not nested too deeply.
+    """Return an object of strict JSON: UTF-8, no name twice, no NaN, not nested too deeply.
 
     Args:
       text: the JSON.
@@ -104,7 +105,7 @@ def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
         refuse a long text of many lists or strings.
 
     Raises:
-      ProtocolError: it is something else.
+      ProtocolError: the text is no such object.
 
     Example:
       >>> read_json(b'{"a": 1, "a": 2}')
@@ -128,10 +129,10 @@ def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
 
 
 def check_lists(text: bytes) -> None:
-    """Refuse JSON of very many lists and objects.
+    """Check the number of lists and objects in JSON.
 
     Raises:
-      ProtocolError: there are too many.
+      ProtocolError: there are more than 524,288.
     """
     if text.count(b"[") + text.count(b"{") > _MOST_LISTS:
         raise errors.ProtocolError(
@@ -140,15 +141,15 @@ def check_lists(text: bytes) -> None:
 
 
 def read_request(body: bytes, header_length: int | None = None, most_inputs: int = 64) -> InferRequest:
-    """The request in a body.
+    """Parse a request.
 
     Args:
       body: of the HTTP request.
-      header_length: how many bytes of it are JSON; None for all.
-      most_inputs: how many tensors there may be.
+      header_length: bytes of JSON in the body; None for all.
+      most_inputs: most tensors of the request.
 
     Raises:
-      ProtocolError: it is no request.
+      ProtocolError: the body is no request.
     """
     header, rest = _split(body, header_length)
     found = _KNOWN.get((header, most_inputs)) or _read_header(header, most_inputs)
@@ -156,7 +157,7 @@ def read_request(body: bytes, header_length: int | None = None, most_inputs: int
 
 
 def write_request(request: InferRequest) -> tuple[bytes, int]:
-    """A request as a body, its tensors as bytes; and how many bytes of it are JSON."""
+    """Return the body of a request with binary tensors, and the bytes of JSON in the body."""
     header: dict[str, Any] = {"parameters": {"binary_data_output": request.binary}}
     if request.seed is not None:
         header["parameters"]["seed"] = request.seed
@@ -168,10 +169,10 @@ def write_request(request: InferRequest) -> tuple[bytes, int]:
 
 
 def read_response(body: bytes, header_length: int | None = None) -> InferResponse:
-    """The answer in a body; see `read_request`.
+    """Parse a response; see `read_request`.
 
     Raises:
-      ProtocolError: it is no answer.
+      ProtocolError: the body is no response.
     """
     header, rest = _split(body, header_length)
     found = read_json(header)
@@ -183,7 +184,7 @@ def read_response(body: bytes, header_length: int | None = None) -> InferRespons
 
 
 def write_response(response: InferResponse) -> tuple[bytes, int | None]:
-    """An answer as a body; and how many bytes of it are JSON, None for all."""
+    """Return the body of a response, and the bytes of JSON in the body; None for all."""
     if response.id is None and response.binary.issuperset(names := [tensor.name for tensor in response.outputs]):
         arrays = [np.asarray(tensor.data) for tensor in response.outputs]
         described = tuple([(name, a.dtype, a.shape) for name, a in zip(names, arrays, strict=True)])
@@ -197,35 +198,36 @@ def write_response(response: InferResponse) -> tuple[bytes, int | None]:
 
 
 def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: Any) -> tuple[bytes, int]:
+    """Return a message with tensors under `key`, and its bytes of JSON; tensors with a name in `binary` are bytes."""
     described, chunks = [], []
     for tensor in values:
         array = np.asarray(tensor.data)
-        told = _told(tensor.name, array.dtype, array.shape)
+        found = _tensor_header(tensor.name, array.dtype, array.shape)
         if tensor.name in binary:
             chunks.append(tensors.to_bytes(array))
-            described.append(_ENCODER.encode(told | {"parameters": {"binary_data_size": len(chunks[-1])}}))
+            described.append(_ENCODER.encode(found | {"parameters": {"binary_data_size": len(chunks[-1])}}))
         else:
-            described.append(f'{_ENCODER.encode(told)[:-1]},"data":[{_numbers(array)}]}}')
+            described.append(f'{_ENCODER.encode(found)[:-1]},"data":[{_numbers(array)}]}}')
     text = f'{_ENCODER.encode(header)[:-1]},"{key}":[{",".join(described)}]}}'.encode()
     return b"".join([text, *chunks]), len(text)
 
 
 def _numbers(array: np.ndarray) -> str:
-    """Return the numbers of an array as JSON has them, in pieces, between which other threads run."""
+    """Return the numbers of an array as JSON, converted in pieces, between which other threads run."""
     flat = array.reshape(-1)
     pieces = (flat[i : i + tensors.PIECE] for i in range(0, len(flat), tensors.PIECE))
     return ",".join(_ENCODER.encode(tensors.to_json(piece))[1:-1] for piece in pieces)
 
 
-def _told(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str, Any]:
+def _tensor_header(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str, Any]:
     return {"name": name, "datatype": tensors.datatype_of(dtype), "shape": list(shape)}
 
 
 @functools.lru_cache(256)
 def _binary_header(model: str, version: str, described: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]) -> bytes:
-    """The JSON of an answer whose tensors all are in binary form: for one model most answers have the same."""
+    """Return the JSON of a response of binary tensors, which most responses of a model share."""
     outputs = [
-        _told(name, dtype, shape) | {"parameters": {"binary_data_size": math.prod(shape) * dtype.itemsize}}
+        _tensor_header(name, dtype, shape) | {"parameters": {"binary_data_size": math.prod(shape) * dtype.itemsize}}
         for name, dtype, shape in described
     ]
     return _ENCODER.encode({"model_name": model, "model_version": version, "outputs": outputs}).encode()
@@ -242,7 +244,7 @@ def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
 
 
 def _read_header(header: bytes, most_inputs: int) -> _Header:
-    """What the JSON of a request says."""
+    """Parse the JSON of a request."""
     found = read_json(header, in_thread=True)
     parameters = _parameters(found, "the request")
     inputs = _listed(found, "inputs", most_inputs)
@@ -269,7 +271,7 @@ def _read_header(header: bytes, most_inputs: int) -> _Header:
 
 
 def _described(found: Sequence[Any]) -> list[_Described]:
-    """What the JSON of a message says of its tensors."""
+    """Return the descriptions of tensors in a message."""
     described: dict[str, _Described] = {}
     for each in found:
         name, datatype, shape = tensors.checked_header(each)
@@ -286,7 +288,7 @@ def _described(found: Sequence[Any]) -> list[_Described]:
 
 
 def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[Tensor]:
-    """The tensors of a message, those in binary form from the bytes behind its JSON."""
+    """Return the tensors of a message; `rest` has the bytes of its binary tensors."""
     read = []
     for name, datatype, shape, size, data in described:
         if size is None:

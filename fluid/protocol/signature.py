@@ -1,4 +1,4 @@
-"""What the metadata of a served model says: its feeds and results, sequences among them."""
+"""Signatures of served models: feeds and outputs, sequences included, as metadata and as tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ _LENGTHS = (".lengths", ".inner_lengths")
 
 @dataclass(frozen=True)
 class Output:
-    """One result of a served model.
+    """An output of a served model.
 
     Attributes:
       name: of its tensor.
-      shape: None stands for a size that follows the batch; without the time steps of sequences.
+      shape: of its array, without the time steps of sequences; None for a size that follows the batch.
       dtype: of its array.
       lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
     """
@@ -34,14 +34,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a served model takes and gives.
+    """The feeds and outputs of a served model.
 
     Attributes:
-      feeds: the declarations by name.
+      feeds: declarations of the feeds by name.
       outputs: in order.
-      named: whether the program named its outputs.
-      random: whether a model draws random numbers, so that `seed` in a request repeats an answer; None where the server
-        does not say it.
+      named: whether the program names its outputs.
+      random: whether the model draws random numbers, so that a `seed` repeats a response; None if the server does not
+        report it.
     """
 
     feeds: Mapping[str, FeedSpec]
@@ -50,17 +50,21 @@ class Signature:
     random: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The part of the metadata that tells it."""
+        """Return this signature as a part of the metadata of a model."""
         inputs = [part for spec in self.feeds.values() for part in _described(spec, _limits(spec))]
         outputs = [part for output in self.outputs for part in _described(output, {})]
         return {"inputs": inputs, "outputs": outputs, "parameters": {"named": self.named, "random": bool(self.random)}}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], site: str) -> "Signature":
-        """What `to_json` returned; `site` says where it comes from.
+        """Return the signature in the metadata of a model.
+
+        Args:
+          found: the metadata.
+          site: origin of the metadata, for messages.
 
         Raises:
-          ProtocolError: it is something else.
+          ProtocolError: the metadata has no signature.
         """
         try:
             feeds = [_feed(tensor, site) for tensor in _values(found["inputs"])]
@@ -73,7 +77,7 @@ class Signature:
 
 
 def to_tensors(values: Mapping[str, Any]) -> list[Tensor]:
-    """Feeds or results as tensors; sequences as data that is padded to the longest, and lengths.
+    """Return feeds or outputs as tensors; a sequence is data padded to the longest, and lengths.
 
     Args:
       values: by name: arrays, SequenceBatches, NestedSequenceBatches, on the host.
@@ -98,18 +102,18 @@ def to_tensors(values: Mapping[str, Any]) -> list[Tensor]:
 
 
 def from_tensors(tensors: Sequence[Tensor], levels: Mapping[str, int]) -> dict[str, Any]:
-    """What `to_tensors` took apart: values by name.
+    """Return the values of tensors by name: the inverse of `to_tensors`.
 
     Args:
       tensors: of a message.
-      levels: the lod level of each value that may be there.
+      levels: lod levels of all known values, by name.
 
     Returns:
-      Arrays, SequenceBatches, NestedSequenceBatches; rows as lists where the message had such, and arrays where it had
-      no lengths. Nothing is checked beyond that the lengths are whole numbers.
+      Arrays, SequenceBatches, NestedSequenceBatches; rows as lists where the message has lists, and arrays where it has
+      no lengths. Lengths are whole numbers; nothing else is checked.
 
     Raises:
-      ProtocolError: there are lengths without data, or a tensor that nothing is called like.
+      ProtocolError: there are lengths without data, or a tensor with an unknown name.
     """
     given = {tensor.name: tensor.data for tensor in tensors}
     values = {}
@@ -130,26 +134,27 @@ def from_tensors(tensors: Sequence[Tensor], levels: Mapping[str, int]) -> dict[s
 
 
 def padded_as_before(value: Any) -> Any:
-    """Sequences that came trimmed to the longest, padded to powers of two as an Inferencer pads them."""
+    """Return sequences padded to powers of two, as an Inferencer returns them."""
     if not isinstance(value, SequenceBatch | NestedSequenceBatch):
         return value
-    rooms = [padded_time(size) for size in value.shape[1 : 1 + len(_lengths_of(value))]]
-    data = _extended(value.data, rooms)
+    sizes = [padded_time(size) for size in value.shape[1 : 1 + len(_lengths_of(value))]]
+    data = _extended(value.data, sizes)
     if isinstance(value, SequenceBatch):
         return SequenceBatch(data, value.lengths)
-    return NestedSequenceBatch(data, value.lengths, _extended(value.inner_lengths, rooms[:1]))
+    return NestedSequenceBatch(data, value.lengths, _extended(value.inner_lengths, sizes[:1]))
 
 
 _BATCHES = {1: SequenceBatch, 2: NestedSequenceBatch}
 
 
-def _extended(array: np.ndarray, rooms: Sequence[int]) -> np.ndarray:
-    missing = [(0, room - size) for room, size in zip(rooms, array.shape[1:], strict=False)]
+def _extended(array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Return an array padded with zeros to `sizes` in the dimensions after the first."""
+    missing = [(0, more - size) for more, size in zip(sizes, array.shape[1:], strict=False)]
     return np.pad(array, [(0, 0), *missing, *[(0, 0)] * (array.ndim - 1 - len(missing))])
 
 
 def _lengths_of(value: Any) -> list[np.ndarray]:
-    """The lengths of a value, by level; none for an array."""
+    """Return the lengths of a value by level; none for an array."""
     names = ("lengths", "inner_lengths")[: {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)]
     return [np.asarray(getattr(value, name)) for name in names]
 
@@ -161,19 +166,19 @@ def _whole(name: str, value: Any) -> np.ndarray:
     return np.clip(value, -1, np.iinfo(np.int32).max).astype(np.int32)
 
 
-def _described(spec: FeedSpec | Output, told: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tensors of one value in the metadata."""
+def _described(spec: FeedSpec | Output, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the tensors of one value in the metadata."""
     level = spec.lod_level
     shape = [ANY if size is None else size for size in spec.shape]
     shape[1:1] = [ANY] * level
     if level:
-        told = {**told, "lod_level": level}
+        parameters = {**parameters, "lod_level": level}
     main = {"name": spec.name, "datatype": datatype_of(spec.dtype), "shape": shape}
     lengths = [
         {"name": spec.name + end, "datatype": "INT32", "shape": [ANY] * (1 + i), "parameters": {"of": spec.name}}
         for i, end in enumerate(_LENGTHS[:level])
     ]
-    return [{**main, "parameters": told} if told else main, *lengths]
+    return [{**main, "parameters": parameters} if parameters else main, *lengths]
 
 
 def _limits(spec: FeedSpec) -> dict[str, Any]:
@@ -185,7 +190,7 @@ def _values(found: Sequence[Any]) -> list[Any]:
 
 
 def _read(tensor: Mapping[str, Any]) -> tuple[str, tuple[int | None, ...], str, int]:
-    """Name, shape, dtype and lod level of a value in the metadata."""
+    """Return name, shape, dtype and lod level of a value in the metadata."""
     level = tensor.get("parameters", {}).get("lod_level", 0)
     shape = [None if size == ANY else size for size in tensor["shape"]]
     return tensor["name"], (*shape[:1], *shape[1 + level :]), str(DTYPES[tensor["datatype"]]), level

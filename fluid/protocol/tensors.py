@@ -29,11 +29,11 @@ DTYPES = {
     "FP64": np.dtype("<f8"),
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-# What JSON may hold for a kind of datatype, by the kind that NumPy finds in it.
+# The kinds of JSON arrays, as NumPy has them, for each kind of datatype.
 _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}
 _MOST_DIMENSIONS = 32
 _MOST_SIZE = 2**31 - 1
-# A tensor with a size of 0 has no bytes that bound how many rows it names, each of which costs time and memory.
+# A tensor with a size of 0 has no bytes that bound its number of rows, each of which costs time and memory.
 _MOST_EMPTY = 1024
 PIECE = 8192
 """Numbers that are converted at once: NumPy lets no other thread run meanwhile."""
@@ -54,15 +54,15 @@ class Tensor:
 
 
 def short(value: Any) -> str:
-    """A value as it is shown in a message, however large it is."""
+    """Return a short text of a value, for messages."""
     return reprlib.repr(value)
 
 
 def datatype_of(dtype: Any) -> str:
-    """The name that the protocol has for a dtype.
+    """Return the name of a dtype in the protocol.
 
     Raises:
-      ProtocolError: it has none.
+      ProtocolError: the protocol has no such datatype.
     """
     name = _NAMES.get(np.dtype(dtype).newbyteorder("=")) or _NAMES.get(np.dtype(dtype))
     if name is None:
@@ -71,10 +71,10 @@ def datatype_of(dtype: Any) -> str:
 
 
 def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
-    """Name, datatype and shape of a tensor of a message.
+    """Return name, datatype and shape of a tensor in a message.
 
     Raises:
-      ProtocolError: one of them is missing or makes no sense.
+      ProtocolError: one of them is missing or invalid.
     """
     if not isinstance(found, Mapping):
         raise errors.ProtocolError(f"expected a tensor, an object with name, shape and datatype, found {short(found)}")
@@ -103,13 +103,13 @@ def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tensor:
-    """A tensor whose numbers are in a JSON message, flat or nested.
+    """Return a tensor whose numbers are in JSON, flat or nested.
 
     Args:
       name: of the tensor.
-      datatype: as the message has it.
-      shape: as the message has it; with -1 where rows differ in length, and then the data is nested.
-      data: what JSON had.
+      datatype: of the message.
+      shape: of the message; -1 where rows differ in length, with nested data.
+      data: lists of numbers.
 
     Raises:
       ProtocolError: data, datatype and shape do not fit together.
@@ -191,7 +191,7 @@ def _array(data: list[Any]) -> np.ndarray:
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Tensor:
-    """A tensor whose numbers follow the JSON of a message, little-endian and in row-major order.
+    """Return a tensor whose numbers are bytes, little-endian and in row-major order.
 
     Raises:
       ProtocolError: there are more or fewer bytes than the shape needs.
@@ -213,7 +213,7 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview)
 
 
 def to_json(array: np.ndarray) -> list[Any]:
-    """The numbers of an array, flat. What JSON has no number for is written as "NaN", "Infinity" or "-Infinity".
+    """Return the numbers of an array, flat; non-finite numbers as "NaN", "Infinity" or "-Infinity".
 
     Example:
       >>> to_json(np.array([[1.5, np.inf], [np.nan, 2.0]]))
@@ -229,7 +229,7 @@ def to_json(array: np.ndarray) -> list[Any]:
 
 
 def to_bytes(array: np.ndarray) -> bytes:
-    """The numbers of an array, little-endian and in row-major order."""
+    """Return the numbers of an array as bytes, little-endian and in row-major order."""
     order = array.dtype.byteorder
     if order == ">" or (order == "=" and sys.byteorder == "big"):
         array = array.astype(array.dtype.newbyteorder("<"))
@@ -240,12 +240,16 @@ _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def _kind(dtype: np.dtype) -> str:
-    """Kind of a dtype, as NumPy has it; "f" for bfloat16 too."""
+    """Return the kind of a dtype as NumPy has it; "f" also for bfloat16."""
     return "f" if jnp.issubdtype(dtype, jnp.floating) else dtype.kind
 
 
 def _within(name: str, array: np.ndarray, datatype: str) -> np.ndarray:
-    """An array that JSON gave, as its datatype."""
+    """Return an array of JSON numbers as its datatype.
+
+    Raises:
+      ProtocolError: a number is too large.
+    """
     dtype = DTYPES[datatype]
     if _kind(dtype) in "iu" and array.size:
         limits = np.iinfo(dtype)

@@ -1,33 +1,35 @@
-"""Connection: requests over HTTP to one server, over connections that are kept."""
+"""Connection: requests over HTTP to one server, over connections that are kept open."""
 
 import http.client
 import json
 import urllib.parse
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from fluid import errors
+from fluid import errors, protocol
 
 _TIMEOUT = 60.0  # seconds
 
 
 class Connection:
-    """Asks one server; several threads may ask at once.
+    """Connections to one server, for several threads.
 
     Args:
-      url: of the server, or of something on it.
-      token: what the server was told to ask for, or None.
-      start: the command that starts such a server, for the message when none answers.
+      url: of the server, or of a path on it.
+      token: of the server, or None.
+      start: the command that starts a server, for the message when none responds.
+      kinds: classes of the errors that the server may report by name; all others become RemoteError.
 
     Attributes:
-      url: as it was given.
-      path: the part of the URL behind the server, without a slash at its end.
+      url: as given.
+      path: the path in the URL, without a slash at its end.
 
     Raises:
-      ArgumentError: that is no URL, or the token cannot stand in a header.
+      ArgumentError: the URL is none, or the token cannot stand in a header.
     """
 
-    def __init__(self, url: str, token: str | None, start: str):
+    def __init__(self, url: str, token: str | None, start: str, kinds: Iterable[type[errors.FluidError]]):
         found = urllib.parse.urlsplit(url)
         if found.scheme not in ("http", "https") or not found.hostname:
             raise errors.ArgumentError(f"url={url!r}: expected that of a server: http://127.0.0.1:8000")
@@ -39,6 +41,7 @@ class Connection:
         self._secure = found.scheme == "https"
         self._address = (found.hostname, found.port)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._kinds = {kind.__name__: kind for kind in kinds}
         self._kept: list[http.client.HTTPConnection] = []
         self._start = start
         weakref.finalize(self, _close, self._kept)
@@ -52,13 +55,13 @@ class Connection:
         body: bytes | None = None,
         headers: Mapping[str, str] = {},  # noqa: B006
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """One request and its answer; once more when a connection that was kept has been closed meanwhile.
+        """Send a request and return its response; try again when the server has closed a kept connection.
 
         Returns:
           The status, the headers by name in lower case, and the body.
 
         Raises:
-          RemoteError: the server does not answer.
+          RemoteError: the server does not respond.
         """
         while True:
             is_kept = bool(self._kept)
@@ -78,23 +81,45 @@ class Connection:
             self._kept.append(connection)
             return answer.status, found, text
 
+    def call(self, method: str, path: str) -> bytes:
+        """Send a request without a body, and return the body of its response.
+
+        Raises:
+          FluidError: the server responds with an error, or does not respond.
+        """
+        status, _, body = self.exchange(method, path)
+        if status != 200:
+            raise self.error(status, body)
+        return body
+
+    def json(self, method: str, path: str) -> dict[str, Any]:
+        """Send a request without a body, and return the JSON object of its response; see `call`."""
+        return protocol.read_json(self.call(method, path))
+
+    def error(self, status: int, body: bytes) -> errors.FluidError:
+        """Return the error that a response reports."""
+        message, kind = reported(body)
+        if kind in self._kinds:
+            return self._kinds[kind](message)
+        return errors.RemoteError(f"{self.url} answered {status}: {message}")
+
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
         return kind(*self._address, timeout=_TIMEOUT)
 
 
-def told(answer: bytes) -> tuple[str, str | None]:
-    """What a refusal says, and which kind of error it names.
+def reported(body: bytes) -> tuple[str, str | None]:
+    """Return the message of an error response, and the name of its class.
 
     Example:
-      >>> told(b'{"error": "no such model", "kind": "UnknownNameError"}')
+      >>> reported(b'{"error": "no such model", "kind": "UnknownNameError"}')
       ('no such model', 'UnknownNameError')
     """
     try:
-        found = json.loads(answer)
+        found = json.loads(body)
         return str(found["error"]), found.get("kind")
     except (ValueError, TypeError, KeyError):
-        return answer[:200].decode("utf-8", "replace"), None
+        return body[:200].decode("utf-8", "replace"), None
 
 
 def _close(connections: list[http.client.HTTPConnection]) -> None:

@@ -1,4 +1,4 @@
-"""RemoteModel: a model behind a server that speaks the Open Inference Protocol, such as `python -m fluid serve`."""
+"""RemoteModel: a client of a server of the Open Inference Protocol, such as `python -m fluid serve`."""
 
 import re
 import urllib.parse
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from fluid import errors, protocol
 from fluid.core import FeedSpec, LoDTensor, NestedSequenceBatch, SequenceBatch
 from fluid.reader.columns import batch_size, check_feed
-from fluid.remote.connection import Connection, told
+from fluid.remote.connection import Connection, reported
 from fluid.runtime import Results
 from fluid.runtime.seeds import Seeds, checked_seed
 
@@ -20,36 +20,35 @@ _MODELS = "/v2/models"
 _CALL = re.compile(
     r".*?(?:/v2/models/[^/]+(?:/versions/[^/]+)?|(?=/v2(?:/models|/health/\w+)?$))(?!/versions/[^/]+$)(?P<call>/.+)"
 )
-# What a server may call the errors of `infer`, and what they are here.
-_KINDS = {kind.__name__: kind for kind in (errors.FeedError, errors.FeedTypeError, errors.UnknownNameError)}
+_KINDS = (errors.FeedError, errors.FeedTypeError, errors.UnknownNameError)
 
 
 class RemoteModel:
-    """A model behind a server: the same `infer` as that of an Inferencer, over HTTP.
+    """A client of one model behind a server, with the method `infer` of an Inferencer.
 
-    Feeds are checked here, against what the server says of the model, so that a bad one is the same error as for an
-    Inferencer that has the model. Several threads may ask at once.
+    The client checks feeds against the signature of the model, and raises the errors of an Inferencer. Several threads
+    may use it.
 
     Args:
-      url: of the server, when it has one model; or of a model, "http://host:8000/v2/models/digits", to which
-        "/versions/2" may be added.
-      token: what the server was told to ask for, or None.
-      seed: of the random numbers of a model that samples: of calls in their order, as for an Inferencer that has the
-        model. None leaves it to the server to draw.
+      url: of a server with one model; or of a model, "http://host:8000/v2/models/digits", to which "/versions/2" may be
+        added.
+      token: of the server, or None.
+      seed: of random numbers, for calls in their order, as for an Inferencer with the model. None lets the server draw
+        seeds.
 
     Attributes:
-      url: as it was given.
+      url: as given.
       name: of the model.
-      signature: what it takes and gives.
+      signature: feeds and outputs of the model.
 
     Raises:
-      ArgumentError: that is no URL.
-      UnknownNameError: there is no such model, or the URL names none of several.
-      RemoteError: the server does not answer, or refuses.
+      ArgumentError: the URL is none.
+      UnknownNameError: there is no such model, or the URL names none of several models.
+      RemoteError: the server does not respond, or refuses.
     """
 
     def __init__(self, url: str, token: str | None = None, seed: int | None = None):
-        self._connection = Connection(url, token, "python -m fluid serve MODEL")
+        self._connection = Connection(url, token, "python -m fluid serve MODEL", _KINDS)
         self.url = url
         if behind := _CALL.fullmatch(self._connection.path):
             right = url.rstrip("/").removesuffix(behind["call"])
@@ -74,12 +73,12 @@ class RemoteModel:
         return_numpy: bool = True,
         seed: int | None = None,
     ) -> Results:
-        """Ask for the outputs; see `Inferencer.infer`.
+        """Return the outputs of the model; see `Inferencer.infer`.
 
         Raises:
           FeedError: data does not fit.
           UnknownNameError: the model has no such feed or output.
-          RemoteError: the server does not answer, or refuses.
+          RemoteError: the server does not respond, or refuses.
         """
         signature = self.signature
         names = self._checked_fetch(fetch)
@@ -97,11 +96,11 @@ class RemoteModel:
             "POST", f"{self._path}/infer", body, {protocol.HEADER_LENGTH: str(length)}
         )
         if status != 200:
-            raise self._refusal(status, answer)
+            raise self._connection.error(status, answer)
         found = headers.get(protocol.HEADER_LENGTH)
         response = protocol.read_response(answer, None if found is None else int(found))
         results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in signature.outputs})
-        ready = [_given_back(protocol.padded_as_before(results[name]), return_numpy) for name in names]
+        ready = [_converted(protocol.padded_as_before(results[name]), return_numpy) for name in names]
         return Results(ready, tuple(names) if signature.named or fetch is not None else None)
 
     def _seed(self, seed: int | None) -> int | None:
@@ -157,19 +156,13 @@ class RemoteModel:
     def _get(self, path: str) -> dict[str, Any]:
         status, _, answer = self._connection.exchange("GET", path)
         if status == 404:
-            raise errors.UnknownNameError(f"{self.url}: {told(answer)[0]}")
+            raise errors.UnknownNameError(f"{self.url}: {reported(answer)[0]}")
         if status != 200:
-            raise self._refusal(status, answer)
+            raise self._connection.error(status, answer)
         return protocol.read_json(answer)
 
-    def _refusal(self, status: int, answer: bytes) -> errors.FluidError:
-        message, kind = told(answer)
-        if kind in _KINDS:
-            return _KINDS[kind](message)
-        return errors.RemoteError(f"{self.url} answered {status}: {message}")
 
-
-def _given_back(value: Any, as_numpy: bool) -> Any:
+def _converted(value: Any, as_numpy: bool) -> Any:
     if as_numpy:
         return value
     if isinstance(value, SequenceBatch | NestedSequenceBatch):

@@ -1,4 +1,4 @@
-"""Rows of training data as a message: the tensors of a request of the Open Inference Protocol."""
+"""Rows of training data as messages: tensors of a request of the Open Inference Protocol."""
 
 import math
 import threading
@@ -20,12 +20,12 @@ Columns = dict[str, Any]
 
 
 class Packed(NamedTuple):
-    """Some rows as a message.
+    """Rows as a message.
 
     Attributes:
-      body: its bytes.
-      head: how many of them are JSON.
-      rows: how many rows they are.
+      body: bytes of the message.
+      head: bytes of JSON in the body.
+      rows: number of rows.
     """
 
     body: bytes
@@ -34,19 +34,19 @@ class Packed(NamedTuple):
 
 
 class RowFormat:
-    """Checks rows against the declarations of a program, and makes messages of them.
+    """The format of rows of a program: checks rows, and converts them to messages and back.
 
     Args:
-      specs: the declarations by name.
-      feed_order: which field of a row is which feed, as in `Trainer.train`.
-      max_steps: how long a sequence may be; None for no limit.
+      specs: the feeds by name.
+      feed_order: the feed of each field of a row, as in `Trainer.train`.
+      max_steps: most steps of a sequence; None for no limit.
 
     Attributes:
-      specs: the declarations by name.
-      most_numbers: how many numbers a row has at most; None without `max_steps`.
+      specs: the feeds by name.
+      most_numbers: most numbers of a row; None without `max_steps`.
 
     Raises:
-      ProgramError: a feed does not consist of rows of one shape, so that rows that come apart cannot be put together.
+      ProgramError: a feed does not consist of rows of one shape, so that separate rows cannot form a minibatch.
 
     Example:
       >>> rows = RowFormat({"x": FeedSpec("x", (None, 1), "float32"), "y": FeedSpec("y", (None, 1), "int64")})
@@ -76,15 +76,15 @@ class RowFormat:
         self._lock = threading.Lock()  # a Feeder counts what it pads
 
     def pack(self, minibatch: Any, most_bytes: int | None = None) -> Packed:
-        """Check rows, and make a message of them.
+        """Check rows, and convert them to a message.
 
         Args:
-          minibatch: a list of rows, a tuple of columns, or a dict of columns, as `Trainer.train` takes it.
-          most_bytes: how many bytes the numbers may have when sequences are padded; None for any number.
+          minibatch: a list of rows, a tuple of columns, or a dict of columns, as for `Trainer.train`.
+          most_bytes: most bytes of the numbers when sequences are padded; None for any number.
 
         Raises:
           FeedError: the rows do not fit; the message names the field and the row.
-          UnknownNameError: they have a field that the program does not declare.
+          UnknownNameError: the rows have a field that the program does not declare.
         """
         with self._lock:
             self._bounded.most_bytes = most_bytes
@@ -103,11 +103,11 @@ class RowFormat:
         most_rows: int | None = None,
         most_bytes: int | None = None,
     ) -> Columns:
-        """The columns of a message, which are not checked yet where it comes from somebody else.
+        """Return the columns of a message; columns of a client still have to be checked by `pack`.
 
         Raises:
-          ProtocolError: that is no such message.
-          FeedError: it has more than `most_rows` rows, or more than `most_bytes` bytes as the program declares them.
+          ProtocolError: the message is damaged, or of another kind.
+          FeedError: there are more than `most_rows` rows, or more than `most_bytes` bytes in the dtypes of the program.
         """
         found = protocol.read_request(body, head, most_tensors)
         if most_rows is not None:
@@ -121,7 +121,7 @@ class RowFormat:
         return {name: value.rows() if isinstance(value, sequences) else value for name, value in values.items()}
 
     def _check(self, name: str, value: Any) -> None:
-        """Refuse NaN and infinities, after which a model would not recover."""
+        """Refuse NaN and infinities, from which a model does not recover."""
         is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
         data = np.asarray(value.data if is_sequence else value)
         if self.specs[name].allow_nan or data.dtype.kind in "biu" or np.isfinite(data.astype(np.float64)).all():
@@ -133,10 +133,10 @@ class RowFormat:
 
 
 def check_count(rows: int, most: int) -> None:
-    """Refuse a number of rows before time and memory are spent on each.
+    """Check a number of rows, before time and memory are spent on each.
 
     Raises:
-      FeedError: they are too many.
+      FeedError: there are more than `most` rows.
     """
     if rows > most:
         raise errors.FeedError(f"found {rows} rows at once, expected at most {most}; send them in parts")
@@ -147,10 +147,10 @@ def _count(data: Any) -> int:
 
 
 def _check_lengths(name: str, value: Any) -> None:
-    """Refuse lengths of sequences that do not fit the padded data; arrays have none.
+    """Check that the lengths of sequences fit the padded data; arrays have no lengths.
 
     Raises:
-      ProtocolError: there are others.
+      ProtocolError: lengths do not fit.
     """
     if isinstance(value, np.ndarray):
         return
@@ -168,14 +168,14 @@ def _check_lengths(name: str, value: Any) -> None:
 
 
 class _Bounded(Buckets):
-    """Buckets that refuse long sequences before anything is padded to them.
+    """Buckets that refuse long sequences before the padding.
 
     Args:
-      specs: the declarations by name.
-      max_steps: how long a sequence may be; None for no limit.
+      specs: the feeds by name.
+      max_steps: most steps of a sequence; None for no limit.
 
     Attributes:
-      most_bytes: how many bytes a minibatch may have when it is padded; None for any number.
+      most_bytes: most bytes of a padded minibatch; None for any number.
     """
 
     most_bytes: int | None = None
@@ -188,7 +188,7 @@ class _Bounded(Buckets):
         """Pad the sequences of a minibatch.
 
         Raises:
-          FeedError: one is too long, or they are too many for the longest.
+          FeedError: a sequence is too long, or the padded minibatch is too large.
         """
         for name, value in values.items():
             longest = max(sizes_of(value) or (0,))
@@ -210,7 +210,7 @@ def _check_size(size: int, most: int | None) -> None:
 
 
 def _padded_size(value: Any) -> int:
-    """Return how many bytes an array has, or sequences that are padded to the longest of them."""
+    """Return the bytes of an array, or of sequences that are padded to the longest."""
     sizes = sizes_of(value)
     if sizes is None:
         return int(value.nbytes)

@@ -1,4 +1,4 @@
-"""RemoteTrainer: an OnlineTrainer behind HTTP."""
+"""RemoteTrainer: a client of an OnlineTrainer behind HTTP."""
 
 import dataclasses
 import time
@@ -7,44 +7,40 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors, protocol
-from fluid.remote.connection import Connection, told
+from fluid.remote.connection import Connection
 from fluid.remote.rows import RowFormat
 
-# What a server may call its errors, and what they are here.
-_KINDS = {
-    kind.__name__: kind
-    for kind in (
-        errors.ArtifactError,
-        errors.CheckpointError,
-        errors.FeedError,
-        errors.FeedTypeError,
-        errors.JournalError,
-        errors.JournalFullError,
-        errors.OnlineError,
-        errors.ProtocolError,
-        errors.UnknownNameError,
-    )
-}
-_AGAIN = (429, 503)  # statuses that say so
-_PATIENCE = 1.0  # seconds, where a server that does not answer cannot say how long
+_KINDS = (
+    errors.ArtifactError,
+    errors.CheckpointError,
+    errors.FeedError,
+    errors.FeedTypeError,
+    errors.JournalError,
+    errors.JournalFullError,
+    errors.OnlineError,
+    errors.ProtocolError,
+    errors.UnknownNameError,
+)
+_RETRIED = (429, 503)  # statuses
+_PAUSE = 1.0  # seconds before another try, if the server does not name them
 
 
 class RemoteTrainer:
-    """An OnlineTrainer that `python -m fluid online` or `OnlineTrainer.serve` has put behind HTTP: the same verbs.
+    """A client of `python -m fluid online` or `OnlineTrainer.serve`, with the verbs of an OnlineTrainer.
 
-    Rows are checked here, against what the server says of the program, so that a bad one is the same error as for the
-    OnlineTrainer. Several threads may use it.
+    The client checks rows against the feeds of the program, and raises the errors of an OnlineTrainer. Several threads
+    may use it.
 
     Args:
       url: of the server.
-      token: what the server was told to ask for, or None.
+      token: of the server, or None.
 
     Attributes:
-      url: as it was given.
+      url: as given.
 
     Raises:
-      ArgumentError: that is no URL.
-      RemoteError: the server does not answer, refuses, or is another one.
+      ArgumentError: the URL is none.
+      RemoteError: the server does not respond, refuses, or is no OnlineTrainer.
 
     Example:
       >>> import fluid
@@ -60,19 +56,19 @@ class RemoteTrainer:
     """
 
     def __init__(self, url: str, token: str | None = None):
-        self._connection = Connection(url, token, "python -m fluid online MODULE:FUNCTION")
+        self._connection = Connection(url, token, "python -m fluid online MODULE:FUNCTION", _KINDS)
         self.url = url
         self._rows = _row_format(self._get("/signature"), url)
 
     def send(self, rows: Any, key: str | None = None, wait: float = 60.0) -> int:
         """Send rows; when this returns, they are on the disk of the server.
 
-        Who sends with the same key again, since there was no answer, adds nothing twice. That is what this does by
-        itself while the journal is full, or the server does not answer.
+        Rows that are sent again with the same key are not added twice. This method sends them again while the journal
+        is full, or the server does not respond.
 
         Args:
           rows: as for `OnlineTrainer.send`.
-          key: tells these rows from all others; by default one that is made up.
+          key: unique to these rows; by default random.
           wait: seconds to try; 0 tries once.
 
         Returns:
@@ -82,7 +78,7 @@ class RemoteTrainer:
           FeedError, UnknownNameError: the rows do not fit; none was accepted.
           JournalFullError: the journal was full all the time; none was accepted.
           OnlineError: other rows had this key.
-          RemoteError: the server did not answer, so nobody knows; send them again with the same key, or it refuses.
+          RemoteError: the server refuses; or it does not respond, and rows sent again with the same key are safe.
         """
         packed = self._rows.pack(rows)
         headers = {
@@ -92,15 +88,15 @@ class RemoteTrainer:
         }
         deadline = time.monotonic() + wait
         while True:
-            pause = _PATIENCE
+            pause = _PAUSE
             try:
                 status, found, answer = self._connection.exchange("POST", self._path("/rows"), packed.body, headers)
                 if status == 200:
                     return int(protocol.read_json(answer)["first"])
-                failure: errors.FluidError = self._refusal(status, answer)
-                if status not in _AGAIN:
+                failure: errors.FluidError = self._connection.error(status, answer)
+                if status not in _RETRIED:
                     raise failure
-                pause = float(found.get("retry-after", _PATIENCE))
+                pause = float(found.get("retry-after", _PAUSE))
             except errors.RemoteError as error:
                 failure = error
             if time.monotonic() + pause > deadline:
@@ -128,7 +124,7 @@ class RemoteTrainer:
         return self._post("/publish")
 
     def stop(self) -> dict[str, Any]:
-        """See `OnlineTrainer.stop`; the server goes on, and takes rows."""
+        """See `OnlineTrainer.stop`; the server goes on, and accepts rows."""
         return self._post("/stop")
 
     def status(self) -> dict[str, Any]:
@@ -136,33 +132,21 @@ class RemoteTrainer:
         return self._get("/status")
 
     def metrics(self) -> str:
-        """See `OnlineTrainer.metrics`; here with the number of requests."""
-        return self._answer("GET", "/metrics").decode()
+        """See `OnlineTrainer.metrics`; also with the number of requests."""
+        return self._connection.call("GET", self._path("/metrics")).decode()
 
     def _path(self, path: str) -> str:
         return f"{self._connection.path}{path}"
 
     def _get(self, path: str) -> dict[str, Any]:
-        return protocol.read_json(self._answer("GET", path))
+        return self._connection.json("GET", self._path(path))
 
     def _post(self, path: str) -> dict[str, Any]:
-        return protocol.read_json(self._answer("POST", path))
-
-    def _answer(self, method: str, path: str) -> bytes:
-        status, _, answer = self._connection.exchange(method, self._path(path))
-        if status != 200:
-            raise self._refusal(status, answer)
-        return answer
-
-    def _refusal(self, status: int, answer: bytes) -> errors.FluidError:
-        message, kind = told(answer)
-        if kind in _KINDS:
-            return _KINDS[kind](message)
-        return errors.RemoteError(f"{self.url} answered {status}: {message}")
+        return self._connection.json("POST", self._path(path))
 
 
 def _row_format(found: Mapping[str, Any], url: str) -> RowFormat:
-    """What `OnlineTrainer.signature` returned."""
+    """Return the row format of `OnlineTrainer.signature`."""
     specs = protocol.Signature.from_json(found, url).feeds
     columns = found.get("columns", {})
     specs = {name: dataclasses.replace(spec, column=columns.get(name)) for name, spec in specs.items()}

@@ -1,334 +1,390 @@
-"""App: the ASGI application, with the paths of the Open Inference Protocol, metrics and a page."""
+"""App: models behind the paths of the Open Inference Protocol, with metrics and a page."""
 
 import asyncio
+import contextlib
+import functools
 import logging
+import math
+import pathlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from fluid import errors, protocol
-from fluid.serving import page
-from fluid.serving.access import Access, Record
+from fluid.serving import http
 from fluid.serving.batching import Closed, Job, QueueFull, Values
-from fluid.serving.bodies import Bodies
-from fluid.serving.metrics import Metrics
+from fluid.serving.http import AccessPolicy, Refusal, Request, Response, json_response
 from fluid.serving.models import Models, Version
-from fluid.serving.replies import Refusal, Reply, refused, said
-from fluid.serving.request import Receive, Request, Send, answer
 from fluid.serving.settings import Settings
-from fluid.serving.waiting import Company, Later, Mailbox, Worker
 
+T = TypeVar("T")
 LOG = logging.getLogger("fluid.serving")
-_SOON = 0.02  # seconds
-_ALONE = 0.01  # seconds
-_LATER = 0.005  # seconds
 # Bytes of binary tensors, and of results that are written as JSON, which take some milliseconds.
 _LARGE, _LARGE_AS_JSON = 1 << 20, 1 << 15
-_OF_MODEL = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
-# What tells nothing about a model, and is asked by whoever restarts a server.
-_OPEN = {"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"}
-T = TypeVar("T")
-Endpoint = Callable[[Request], Awaitable[Reply]]
+# Seconds without a request of another client after which a client is the only one.
+_ALONE = 0.01
+# Seconds for a result before the connection is watched: most results come earlier, and a watch costs a task.
+_UNWATCHED = 0.02
+# How often a request follows a model that is replaced while the request is checked.
+_REPLACEMENTS = 3
+_MODEL_PATH = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
+# Bounds of histograms: from half a millisecond to half a minute, and numbers of rows.
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_STATIC = pathlib.Path(__file__).parent / "static"
+# The page loads nothing from elsewhere, and no other page may frame it.
+_PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
 
 
-class App:
-    """Serves models over HTTP, by the Open Inference Protocol.
+class Metrics(http.Metrics):
+    """Counters and histograms of requests to infer, and gauges of models.
+
+    Args:
+      versions: returns the versions of all models.
+    """
+
+    def __init__(self, versions: Callable[[], Iterable[Version]]):
+        super().__init__()
+        self._versions = versions
+        labels = ["model", "version"]
+        self._requests = self.client.Counter(
+            "fluid_requests", "Requests to infer, by status.", [*labels, "status"], registry=self.registry
+        )
+        self._seconds = self.client.Histogram(
+            "fluid_request_seconds", "Seconds from the head of a request to its answer.", labels,
+            buckets=_SECONDS, registry=self.registry,
+        )  # fmt: skip
+        self._rows = self.client.Histogram(
+            "fluid_batch_rows", "Rows of the batches that ran.", labels, buckets=_ROWS, registry=self.registry
+        )
+        # To look a metric up by its labels takes as long as to count.
+        self._labelled = functools.cache(lambda metric, *values: metric.labels(*values))
+
+    def count(self, request: Request) -> None:
+        """Count a request to infer; an unknown model is counted under an empty name, so that clients add no names."""
+        if request.infers:
+            self._labelled(self._requests, request.model, request.version, str(request.status)).inc()
+            self._labelled(self._seconds, request.model, request.version).observe(request.seconds)
+
+    def count_batch(self, model: str, version: str, rows: int) -> None:
+        """Count a batch that runs."""
+        self._labelled(self._rows, model, version).observe(rows)
+
+    def collect(self) -> Iterable[Any]:
+        """Return the number of waiting requests and of compilations of each model."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        labels = ["model", "version"]
+        waiting = GaugeMetricFamily("fluid_queue_requests", "Requests that wait for a model.", labels=labels)
+        compiled = GaugeMetricFamily("fluid_compilations", "Shapes that were compiled.", labels=labels)
+        for version in self._versions():
+            waiting.add_metric([version.model, version.version], version.batcher.waiting)
+            compiled.add_metric([version.model, version.version], version.runner.compilations)
+        return [waiting, compiled]
+
+
+class LoneClient:
+    """A record of which client sends requests while no other client does.
+
+    Args:
+      seconds: without a request of another client.
+
+    Example:
+      >>> lone = LoneClient(60.0)
+      >>> lone.sends("one"), lone.sends("one"), lone.sends("other"), lone.sends("other")
+      (True, True, False, False)
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._client: Any = None
+        self._last = self._last_of_others = -math.inf
+
+    def sends(self, client: Any) -> bool:
+        """Record a request of a client; return whether no other client has sent one for `seconds`."""
+        now = time.monotonic()
+        if client != self._client:
+            self._client, self._last_of_others = client, self._last
+        self._last = now
+        return now - self._last_of_others > self._seconds
+
+
+class App(http.Application):
+    """An ASGI application that serves models by the Open Inference Protocol.
 
     Args:
       models: by name, as for `fluid.serve`.
-      settings: how to batch, and the limits.
-      access: who may ask.
+      settings: batching and limits.
+      access: the access policy.
       place: a device, see `fluid.place.device_of`.
-      reload_every: seconds between looks for new versions; None for none.
+      reload_every: seconds between searches for new versions; None searches never.
 
     Attributes:
       models: the models.
-      draining: whether the server is about to end; then it is not ready.
-      failure: why the models cannot be compiled, or None.
-      settled: called when all models are compiled, and again when new versions have taken over.
+      on_loaded: called when all models are compiled, and again after new versions have replaced others.
     """
+
+    # Paths that tell nothing about a model; whoever restarts a server requests them.
+    public = frozenset({"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"})
+    statuses: ClassVar[Mapping[type[errors.FluidError], int]] = {errors.UnknownNameError: 404}
+    log = LOG
+    failed = "the model failed on this request"
 
     def __init__(
         self,
         models: Mapping[str, Any],
         settings: Settings,
-        access: Access,
+        access: AccessPolicy,
         place: Any = None,
         reload_every: float | None = None,
     ):
-        self.metrics = Metrics(self._gauges)
-        self.models = Models(models, settings, self.metrics, place)
-        self.draining = False
-        self.failure: Exception | None = None
-        self.settled: Callable[[], object] = lambda: None
-        self._settings, self._access, self._reload_every = settings, access, reload_every
-        self.bodies = Bodies(settings)
-        self._company = Company(_ALONE)
-        self._notes = Later(_LATER, self._note)
-        self._mailbox = Mailbox(min(_SOON, settings.timeout / 2))
-        self._fixed: dict[str, Endpoint] = {
-            "/": page.html, "/page.js": page.script, "/page.css": page.style, "/metrics": self._read_metrics,
-            "/v2": self._server, "/v2/health/live": self._is_live, "/v2/health/ready": self._is_ready,
-            "/v2/models": self._list,
-        }  # fmt: skip
-        self._of_model: dict[str | None, Endpoint] = {
-            None: self._describe, "/ready": self._is_model_ready, "/infer": self._infer,
-        }  # fmt: skip
-        self._worker = Worker()
-        self._work: asyncio.Task[None] | None = None
+        metrics = Metrics(lambda: self.models)
+        super().__init__(settings, access, metrics)
+        self.models = Models(models, settings, metrics.count_batch, self._wake, place)
+        self.on_loaded: Callable[[], object] = lambda: None
+        self._reload_every = reload_every
+        self._lone_client = LoneClient(_ALONE)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._paths: dict[str, http.Endpoint] = {
+            "/": _static_file("page.html", "text/html"),
+            "/page.js": _static_file("page.js", "text/javascript"),
+            "/page.css": _static_file("page.css", "text/css"),
+            "/metrics": self.read_metrics,
+            "/v2": self._describe_server,
+            "/v2/health/live": self.is_live,
+            "/v2/health/ready": self.is_ready,
+            "/v2/models": self._list_models,
+        }
+        self._model_paths: dict[str | None, tuple[str, Any]] = {
+            None: ("GET", self._describe_model),
+            "/ready": ("GET", self._is_model_ready),
+            "/infer": ("POST", self._infer),
+        }
 
     @property
     def ready(self) -> bool:
-        """Whether every model answers."""
+        """True when every model can infer, and the server does not drain."""
         return self.models.ready and not self.draining
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of all requests that are being read or waiting."""
-        return self.bodies.pending
+    def route(self, request: Request) -> tuple[str, http.Endpoint]:
+        """Return the method and the endpoint of a path."""
+        if endpoint := self._paths.get(request.path):
+            return "GET", endpoint
+        match = _MODEL_PATH.fullmatch(request.path)
+        if match is None:
+            raise Refusal(404, "there is nothing here; the paths are those of the Open Inference Protocol: /v2/models")
+        model, version, action = match.groups()
+        method, of_model = self._model_paths[action]
+        return method, functools.partial(of_model, find=lambda: self._find(request, model, version))
 
-    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Answer one request, as ASGI has it."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            request = Request(scope, receive)
-            record = request.record
-            try:
-                reply = await self._reply(request)
-                record.status, record.sent = reply.status, len(reply.body)
-                await answer(send, reply)
-            finally:
-                record.end()
-                self._notes.put(record)
-                if not record.infers:
-                    self._notes.do_now()
-
-    def _note(self, record: Record) -> None:
-        """Count a request, and write it down."""
-        if record.infers:
-            self.metrics.answered(record.model, record.version, record.status, record.seconds)
-        record.write()
-
-    async def _reply(self, request: Request) -> Reply:
-        """The answer of an endpoint, or the error that it raised."""
-        try:
-            path, headers = request.path, request.headers
-            if not self._access.knows(headers.get("host")):
-                raise Refusal(403, "the server has no such name; it listens for this machine only")
-            if not self._access.lets_page(headers.get("origin"), headers.get("host")):
-                raise Refusal(403, "pages of another origin cannot ask this server, which has no token")
-            if path not in _OPEN and not self._access.allows(headers.get("authorization")):
-                raise Refusal(401, "this server asks for a token: Authorization: Bearer TOKEN")
-            return await self._endpoint(request)(request)
-        except errors.FluidError as error:
-            return refused(error)
-        except Exception:  # of ours or of the model; what it says is for the log
-            LOG.exception("a request failed")
-            return refused(Refusal(500, "the model failed on this request"))
-
-    def _endpoint(self, request: Request) -> Endpoint:
-        """What answers a path; the name and the version of a model in it are noted.
-
-        Raises:
-          Refusal: 404 where nothing does, 405 for another method.
-        """
-        method = "GET"
-        found = self._fixed.get(request.path)
-        if found is None:
-            match = _OF_MODEL.fullmatch(request.path)
-            if match is None:
-                raise Refusal(
-                    404, "there is nothing here; the paths are those of the Open Inference Protocol: /v2/models"
-                )
-            request.model, request.version, what = match.groups()
-            found = self._of_model[what]
-            method = "POST" if what == "/infer" else "GET"
-        if request.method != method:
-            raise Refusal(405, f"the method of this path is {method}")
+    def _find(self, request: Request, model: str, version: str | None) -> Version:
+        """Return the version of a model that a path names, and note it in the request."""
+        found = self.models.find(model, version)
+        request.model, request.version = found.model, found.version
         return found
 
-    async def _infer(self, request: Request) -> Reply:
-        record = request.record
-        record.infers = True
-        with self.bodies.counted() as pending:
-            version = self._find(request)
-            if not version.ready:
-                raise Refusal(503, f"the model {version.model!r} is not ready yet")
-            body = await self.bodies.read(request, pending)
-            record.received = len(body)
-            length = self.bodies.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
-            is_long = (len(body) if length is None else length) > protocol.LONG or len(body) > _LARGE
-            asked, job = await self._done(is_long, lambda: self._read(version, body, length, is_long))
-            version, job = self._submitted(request, version, asked, job)
-            values = await self._result(request, version, job)
-            record.version = version.version
-            is_long = _size(values) > (_LARGE if asked.binary else _LARGE_AS_JSON)
-            return await self._done(is_long, lambda: _answer(version, asked, values))
+    async def _infer(self, request: Request, find: Callable[[], Version]) -> Response:
+        request.infers = True
+        version = find()
+        if not version.ready:
+            raise Refusal(503, f"the model {version.model!r} is not ready yet")
+        body = await self.read_body(request)
+        length = self.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
+        is_long = (len(body) if length is None else length) > protocol.LONG or len(body) > _LARGE
+        inference, job = await self._run(is_long, lambda: self._parse(version, body, length, is_long))
+        version, job = self._submit(request, find, version, inference, job)
+        values = await self._result(request, version, job)
+        is_long = _size(values) > (_LARGE if inference.binary else _LARGE_AS_JSON)
+        return await self._run(is_long, lambda: _inference_response(version, inference, values))
 
-    async def _done(self, is_long: bool, call: Callable[[], T]) -> T:
-        """Return the result of a call, which runs in a thread if it takes long, so that the event loop goes on."""
+    async def _run(self, is_long: bool, call: Callable[[], T]) -> T:
+        """Return the result of a call; a long call runs in a thread, so that the event loop goes on."""
         if not is_long:
             return call()
         try:
-            async with asyncio.timeout(self._settings.timeout):
-                return await self._worker.do(call)
+            async with asyncio.timeout(self.settings.timeout):
+                return await self.run_long(call)
         except TimeoutError:
-            raise Refusal(504, f"no answer within {self._settings.timeout:g} seconds") from None
+            raise self._too_late() from None
 
-    def _read(
+    def _too_late(self) -> Refusal:
+        """Return the error of a request that takes longer than `timeout`."""
+        return Refusal(504, f"no answer within {self.settings.timeout:g} seconds")
+
+    def _parse(
         self, version: Version, body: bytes, length: int | None, is_long: bool
     ) -> tuple[protocol.InferRequest, Job]:
-        """Read and check a body."""
-        asked = protocol.read_request(body, length, self._settings.max_inputs)
+        """Parse a body, and return the request with its job."""
+        inference = protocol.read_request(body, length, self.settings.max_inputs)
         if is_long:
-            version.runner.check_sizes(asked.inputs)
-        return asked, self._job(version, asked)
+            version.runner.check_sizes(inference.inputs)
+        return inference, self._job(version, inference)
 
-    def _job(self, version: Version, asked: protocol.InferRequest) -> Job:
+    def _job(self, version: Version, inference: protocol.InferRequest) -> Job:
         levels = {name: spec.lod_level for name, spec in version.runner.signature.feeds.items()}
-        _check_outputs(version, asked)
-        return version.runner.job(protocol.from_tensors(asked.inputs, levels), self._settings.timeout, asked.seed)
+        _check_outputs(version, inference)
+        return version.runner.job(
+            protocol.from_tensors(inference.inputs, levels), self.settings.timeout, inference.seed
+        )
 
-    def _submitted(
-        self, request: Request, version: Version, asked: protocol.InferRequest, job: Job
+    def _submit(
+        self,
+        request: Request,
+        find: Callable[[], Version],
+        version: Version,
+        inference: protocol.InferRequest,
+        job: Job,
     ) -> tuple[Version, Job]:
-        """The job of a request, in the queue of its model."""
-        alone = self._company.is_alone(request.client)
-        try:
-            if not (alone and version.runner.is_quick(job) and version.batcher.run_now(job)):
-                version.batcher.submit(job)
-        except QueueFull:
-            raise Refusal(503, "too many requests are waiting; try again later") from None
-        except Closed:
-            newer = self._find(request)
-            if newer is version:
-                raise Refusal(503, f"the model {version.model!r} is not served any more") from None
-            return self._submitted(request, newer, asked, self._job(newer, asked))
-        return version, job
+        """Run a job now, or queue it; return it with its version, which may have replaced the given one meanwhile."""
+        is_alone = self._lone_client.sends(request.client)
+        for _ in range(_REPLACEMENTS):
+            try:
+                if not (is_alone and version.runner.is_quick(job) and version.batcher.run_now(job)):
+                    version.batcher.submit(job)
+                return version, job
+            except QueueFull:
+                raise Refusal(503, "too many requests are waiting; try again later") from None
+            except Closed:
+                newer = find()
+                if newer is version:
+                    break
+                version, job = newer, self._job(newer, inference)
+        raise Refusal(503, f"the model {version.model!r} is not served any more")
 
     async def _result(self, request: Request, version: Version, job: Job) -> Values:
-        """The results of a job; it is forgotten when its time is over, or when its client goes away."""
-        if job.future.done():
-            return job.future.result()
+        """Return the results of a job; cancel the job at its deadline, or when the client disconnects."""
         try:
-            # Most answers come before it is worth looking whether anybody still waits for them.
-            if not await self._mailbox.patiently(job) and await self._is_gone(request, job):
+            if not job.future.done() and await self._is_disconnected(request, job):
                 raise Refusal(400, "the client went away")
             if not job.future.done() or job.future.cancelled():
-                raise Refusal(504, f"no answer within {self._settings.timeout:g} seconds")
+                raise self._too_late()
             return job.future.result()
         finally:
             if not job.future.done():
                 version.batcher.cancel(job)
 
-    async def _is_gone(self, request: Request, job: Job) -> bool:
-        """Wait for a result until its deadline; whether the client went away instead."""
-        result = self._mailbox.arrival(job)
-        gone = asyncio.ensure_future(request.receive())
-        left = job.deadline - time.monotonic()
+    async def _is_disconnected(self, request: Request, job: Job) -> bool:
+        """Wait for a job until its deadline; return whether the client disconnects first."""
+        await _wait(job, min(_UNWATCHED, self.settings.timeout))
+        if job.future.done():
+            return False
+        disconnect = asyncio.ensure_future(request.receive())
+        disconnect.add_done_callback(lambda _: job.ended.set())
         try:
-            await asyncio.wait((result, gone), timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
-            return gone.done() and not job.future.done()
+            await _wait(job, job.deadline - time.monotonic())
+            return disconnect.done() and not job.future.done()
         finally:
-            gone.cancel()
+            disconnect.cancel()
 
-    def _find(self, request: Request) -> Version:
-        version = self.models.find(request.model or "", request.version)
-        record = request.record
-        record.model, record.version = version.model, version.version
-        return version
+    def _wake(self, jobs: Sequence[Job]) -> None:
+        """Wake the requests of a batch, all at once: to wake the event loop costs system calls."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # a server that gets a second signal closes the loop at once
+            self._loop.call_soon_threadsafe(_set_all, [job.ended for job in jobs])
 
-    async def _describe(self, request: Request) -> Reply:
-        version = self._find(request)
-        told = {
-            "name": version.model,
-            "versions": self.models.versions(version.model),
-            "platform": "fluid_stablehlo",
-            **version.runner.signature.to_json(),
-        }
-        return said(told)
+    async def _describe_model(self, request: Request, find: Callable[[], Version]) -> Response:
+        version = find()
+        described = {"name": version.model, "versions": [version.version], "platform": "fluid_stablehlo"}
+        return json_response(described | version.runner.signature.to_json())
 
-    async def _is_model_ready(self, request: Request) -> Reply:
-        version = self._find(request)
-        return said({"name": version.model, "ready": version.ready}, 200 if version.ready else 503)
+    async def _is_model_ready(self, request: Request, find: Callable[[], Version]) -> Response:
+        version = find()
+        return json_response({"name": version.model, "ready": version.ready}, 200 if version.ready else 503)
 
-    async def _list(self, request: Request) -> Reply:
-        return said({"models": self.models.names()})
+    async def _list_models(self, request: Request) -> Response:
+        return json_response({"models": self.models.names()})
 
-    async def _server(self, request: Request) -> Reply:
-        return said({"name": "fluid", "version": _version(), "extensions": ["binary_tensor_data"]})
+    async def _describe_server(self, request: Request) -> Response:
+        return json_response({"name": "fluid", "version": _version(), "extensions": ["binary_tensor_data"]})
 
-    async def _is_live(self, request: Request) -> Reply:
-        return said({"live": True})
+    async def startup(self) -> None:
+        """Begin to compile the models."""
+        self._loop = asyncio.get_running_loop()
+        self._loading = asyncio.create_task(self._load())
 
-    async def _is_ready(self, request: Request) -> Reply:
-        return said({"ready": self.ready}, 200 if self.ready else 503)
-
-    async def _read_metrics(self, request: Request) -> Reply:
-        self._notes.do_now()
-        body, content_type = self.metrics.text()
-        return Reply(body, content_type=content_type)
-
-    def _gauges(self) -> list[tuple[str, str, int, int]]:
-        return [(v.model, v.version, v.batcher.waiting, v.runner.compilations) for v in self.models]
-
-    async def _live(self, receive: Any, send: Any) -> None:
-        """From start to end of the server, as ASGI has it."""
-        await receive()
-        self._work = asyncio.create_task(self._prepare())
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        self.draining = True
-        self._work.cancel()
-        self._worker.close()
+    async def shutdown(self) -> None:
+        """Stop the search for new versions, and close all models."""
+        if self._loading is not None:
+            self._loading.cancel()
         self.models.close()  # not in another thread: Python starts none for asyncio when it ends
-        self._notes.do_now()
-        await send({"type": "lifespan.shutdown.complete"})
 
-    async def _prepare(self) -> None:
-        """Compile the models, and then look for new versions."""
+    async def _load(self) -> None:
+        """Compile the models; then search for new versions until the end."""
         try:
             await asyncio.to_thread(self.models.warm_up)
         except Exception as error:
             LOG.exception("a model cannot be compiled; the server will not become ready")
             self.failure = error
             return
-        self.settled()
+        self.on_loaded()
         while self._reload_every is not None:
             await asyncio.sleep(self._reload_every)
             try:
                 if await asyncio.to_thread(self.models.reload):
-                    self.settled()
-            except Exception:  # the next look may find what this one did not
+                    self.on_loaded()
+            except Exception:  # the next search may find what this one did not
                 LOG.exception("new versions were not looked for")
 
 
+def _static_file(name: str, content_type: str) -> http.Endpoint:
+    """Return the endpoint of a file of the page."""
+
+    async def endpoint(request: Request) -> Response:
+        content = (_STATIC / name).read_bytes()
+        return Response(content, content_type=f"{content_type}; charset=utf-8", headers=_PAGE_HEADERS)
+
+    return endpoint
+
+
+async def _wait(job: Job, seconds: float) -> None:
+    """Wait until a job has ended, `seconds` at most; `asyncio.timeout` takes four times as long."""
+    timer = asyncio.get_running_loop().call_later(seconds, job.ended.set)
+    try:
+        await job.ended.wait()
+    finally:
+        timer.cancel()
+        job.ended.clear()
+
+
+def _set_all(events: Sequence[asyncio.Event]) -> None:
+    for event in events:
+        event.set()
+
+
 def _size(values: Values) -> int:
-    """Return how many bytes results have, without their lengths."""
+    """Return the bytes of results, without the lengths of sequences."""
     return sum((value.data if hasattr(value, "lengths") else value).nbytes for value in values.values())
 
 
-def _answer(version: Version, asked: protocol.InferRequest, values: Values) -> Reply:
-    """The results as a message."""
-    if asked.outputs is None:
+def _inference_response(version: Version, inference: protocol.InferRequest, values: Values) -> Response:
+    """Return the results of an inference as a response."""
+    if inference.outputs is None:
         tensors = protocol.to_tensors(values)
-        binary = frozenset([tensor.name for tensor in tensors] if asked.binary else ())
+        binary = frozenset([tensor.name for tensor in tensors] if inference.binary else ())
     else:
-        parts = {output: protocol.to_tensors({output.name: values[output.name]}) for output in asked.outputs}
+        parts = {output: protocol.to_tensors({output.name: values[output.name]}) for output in inference.outputs}
         tensors = [tensor for found in parts.values() for tensor in found]
         binary = frozenset(tensor.name for output, found in parts.items() if output.binary for tensor in found)
-    response = protocol.InferResponse(version.model, version.version, tensors, asked.id, binary)
+    response = protocol.InferResponse(version.model, version.version, tensors, inference.id, binary)
     body, length = protocol.write_response(response)
     if length is None:
-        return Reply(body)
-    return Reply(body, content_type="application/octet-stream", headers={protocol.HEADER_LENGTH: str(length)})
+        return Response(body)
+    return Response(body, content_type="application/octet-stream", headers={protocol.HEADER_LENGTH: str(length)})
 
 
-def _check_outputs(version: Version, asked: protocol.InferRequest) -> None:
+def _check_outputs(version: Version, inference: protocol.InferRequest) -> None:
+    """Check that the requested outputs exist, each once.
+
+    Raises:
+      ProtocolError: an output is unknown, or requested twice.
+    """
     known = [output.name for output in version.runner.signature.outputs]
-    names = [wanted.name for wanted in asked.outputs or ()]
+    names = [wanted.name for wanted in inference.outputs or ()]
     for name in names:
         if name not in known:
             raise errors.ProtocolError(
@@ -339,6 +395,7 @@ def _check_outputs(version: Version, asked: protocol.InferRequest) -> None:
 
 
 def _version() -> str:
+    """Return the installed version of fluid."""
     import importlib.metadata
 
     try:

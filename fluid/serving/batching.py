@@ -1,5 +1,6 @@
-"""Batcher: a bounded queue of requests, and a thread that runs those together that may run together."""
+"""Batcher: a bounded queue of jobs, and a thread that runs jobs of one shape together."""
 
+import asyncio
 import collections
 import threading
 import time
@@ -18,13 +19,14 @@ class Job:
     """One request for a model.
 
     Attributes:
-      values: what is fed, by name, checked.
-      rows: how many rows it has.
-      shape: jobs of the same shape may run together; None for one that runs alone.
-      deadline: when nobody waits for it any more, in seconds of `time.monotonic`.
-      seed: of its random numbers; None for other numbers than in all jobs before.
-      future: its results by name.
-      arrived: when it came.
+      values: checked feeds, by name.
+      rows: number of rows.
+      shape: jobs of equal shapes may run together; None runs alone.
+      deadline: the end of the wait for the results, in seconds of `time.monotonic`.
+      seed: of random numbers; None draws other numbers than all jobs before.
+      future: the results by name.
+      arrived: the time of the request, in seconds of `time.monotonic`.
+      ended: for the event loop of a server, which sets it for all jobs of a batch at once.
     """
 
     values: Mapping[str, Any]
@@ -34,29 +36,31 @@ class Job:
     seed: int | None = None
     future: Future[Values] = field(default_factory=Future)
     arrived: float = field(default_factory=time.monotonic)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class QueueFull(errors.FluidError):
-    """There are as many requests waiting as may wait."""
+    """The limit of waiting jobs is reached."""
 
 
 class Closed(errors.FluidError):
-    """Nothing runs here any more."""
+    """The batcher is closed, and runs no jobs."""
 
 
 class Batcher:
-    """Runs jobs in a thread of its own, those of one shape together.
+    """A bounded queue of jobs, and a thread that runs jobs of one shape together.
 
-    While a batch runs, the next one gathers. An idle model runs a request at once, unless the batch before had several:
-    then as many are likely to come again, and it waits for them, `max_delay` at most.
+    While a batch runs, the next batch gathers. An idle batcher runs a job at once, unless the batch before had several
+    jobs. Then as many are likely to come again, and it waits for them, `max_delay` at most.
 
     Args:
-      run: computes the results of jobs of one shape, in order.
-      max_rows: how many rows run together.
-      max_delay: how long a job waits for others, in seconds.
-      max_jobs: how many may wait.
-      failed: called with an exception of `run`, which the jobs get too.
-      choose: called with a shape and how many rows of it wait, `max_rows` at most: how many of them to run next.
+      run: returns the results of jobs of one shape, in order.
+      max_rows: most rows of a batch.
+      max_delay: most seconds that a job waits for others.
+      max_jobs: most jobs that wait.
+      failed: called with an exception of `run`, which is the result of the jobs too.
+      choose: called with a shape and the number of its waiting rows, `max_rows` at most; returns the rows to run next.
+      finished: called with the jobs of a batch that has ended.
 
     Example:
       >>> batcher = Batcher(lambda jobs: [{"y": job.values["x"] + 1} for job in jobs], max_rows=8)
@@ -75,15 +79,16 @@ class Batcher:
         max_jobs: int = 256,
         failed: Callable[[Exception], None] = lambda error: None,
         choose: Callable[[Hashable, int], int] = lambda shape, rows: rows,
+        finished: Callable[[Sequence[Job]], object] = lambda jobs: None,
     ):
-        self._run, self._failed, self._choose = run, failed, choose
+        self._run, self._failed, self._choose, self._finished = run, failed, choose, finished
         self._max_rows = max_rows
         self._max_delay = max_delay
         self._max_jobs = max_jobs
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
-        self._rows = 0  # of the jobs that wait
-        self._last = 1  # how many jobs ran together last
+        self._rows = 0  # of the waiting jobs
+        self._last = 1  # jobs of the last batch
         self._closed = False
         self._running = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
@@ -91,14 +96,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """How many jobs wait."""
+        """Number of waiting jobs."""
         return len(self._jobs)
 
     def submit(self, job: Job) -> None:
-        """Let a job wait for its turn.
+        """Add a job to the queue.
 
         Raises:
-          QueueFull: there are too many.
+          QueueFull: the queue has `max_jobs` jobs.
           Closed: the batcher is closed.
         """
         with self._changed:
@@ -108,15 +113,17 @@ class Batcher:
                 raise QueueFull("too many requests are waiting")
             self._jobs.append(job)
             self._rows += job.rows
-            if len(self._jobs) == 1 or self._is_full():  # nothing else makes a difference to the thread
+            if len(self._jobs) == 1 or self._is_full():  # else the thread would wait on
                 self._changed.notify()
 
     def run_now(self, job: Job) -> bool:
-        """Run a job in the calling thread, which saves two switches of threads; whether the model was idle, so that it
-        has been run.
+        """Run a job in the calling thread, which saves two switches of threads, if the batcher is idle.
+
+        Returns:
+          Whether the job has run.
 
         Raises:
-          Exception: what `run` raised.
+          Exception: the exception of `run`.
         """
         if self._jobs or self._last > 1 or self._closed or not self._running.acquire(blocking=False):
             return False
@@ -130,7 +137,7 @@ class Batcher:
             self._running.release()
 
     def cancel(self, job: Job) -> None:
-        """Forget a job that nobody waits for; one that runs already goes on."""
+        """Remove a job from the queue; a job that runs goes on."""
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
@@ -138,7 +145,7 @@ class Batcher:
         job.future.cancel()
 
     def close(self) -> None:
-        """Run what waits, and end the thread."""
+        """Run all waiting jobs, and end the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -157,49 +164,50 @@ class Batcher:
                 results = self._run(jobs)
             for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
-        except Exception as error:  # of the model; whoever asked is told, and the next batch is tried
+        except Exception as error:  # of the model: the next batch may not fail
             self._failed(error)
             for job in jobs:
                 if not job.future.done():
                     job.future.set_exception(error)
+        self._finished(jobs)
 
     def _next(self) -> list[Job] | None:
-        """Wait for the next batch, which is empty when nobody waits for it any more; None when there will be none."""
+        """Wait for the next batch and return its jobs, none when all were cancelled; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
                 return None
             if self._last > 1 and self._max_delay:
-                room = self._jobs[0].arrived + self._max_delay - time.monotonic()
-                self._changed.wait_for(lambda: self._closed or self._is_full(), max(room, 0))
+                seconds = self._jobs[0].arrived + self._max_delay - time.monotonic()
+                self._changed.wait_for(lambda: self._closed or self._is_full(), max(seconds, 0))
             return self._take()
 
     def _is_full(self) -> bool:
-        """Whether nobody else is waited for: as many have come as ran together last, or as may run together."""
+        """Return whether the next batch is complete: as many jobs as in the last batch, or as many rows as may run."""
         return not self._jobs or len(self._jobs) >= self._last or self._rows >= self._max_rows
 
     def _take(self) -> list[Job]:
-        """The first job, and those behind it that may run with it; the others keep their order."""
+        """Remove and return the first job, and all that run with it; the other jobs keep their order."""
         now = time.monotonic()
         for job in self._jobs:
             if job.deadline <= now:
                 job.future.cancel()
         waiting = [job for job in self._jobs if not job.future.cancelled()]
-        taken = waiting[:1]
-        left: list[Job] = []
-        room = self._room(waiting)
+        taken, left = waiting[:1], []
+        rows = self._batch_rows(waiting) - sum(job.rows for job in taken)
         for job in waiting[1:]:
-            fits = job.shape is not None and job.shape == taken[0].shape and job.rows <= room
-            (taken if fits else left).append(job)
-            room -= job.rows if fits else 0
+            if job.shape is not None and job.shape == taken[0].shape and job.rows <= rows:
+                taken.append(job)
+                rows -= job.rows
+            else:
+                left.append(job)
         self._jobs = collections.deque(left)
         self._rows = sum(job.rows for job in left)
         return taken
 
-    def _room(self, waiting: Sequence[Job]) -> int:
-        """How many rows may run with the first job."""
+    def _batch_rows(self, waiting: Sequence[Job]) -> int:
+        """Return the most rows of a batch that begins with the first of some jobs."""
         if not waiting or waiting[0].shape is None:
             return 0
-        first = waiting[0]
-        rows = sum(job.rows for job in waiting if job.shape == first.shape)
-        return self._choose(first.shape, min(rows, self._max_rows)) - first.rows
+        rows = sum(job.rows for job in waiting if job.shape == waiting[0].shape)
+        return self._choose(waiting[0].shape, min(rows, self._max_rows))

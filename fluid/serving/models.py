@@ -1,62 +1,63 @@
-"""The models of a server: their versions, loaded, compiled and run."""
+"""Models of a server: each loaded and compiled, with a Batcher, and replaced by newer versions."""
 
 import logging
 import pathlib
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fluid import artifact, errors
-from fluid.artifact import ExportedProgram
 from fluid.inferencer import Inferencer
 from fluid.paths import local_path
 from fluid.place import Place
 from fluid.runtime import Session
 from fluid.runtime.seeds import Seeds
 from fluid.serving.batching import Batcher, Job, Values
-from fluid.serving.metrics import Metrics
 from fluid.serving.runner import Runner
 from fluid.serving.settings import Settings
 from fluid.storage import instead
 
 LOG = logging.getLogger("fluid.serving")
-_FILE = "model.fluid"
-_NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
+FILE = "model.fluid"
+NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
 _NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # a segment of a URL: clients resolve "." and ".."
 
 
 class Version:
-    """One version of a model.
+    """One version of a model, with its Batcher.
 
     Args:
-      model: its name.
-      version: its number.
-      session: which has the arrays.
-      program: what it computes.
+      source: name of the model, or of the file with several models.
+      model: name of the model.
+      version: number of the version.
+      session: with the arrays.
+      program: the model.
       settings: how to batch.
-      metrics: where its batches are counted.
-      seeds: of requests that name none; None draws a seed from the system.
+      count_batch: called with the model, the version and the rows of each batch.
+      finished: called with the jobs of each batch that has ended.
+      seeds: of requests without a seed; None draws a seed from the system.
 
     Attributes:
-      ready: whether it answers.
+      ready: whether this version is compiled, and not closed.
     """
 
     def __init__(
         self,
+        source: str,
         model: str,
         version: str,
         session: Session,
         program: Any,
         settings: Settings,
-        metrics: Metrics,
+        count_batch: Callable[[str, str, int], None],
+        finished: Callable[[Sequence[Job]], None],
         seeds: Seeds | None = None,
     ):
-        self.model = model
-        self.version = version
+        self.source, self.model, self.version = source, model, version
         self.ready = False
         self.runner = Runner(session, program, settings, model, seeds)
-        self._metrics = metrics
+        self._count_batch = count_batch
         self.batcher = Batcher(
             self._run,
             self.runner.max_rows,
@@ -64,21 +65,22 @@ class Version:
             settings.max_queue,
             self._failed,
             self.runner.choose,
+            finished,
         )
 
     def warm_up(self) -> None:
-        """Compile it; it is ready then."""
+        """Compile this version; afterwards it is ready."""
         self.runner.warm_up()
         self.ready = True
         LOG.info("model %s version %s is ready, %d compilations", self.model, self.version, self.runner.compilations)
 
     def close(self) -> None:
-        """Answer what waits, and end."""
+        """Run all waiting jobs, and end."""
         self.ready = False
         self.batcher.close()
 
     def _run(self, jobs: Sequence[Job]) -> list[Values]:
-        self._metrics.ran(self.model, self.version, sum(job.rows for job in jobs))
+        self._count_batch(self.model, self.version, sum(job.rows for job in jobs))
         return self.runner.run(jobs)
 
     def _failed(self, error: Exception) -> None:
@@ -86,13 +88,14 @@ class Version:
 
 
 class Models:
-    """All models of a server, by name; of each one or several versions.
+    """All models of a server by name, each in one version.
 
     Args:
       sources: by name: the file of `trainer.save_inference_model`, a folder of versions as in `models/digits/3`, or an
-        Inferencer. A file with several entry points is a model for each: "translator.encode".
+        Inferencer. A file with several entry points has a model for each entry point: "translator.encode".
       settings: how to batch.
-      metrics: where batches are counted.
+      count_batch: called with the model, the version and the rows of each batch.
+      finished: called with the jobs of each batch that has ended.
       place: a device, see `fluid.place.device_of`.
 
     Raises:
@@ -100,59 +103,62 @@ class Models:
       ArgumentError: a name cannot stand in a URL.
     """
 
-    def __init__(self, sources: Mapping[str, Any], settings: Settings, metrics: Metrics, place: Place = None):
+    def __init__(
+        self,
+        sources: Mapping[str, Any],
+        settings: Settings,
+        count_batch: Callable[[str, str, int], None],
+        finished: Callable[[Sequence[Job]], None],
+        place: Place = None,
+    ):
         if not sources:
             raise errors.ArgumentError('there is no model to serve: fluid.serve({"digits": "digits.fluid"})')
-        self._settings, self._metrics, self._place = settings, metrics, place
-        self._versions: dict[str, dict[str, Version]] = {}
+        self._options = (settings, count_batch, finished)
+        self._place = place
+        self._versions: dict[str, Version] = {}
         self._folders: dict[str, pathlib.Path] = {}
-        self._made: dict[str, list[str]] = {}  # the models of each source
-        self._refused: dict[str, tuple[int, int]] = {}
-        self._away: dict[str, str] = {}  # why a folder cannot be read
+        self._failed: dict[pathlib.Path, tuple[int, int]] = {}  # time and size of files that cannot be served
+        self._unreadable: dict[str, str] = {}  # why a folder cannot be read
         self._lock = threading.Lock()
         for name, source in sources.items():
             _check_name(name)
             found = self._first(name, source)
             self._check_models(name, found)
-            self._versions |= {version.model: {version.version: version} for version in found}
-            self._made[name] = [version.model for version in found]
+            self._versions |= {version.model: version for version in found}
 
     @property
     def ready(self) -> bool:
-        """Whether every model answers."""
-        return all(any(v.ready for v in versions.values()) for versions in self._versions.values())
+        """True when every model is compiled."""
+        return all(version.ready for version in self)
 
     def names(self) -> list[str]:
-        """The names of the models."""
+        """Return the names of the models."""
         return list(self._versions)
 
     def __iter__(self) -> Iterator[Version]:
         with self._lock:
-            return iter([v for versions in self._versions.values() for v in versions.values()])
-
-    def versions(self, name: str) -> list[str]:
-        """The versions of a model, the newest last.
-
-        Raises:
-          UnknownNameError: there is no such model.
-        """
-        return sorted(self._of(name), key=int)
+            return iter(list(self._versions.values()))
 
     def find(self, name: str, version: str | None = None) -> Version:
-        """A version of a model; without a number the newest that is ready.
+        """Return the version of a model that is served.
+
+        Args:
+          name: of the model.
+          version: its number, or None for any.
 
         Raises:
           UnknownNameError: there is no such model or version.
         """
-        found = self._of(name)
-        if version is None:
-            ready = [v for v in found.values() if v.ready]
-            return max(ready or found.values(), key=lambda v: int(v.version))
-        if version not in found:
+        found = self._versions.get(name)
+        if found is None:
             raise errors.UnknownNameError(
-                f"the model {name!r} has no version {version[:60]!r}. {errors.nearest(version[:60], found)}"
+                f"there is no model {name[:60]!r} here. {errors.nearest(name[:60], self._versions)}"
             )
-        return found[version]
+        if version is not None and version != found.version:
+            raise errors.UnknownNameError(
+                f"the model {name!r} has no version {version[:60]!r}. {errors.nearest(version[:60], [found.version])}"
+            )
+        return found
 
     def warm_up(self) -> None:
         """Compile all models, one after the other."""
@@ -160,54 +166,45 @@ class Models:
             version.warm_up()
 
     def reload(self) -> bool:
-        """Take over versions that are new in a folder; the version before answers until the new one is ready.
+        """Replace models by newer versions in their folders; the old version serves until the new one is ready.
 
         A file that cannot be loaded is reported once, and tried again when it has changed.
 
         Returns:
-          Whether there were any.
+          Whether a model was replaced.
         """
         replaced = False
         for name, folder in self._folders.items():
             try:
-                numbers = _numbers(folder)
-                self._away.pop(name, None)
+                numbers = version_numbers(folder)
+                self._unreadable.pop(name, None)
             except OSError as error:
-                if self._away.get(name) != str(error):
+                if self._unreadable.get(name) != str(error):
                     LOG.error("the versions of the model %s cannot be looked for: %s; its version goes on", name, error)
-                self._away[name] = str(error)
+                self._unreadable[name] = str(error)
                 continue
-            served = max(int(version) for model in self._made[name] for version in self._versions[model])
+            served = max(int(version.version) for version in self if version.source == name)
             for number in reversed([number for number in numbers if number > served]):
-                found = self._newer(name, number, folder / str(number))
-                if found is not None:
-                    self._replace(name, found)
+                if found := self._load_newer(name, number, folder / str(number)):
+                    self._replace(found)
                     replaced = True
                     break
         return replaced
 
     def close(self) -> None:
-        """Answer what waits, and end."""
+        """Run all waiting jobs, and end."""
         for version in self:
             version.close()
 
-    def _of(self, name: str) -> dict[str, Version]:
-        found = self._versions.get(name)
-        if found is None:
-            raise errors.UnknownNameError(
-                f"there is no model {name[:60]!r} here. {errors.nearest(name[:60], self._versions)}"
-            )
-        return found
-
-    def _newer(self, name: str, number: int, path: pathlib.Path) -> list[Version] | None:
-        """Load a version; None where it cannot be served, so that an older one is tried."""
+    def _load_newer(self, name: str, number: int, path: pathlib.Path) -> list[Version]:
+        """Load and compile the models of a version; return none when one of them cannot be served."""
         found: list[Version] = []
         try:
-            mark = (path / _FILE).stat()
-            stamp = (mark.st_mtime_ns, mark.st_size)
-            if self._refused.get(str(path)) == stamp:
-                return None
-            self._refused[str(path)] = stamp
+            stat = (path / FILE).stat()
+            stamp = (stat.st_mtime_ns, stat.st_size)
+            if self._failed.get(path) == stamp:
+                return []
+            self._failed[path] = stamp
             found = self._load(name, str(number), path)
             self._check_models(name, found)
             for version in found:
@@ -216,64 +213,58 @@ class Models:
             LOG.error("version %d of the model %s is not served: %s", number, name, error)
             for version in found:
                 version.close()
-            return None
+            return []
         return found
 
-    def _check_models(self, name: str, found: list[Version]) -> None:
-        """Refuse entries of a file that are called like another model, or in another way than a part of a URL."""
-        others = {model for source, models in self._made.items() if source != name for model in models}
+    def _check_models(self, source: str, found: list[Version]) -> None:
+        """Check the names of models: a part of a URL each, and no name of another source."""
         for version in found:
             _check_name(version.model)
-            if version.model in others:
+            if version.model in self._versions and self._versions[version.model].source != source:
                 raise errors.ArgumentError(
-                    f"two models are called {version.model!r}, one of them of {name!r}: give another name"
+                    f"two models are called {version.model!r}, one of them of {source!r}: give another name"
                 )
 
-    def _replace(self, name: str, found: list[Version]) -> None:
-        before: list[Version] = []
+    def _replace(self, found: list[Version]) -> None:
         with self._lock:
-            self._made[name] = sorted({*self._made[name], *(version.model for version in found)})
-            for version in found:
-                before += self._versions.get(version.model, {}).values()
-                self._versions[version.model] = {version.version: version}
-        for version in before:
+            old = [self._versions[version.model] for version in found if version.model in self._versions]
+            self._versions |= {version.model: version for version in found}
+        for version in old:
             version.close()
 
     def _first(self, name: str, source: Any) -> list[Version]:
+        """Load the models of a source; a folder has the models of its newest version."""
         if isinstance(source, Inferencer):
             if source.remote is not None:
                 raise errors.ArgumentError(f"the model {name!r} is at {source.remote.url} already; give a file of it")
-            return [Version(name, "1", source.session, source.program, self._settings, self._metrics, source.seeds)]
+            return [Version(name, name, "1", source.session, source.program, *self._options, source.seeds)]
         path = local_path(source, errors.ArtifactError)
-        if path.is_dir() and not (path / _FILE).is_file():
-            self._folders[name] = path
-            numbers = _numbers(path)
-            if not numbers:
-                raise errors.ArtifactError(
-                    instead(path, "exported")
-                    or f"no exported model in {str(path)!r}; expected model.fluid there, or versions as in "
-                    f"1/model.fluid"
-                )
-            return self._load(name, str(max(numbers)), path / str(max(numbers)))
-        return self._load(name, "1", path)
+        if not path.is_dir() or (path / FILE).is_file():
+            return self._load(name, "1", path)
+        self._folders[name] = path
+        numbers = version_numbers(path)
+        if not numbers:
+            raise errors.ArtifactError(
+                instead(path, "exported")
+                or f"no exported model in {str(path)!r}; expected model.fluid there, or versions as in 1/model.fluid"
+            )
+        return self._load(name, str(numbers[-1]), path / str(numbers[-1]))
 
     def _load(self, name: str, version: str, path: pathlib.Path) -> list[Version]:
-        found = artifact.load(path)
-        programs = {entry: found.program(entry, self._place) for entry in found.entries}
+        """Load the models of a file."""
+        exported = artifact.load(path)
+        programs = {entry: exported.program(entry, self._place) for entry in exported.entries}
+        names = {entry: f"{name}.{entry}" if len(programs) > 1 else name for entry in programs}
         return [
-            self._version(f"{name}.{entry}" if len(programs) > 1 else name, version, program)
+            Version(name, names[entry], version, Session(program, place=self._place), program, *self._options)
             for entry, program in programs.items()
         ]
 
-    def _version(self, model: str, version: str, program: ExportedProgram) -> Version:
-        session = Session(program, place=self._place)
-        return Version(model, version, session, program, self._settings, self._metrics)
 
-
-def _numbers(folder: pathlib.Path) -> list[int]:
-    """The versions in a folder that are there as a whole."""
-    names = [path.name for path in folder.iterdir() if _NUMBER.fullmatch(path.name)]
-    return sorted(int(name) for name in names if (folder / name / _FILE).is_file())
+def version_numbers(folder: pathlib.Path) -> list[int]:
+    """Return the numbers of the complete versions in a folder, in increasing order."""
+    names = [path.name for path in folder.iterdir() if NUMBER.fullmatch(path.name)]
+    return sorted(int(name) for name in names if (folder / name / FILE).is_file())
 
 
 def _check_name(name: str) -> None:

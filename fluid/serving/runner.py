@@ -1,11 +1,11 @@
-"""Runner: one version of a model, compiled for all its shapes, which runs requests together."""
+"""Runner: one version of a model, compiled for all its shapes, which runs the rows of several requests at once."""
 
 import itertools
 import logging
 import math
 import threading
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,34 +16,84 @@ from fluid import errors
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
 from fluid.protocol import Output, Signature, Tensor, count_numbers
 from fluid.reader.columns import batch_size, read_feed
+from fluid.reader.ragged import Sizes, padded, sizes_of
 from fluid.runtime import Request, Session
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.serving.batching import Job, Values
 from fluid.serving.settings import Settings
-from fluid.serving.shapes import Shapes, cut, joined, made_up
 
 LOG = logging.getLogger("fluid.serving")
+Rung = Mapping[str, Sizes]
+"""Time steps to which the sequences of each feed are padded."""
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
-# Batches of other sizes sum in another order; what is further apart than that depends on the number of rows.
+# Batches of other sizes sum in another order; results further apart than this depend on the number of rows.
 _NEAR = 1e-2
-# For what takes no longer than this many seconds nothing needs to be kept free meanwhile.
+# Seconds for which everything else may wait.
 _QUICK = 1e-3
 
 
-class Runner:
-    """Runs a program on the rows of several requests at once.
+class Shapes:
+    """The sizes for which a model is compiled: numbers of rows, and rungs of time steps that all its sequences share.
 
     Args:
-      session: which has the arrays.
-      program: the model.
-      settings: the sizes to compile it for.
-      name: of the model, for messages.
-      seeds: of requests that name none; None draws a seed from the system.
+      program: the model; an exported model may have sizes of its own.
+      settings: the sizes of all other models.
 
     Attributes:
-      signature: what it takes and gives; known after `warm_up`.
-      together: whether rows of different requests may be in one batch; known after `warm_up`.
+      rows: numbers of rows, in increasing order.
+      rungs: time steps of each sequence, in increasing order.
+    """
+
+    def __init__(self, program: Program, settings: Settings):
+        self._specs = {name: spec for name, spec in program.feeds.items() if spec.lod_level}
+        self.rows = _exported_rows(program, settings) or settings.sizes()
+        self.rungs = _rungs(self._specs, program.buckets or {}, settings)
+        self._open = [n for n, s in program.feeds.items() if None in s.shape[1:] or s.shape[:1] != (None,)]
+
+    def rung(self, values: Mapping[str, Any]) -> int:
+        """Return the index of the smallest rung that holds all sequences.
+
+        Raises:
+          FeedError: a sequence is longer than the last rung.
+        """
+        needs = {name: found for name in self._specs if (found := sizes_of(values[name])) is not None}
+        for index, rung in enumerate(self.rungs):
+            if all(need <= most for name in needs for need, most in zip(needs[name], rung[name], strict=True)):
+                return index
+        last = self.rungs[-1]
+        name = next(n for n in needs if any(need > most for need, most in zip(needs[n], last[n], strict=True)))
+        raise errors.FeedError(
+            f"feed {name!r}: found a row of {' x '.join(map(str, needs[name]))} steps, expected at most "
+            f"{' x '.join(map(str, last[name]))}; cut longer ones, or serve the model with larger buckets: --buckets"
+        )
+
+    def key(self, rung: int, values: Mapping[str, Any]) -> Hashable:
+        """Return a key that is equal for feeds that may run together."""
+        return (rung, *(values[name].shape[1:] for name in self._open))
+
+    def padded_rows(self, rows: int) -> int:
+        """Return the number of rows to which `rows` rows are padded."""
+        return next((size for size in self.rows if size >= rows), rows)
+
+    def padded(self, rung: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return feeds whose sequences are padded to a rung."""
+        return {n: padded(v, self.rungs[rung][n]) if n in self._specs else v for n, v in values.items()}
+
+
+class Runner:
+    """A compiled model that runs the rows of several requests at once.
+
+    Args:
+      session: with the arrays.
+      program: the model.
+      settings: the sizes to compile for.
+      name: of the model, for messages.
+      seeds: of requests without a seed; None draws a seed from the system.
+
+    Attributes:
+      signature: feeds and results; complete after `warm_up`.
+      together: whether a batch may have rows of several requests; known after `warm_up`.
     """
 
     def __init__(self, session: Session, program: Program, settings: Settings, name: str, seeds: Seeds | None = None):
@@ -51,7 +101,7 @@ class Runner:
         self._seeds = seeds or Seeds("serve")
         self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds)))
         site = f"the model {name}"
-        # A message must not tell where the file of a model is.
+        # Messages must not tell where the file of a model is.
         self._specs = {
             n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
         }
@@ -67,25 +117,25 @@ class Runner:
         self.together = False
         self._padded = False
         self._name = name
-        self._told = False  # whether it was said that a seed does nothing
+        self._warned = False  # of a seed that changes nothing
 
     @property
     def max_rows(self) -> int:
-        """How many rows run together."""
+        """Most rows of a batch."""
         return self._shapes.rows[-1]
 
     @property
     def compilations(self) -> int:
-        """How often it was compiled."""
+        """Number of compilations."""
         return self._step.compiled
 
     def warm_up(self) -> None:
-        """Compile every shape, see what comes out, and whether rows are independent of each other."""
+        """Compile every shape, and find out the results and whether rows are independent of each other."""
         random = np.random.default_rng(0)
         sizes = self._shapes.rows if self._has_rows() else (1,)
         for index, rung in enumerate(self._shapes.rungs):
             for size in sizes:
-                feeds = made_up(self._specs, size, rung, random)
+                feeds = random_feeds(self._specs, size, rung, random)
                 key = self._shapes.key(index, feeds)
                 self._keys.add(key)
                 values = self._run(feeds)
@@ -99,12 +149,12 @@ class Runner:
             self._quick = {k for k, seconds in self._seconds.items() if seconds <= _QUICK} if is_steady(code) else set()
 
     def job(self, values: Mapping[str, Any], timeout: float, seed: int | None = None) -> Job:
-        """Check what a request feeds.
+        """Return a job for the feeds of a request, checked and padded.
 
         Args:
-          values: by name.
-          timeout: seconds until nobody waits for the answer.
-          seed: of its random numbers, or None.
+          values: feeds by name.
+          timeout: seconds until the deadline of the job.
+          seed: of random numbers, or None.
 
         Raises:
           FeedError: data does not fit, or is more than is served.
@@ -115,11 +165,11 @@ class Runner:
             raise errors.FeedError(
                 f"the inputs {', '.join(map(repr, missing))} are missing; expected {', '.join(map(repr, self._specs))}"
             )
-        if seed is not None and not self._program.draws and not self._told:
-            self._told = True
+        if seed is not None and not self._program.draws and not self._warned:
+            self._warned = True
             LOG.warning("a request for the model %s has a seed, and its answers are the same with any", self._name)
         if self._has_rows():
-            self._check_most(max(map(_count, values.values())))  # before each row is looked at
+            self._check_most(max(map(_count, values.values())))  # before the checks of each row
         checked = {name: read_feed(spec, values[name]) for name, spec in self._specs.items()}
         rung = self._shapes.rung(checked)
         rows = batch_size(checked) if self._has_rows() else 1
@@ -130,7 +180,7 @@ class Runner:
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
 
     def check_sizes(self, tensors: Sequence[Tensor]) -> None:
-        """Refuse lists of more numbers than are served before they are converted, which no other thread can do beside.
+        """Check the number of elements of lists, before a conversion during which no other thread runs.
 
         Raises:
           FeedError: there are more.
@@ -151,39 +201,35 @@ class Runner:
                 )
 
     def is_quick(self, job: Job) -> bool:
-        """Whether a job by itself takes so little time, whatever its values are, that everything else may wait for it.
+        """Return whether a job alone takes a millisecond at most, whatever its values are.
 
         Only on a CPU: an accelerator may be busy with the work of others.
         """
-        return (job.shape, self._shapes.room(job.rows)) in self._quick
+        return (job.shape, self._shapes.padded_rows(job.rows)) in self._quick
 
     def choose(self, key: Hashable, rows: int) -> int:
-        """How many of the rows that wait to run next: all of them padded, or only as many as need no padding.
+        """Return how many of the waiting rows to run next: all of them padded, or as many as need no padding.
 
-        Padding takes as long as rows do where arithmetic is what takes the time, and nothing where reading the
-        parameters is. How long each size takes was measured when it was compiled.
+        Padding takes as long as rows where arithmetic takes the time, and no time where reading the parameters does.
+        The seconds of each size were measured after its compilation.
         """
-        room = self._shapes.room(rows)
-        fewer = max((size for size in self._shapes.rows if size <= rows), default=room)
-        if room == fewer or (key, room) not in self._seconds:
+        more = self._shapes.padded_rows(rows)
+        fewer = max((size for size in self._shapes.rows if size <= rows), default=more)
+        if more == fewer or (key, more) not in self._seconds:
             return rows
-        return rows if self._seconds[key, room] / rows <= self._seconds[key, fewer] / fewer else fewer
+        return rows if self._seconds[key, more] / rows <= self._seconds[key, fewer] / fewer else fewer
 
     def run(self, jobs: Sequence[Job]) -> list[Values]:
-        """The results of jobs of the same shape, by name."""
-        if len(jobs) > 1 and not self.together:
-            return [values for job in jobs for values in self.run([job])]
+        """Return the results by name of jobs of equal shapes."""
         draw = self._draw(jobs[0].seed) if self._program.draws else None
-        if not self._padded:
-            return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
         rows = sum(job.rows for job in jobs)
-        room = self._shapes.room(rows)
-        if len(jobs) == 1 and rows == room:
+        size = self._shapes.padded_rows(rows)
+        if not self._padded or (len(jobs) == 1 and rows == size):
             return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
-        values = self._run(joined([job.values for job in jobs], room), draw)
+        values = self._run(joined([job.values for job in jobs], size), draw)
         ends = itertools.accumulate(job.rows for job in jobs)
         return [
-            {name: cut(value, end - job.rows, end) for name, value in zip(self._names, values, strict=True)}
+            {name: rows_of(value, end - job.rows, end) for name, value in zip(self._names, values, strict=True)}
             for job, end in zip(jobs, ends, strict=True)
         ]
 
@@ -199,13 +245,13 @@ class Runner:
         return self.session.engine.draw(self._seeds.next() if seed is None else seed)
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
-        """How many seconds a batch takes."""
+        """Return the seconds that a batch takes."""
         start = time.perf_counter()
         self._run(feeds)
         return time.perf_counter() - start
 
     def _has_rows(self) -> bool:
-        """Whether all feeds and outputs have the batch for their first dimension."""
+        """Return whether the first dimension of all feeds is the batch."""
         specs = self._specs.values()
         return bool(specs) and all(spec.shape[:1] == (None,) for spec in specs)
 
@@ -225,7 +271,7 @@ class Runner:
             )
 
     def _check_key(self, key: Any) -> None:
-        """Compile no more shapes than were allowed."""
+        """Refuse a new shape beyond the number of shapes that may be compiled."""
         if key in self._keys:
             return
         with self._lock:  # large requests are checked in another thread
@@ -245,38 +291,36 @@ class Runner:
         return found
 
     def _is_independent(self, random: np.random.Generator) -> bool:
-        """Whether a row has the same results whatever the other rows are, and however many there are."""
+        """Return whether a row has equal results beside any other rows, and beside any number of rows."""
         if any(output.shape[:1] != (None,) for output in self.signature.outputs):
             return False
         small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
         if not small:
-            return True  # there never is another row
+            return True  # no batch has another row
         rung = self._shapes.rungs[0]
-        mine = made_up(self._specs, 1, rung, random)
-        others = [made_up(self._specs, small - 1, rung, random) for _ in range(3)]
-        found = [cut_all(self._run(joined([mine, other], small)), 1) for other in others]
-        most = cut_all(self._run(joined([mine, others[0]], sizes[-1])), 1)
+        mine = random_feeds(self._specs, 1, rung, random)
+        others = [random_feeds(self._specs, small - 1, rung, random) for _ in range(3)]
+        found = [self._first_row(joined([mine, other], small)) for other in others]
+        most = self._first_row(joined([mine, others[0]], sizes[-1]))
         return all(_same(found[0], each) for each in found) and _near(found[0], most)
+
+    def _first_row(self, feeds: Mapping[str, Any]) -> list[Any]:
+        return [rows_of(value, 0, 1) for value in self._run(feeds)]
 
 
 def _count(value: Any) -> int:
-    """Return how many rows a value of a request has; 0 for a number."""
+    """Return the number of rows of a feed; 0 for a number."""
     data = value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
     return len(data) if isinstance(data, list) or np.ndim(data) else 0
 
 
-def cut_all(values: Sequence[Any], rows: int) -> list[Any]:
-    """The first rows of all results."""
-    return [cut(value, 0, rows) for value in values]
-
-
 def is_steady(code: str) -> bool:
-    """Whether code takes equally long for all values: it has no loop, which might go on, and calls no Python."""
+    """Return whether compiled code takes equally long for all values: it has no loops and no calls of Python."""
     return " while(" not in code and "callback" not in code
 
 
 def _names_of(program: Program) -> list[str]:
-    """A name for each output: what the program calls it, else the named value that it is, else its number."""
+    """Return the names of the outputs, by default their numbers."""
     if program.output_names is not None:
         return list(program.output_names)
     return [f"output_{i}" for i in range(len(program.outputs))]
@@ -293,3 +337,74 @@ def _near(first: Sequence[Any], second: Sequence[Any]) -> bool:
         for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
     ]
     return all(np.allclose(a, b, _NEAR, _NEAR * (np.abs(a).max(initial=0) + 1e-6), equal_nan=True) for a, b in pairs)
+
+
+def joined(parts: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
+    """Return several feeds as one of `rows` rows, padded with copies of the last row, so that no values are made up."""
+    return {name: _joined([part[name] for part in parts], rows) for name in parts[0]}
+
+
+def rows_of(value: Any, start: int, end: int) -> Any:
+    """Return the rows from `start` to before `end` of a result."""
+    if isinstance(value, SequenceBatch):
+        return SequenceBatch(value.data[start:end], value.lengths[start:end])
+    if isinstance(value, NestedSequenceBatch):
+        return NestedSequenceBatch(value.data[start:end], value.lengths[start:end], value.inner_lengths[start:end])
+    return value[start:end]
+
+
+def random_feeds(specs: Mapping[str, FeedSpec], rows: int, rung: Rung, random: np.random.Generator) -> dict[str, Any]:
+    """Return random feeds for declarations: open sizes are 1, and sequences have the length of the rung."""
+    return {name: _random_feed(spec, rows, rung.get(name, ()), random) for name, spec in specs.items()}
+
+
+def _random_feed(spec: FeedSpec, rows: int, steps: Sizes, random: np.random.Generator) -> Any:
+    sizes = [1 if size is None else size for size in spec.shape]
+    shape = (rows, *steps, *sizes[1:]) if spec.shape[:1] == (None,) else tuple(sizes)
+    if spec.held.kind in "iub":
+        low, high, _ = spec.limits or (0, 2, None)
+        data = random.integers(low, high, shape).astype(spec.held)
+    else:
+        data = random.normal(size=shape).astype(spec.held)
+    if not steps:
+        return data
+    lengths = np.full(rows, steps[0], np.int32)
+    if len(steps) == 1:
+        return SequenceBatch(data, lengths)
+    return NestedSequenceBatch(data, lengths, np.full((rows, steps[0]), steps[1], np.int32))
+
+
+def _joined(values: Sequence[Any], rows: int) -> Any:
+    first = values[0]
+    if isinstance(first, SequenceBatch):
+        return SequenceBatch(_joined([v.data for v in values], rows), _joined([v.lengths for v in values], rows))
+    if isinstance(first, NestedSequenceBatch):
+        parts = ([v.data for v in values], [v.lengths for v in values], [v.inner_lengths for v in values])
+        return NestedSequenceBatch(*(_joined(part, rows) for part in parts))
+    missing = rows - sum(len(value) for value in values)
+    if missing:
+        values = [*values, np.repeat(values[-1][-1:], missing, axis=0)]
+    return values[0] if len(values) == 1 else np.concatenate(values)
+
+
+def _exported_rows(program: Program, settings: Settings) -> tuple[int, ...]:
+    """Return the numbers of rows for which a model was exported, `max_batch` at most; none for any number."""
+    found = program.batch_sizes or ()
+    return tuple(size for size in found if size <= settings.sizes()[-1]) or tuple(found[:1])
+
+
+def _rungs(specs: Mapping[str, FeedSpec], exported: Mapping[str, Any], settings: Settings) -> list[Rung]:
+    if not specs:
+        return [{}]
+    ladders = {name: list(_ladder(spec, exported.get(name), settings)) for name, spec in specs.items()}
+    count = max(map(len, ladders.values()))
+    return [{name: ladder[min(i, len(ladder) - 1)] for name, ladder in ladders.items()} for i in range(count)]
+
+
+def _ladder(spec: FeedSpec, exported: Any, settings: Settings) -> Iterator[Sizes]:
+    if spec.lod_level == 1:
+        yield from ((size,) for size in exported or settings.buckets)
+        return
+    outer, inner = exported or (settings.outer(), settings.buckets)
+    for i in range(max(len(outer), len(inner))):
+        yield outer[min(i, len(outer) - 1)], inner[min(i, len(inner) - 1)]

@@ -1,5 +1,6 @@
-"""Server: an App behind uvicorn, in a thread of a program or for a whole process."""
+"""Servers: an application behind uvicorn, in a thread of a program or for a whole process."""
 
+import asyncio
 import atexit
 import contextlib
 import gc
@@ -16,45 +17,46 @@ from typing import Any, Self
 from fluid import errors
 from fluid.inferencer import Inferencer
 from fluid.place import Place
-from fluid.serving.access import Access, check_address
+from fluid.serving.app import App
+from fluid.serving.connection import connection_class
+from fluid.serving.http import AccessPolicy, Application, access_policy
 from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.serving")
 _BACKLOG = 2048
 _LAST_PORT = 65535
-_RESERVE = 128  # open files for models, logs and connections that are told that there are too many
+_RESERVE = 128  # open files for models, logs and connections beyond the limit
 Models = Mapping[str, Any] | str | os.PathLike[str]
 
 
-class Host:
+class HTTPServer:
     """An application behind uvicorn, in a thread of a program or for a whole process.
 
     Args:
-      make: called with who may ask; returns the ASGI application. It has `ready`, whether it answers; `failure`, why it
-        never will, or None; and `draining`, which is set when it is about to end.
+      make_app: called with the access policy; returns the application.
       host, port, token, allow_anonymous, settings: see `fluid.serve`.
 
     Attributes:
-      app: the ASGI application.
-      url: where it is reached.
+      app: the application.
+      url: address of the server.
     """
 
     def __init__(
         self,
-        make: Callable[[Access], Any],
+        make_app: Callable[[AccessPolicy], Application],
         host: str,
         port: int,
         token: str | None = None,
         allow_anonymous: bool = False,
         settings: Settings | None = None,
     ):
-        access = check_address(host, token, allow_anonymous)
+        access = access_policy(host, token, allow_anonymous)
         settings = settings or Settings()
         self._settings = replace(settings, max_connections=_most_connections(settings.max_connections))
         self._socket = _listening(host, port)
         try:
-            self.app = make(access)
-            self._server = self._made()
+            self.app: Any = make_app(access)
+            self._server = self._uvicorn_server()
         except BaseException:
             self._socket.close()
             raise
@@ -63,20 +65,20 @@ class Host:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C: then no longer be ready, answer what was asked, and return."""
+        """Serve until SIGTERM or Ctrl-C; then drain: respond to all requests, and return."""
         self._server.run([self._socket])
 
     def start(self) -> None:
-        """Serve in a thread; returns when the application is ready. When Python ends, `close` is called first.
+        """Serve in a thread, and return when the application is ready; the end of Python calls `close`.
 
         Raises:
-          RemoteError: the server ended instead.
+          RemoteError: the application will not be ready.
         """
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="fluid-server", daemon=True
         )
         self._thread.start()
-        atexit.register(self.close)  # Python must not end under threads that are inside of JAX
+        atexit.register(self.close)  # Python must not end under threads that run JAX
         while not self.app.ready:
             if not self._thread.is_alive() or self.app.failure is not None:
                 self.close()
@@ -84,7 +86,7 @@ class Host:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Answer what was asked, and end."""
+        """Respond to all requests, and end."""
         atexit.unregister(self.close)
         self._drain()
         if self._thread is not None:
@@ -103,16 +105,12 @@ class Host:
             self._server.force_exit = True  # the second time
         self._server.should_exit = True
 
-    def _made(self) -> Any:
-        import asyncio
-
+    def _uvicorn_server(self) -> Any:
         import uvicorn
-
-        from fluid.serving.guard import guarded
 
         config = uvicorn.Config(
             self.app,
-            http=guarded(self._settings, self.app.bodies),
+            http=connection_class(self._settings, self.app.pending),
             ws="none",
             lifespan="on",
             log_config=None,
@@ -126,13 +124,13 @@ class Host:
 
         class DrainingServer(uvicorn.Server):
             def handle_exit(self, sig: int, frame: Any) -> None:
-                # By itself uvicorn sends the signal again when it has ended, and the exit status would not be 0.
+                # Else uvicorn sends the signal again when it has ended, and the exit status would not be 0.
                 drain(sig)
 
             async def shutdown(self, sockets: Any = None) -> None:
                 state: Any = self.server_state
-                state.ending = True  # for connections that are accepted just now
-                late = [one for listening in sockets or () for one in _last_connections(listening)]
+                state.ending = True  # for connections that are accepted at this moment
+                late = [one for listening in sockets or () for one in _accept_backlog(listening)]
                 for server in self.servers:
                     server.close()
                 for one in late:
@@ -146,15 +144,15 @@ class Host:
         return DrainingServer(config)
 
 
-class Server(Host):
-    """Models behind HTTP. Made by `fluid.serve`, which starts it; closes at the end of a `with` block.
+class Server(HTTPServer):
+    """Models behind HTTP; `fluid.serve` makes and starts it, and the end of a `with` block closes it.
 
     Args:
       models, host, port, token, allow_anonymous, place, reload_every, settings: see `fluid.serve`.
 
     Attributes:
-      app: the ASGI application.
-      url: where it is reached.
+      app: the application.
+      url: address of the server.
     """
 
     def __init__(
@@ -169,19 +167,16 @@ class Server(Host):
         settings: Settings | None = None,
     ):
         settings = settings or Settings()
-        super().__init__(
-            lambda access: _application(_named(models), settings, access, place, reload_every),
-            host,
-            port,
-            token,
-            allow_anonymous,
-            settings,
-        )
+
+        def make_app(access: AccessPolicy) -> App:
+            return App(_by_name(models), settings, access, place, reload_every)
+
+        super().__init__(make_app, host, port, token, allow_anonymous, settings)
 
     def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C: then no longer be ready, answer what was asked, and return."""
+        """Serve until SIGTERM or Ctrl-C; then drain: respond to all requests, and return."""
         LOG.info("serving %s at %s", ", ".join(self.app.models.names()), self.url)
-        self.app.settled = leave_alone
+        self.app.on_loaded = freeze_garbage
         super().run()
 
     def __repr__(self) -> str:
@@ -203,13 +198,13 @@ def serve(
 
     Args:
       models: by name: files of `trainer.save_inference_model`, folders of their versions, `digits/3/model.fluid`, or
-        Inferencers; or one file, which is called as it is.
-      host: the address to listen on. One that other machines reach needs a token.
-      port: 0 for any that is free.
-      token: what clients have to send as `Authorization: Bearer TOKEN`.
+        Inferencers; or one file, whose model has the name of the file.
+      host: the address to listen on. An address that other machines reach needs a token.
+      port: 0 for any free port.
+      token: required of clients as `Authorization: Bearer TOKEN`.
       allow_anonymous: listen on any address without a token.
       place: a device, see `fluid.place.device_of`.
-      reload_every: seconds between looks for new versions in folders; None for none.
+      reload_every: seconds between searches for new versions in folders; None searches never.
       settings: see `fluid.serving.Settings`: max_batch, max_delay_ms, buckets, timeout, max_body and others.
 
     Returns:
@@ -217,7 +212,7 @@ def serve(
 
     Raises:
       ArtifactError: a file is missing or damaged.
-      ArgumentError: a setting makes no sense, the port is taken, or everybody could ask and nobody said that they may.
+      ArgumentError: a setting makes no sense, the port is taken, or other machines reach the address without a token.
 
     Example:
       >>> import fluid, numpy as np
@@ -242,9 +237,9 @@ def create_app(
     reload_every: float | None = None,
     **settings: Any,
 ) -> Any:
-    """The ASGI application of `fluid.serve`, for those who bring a server of their own: `uvicorn module:app`.
+    """Return the ASGI application of `fluid.serve`, for another server: `uvicorn module:app`.
 
-    Limits of connections and of heads of requests are then those of that server.
+    That server limits connections and the heads of requests.
 
     Args:
       models, token, place, reload_every, settings: see `fluid.serve`.
@@ -257,15 +252,15 @@ def create_app(
       >>> app.models.names(), app.ready
       (['double'], False)
     """
-    return _application(_named(models), checked_settings(settings), Access(token), place, reload_every)
+    return App(_by_name(models), checked_settings(settings), AccessPolicy(token), place, reload_every)
 
 
 def checked_settings(given: Mapping[str, Any]) -> Settings:
-    """Settings from keyword arguments.
+    """Return the settings of keyword arguments.
 
     Raises:
       ArgumentTypeError: there is no such setting.
-      ArgumentError: one makes no sense.
+      ArgumentError: a setting makes no sense.
     """
     known = Settings.__dataclass_fields__
     for name in given:
@@ -274,21 +269,15 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
     return Settings(**given)
 
 
-def leave_alone() -> None:
-    """Let the garbage collector pass over everything that lives now: a pass over JAX and the models takes 100 ms."""
-    gc.unfreeze()  # of a version that was replaced something may be garbage
+def freeze_garbage() -> None:
+    """Exclude all objects from garbage collection: a collection over JAX and the models takes 100 ms."""
+    gc.unfreeze()  # replaced versions may be garbage
     gc.collect()
     gc.freeze()
 
 
-def _application(models: Mapping[str, Any], settings: Settings, access: Any, place: Place, every: float | None) -> Any:
-    from fluid.serving.app import App  # which needs asyncio
-
-    return App(models, settings, access, place, every)
-
-
-def _named(models: Models) -> Mapping[str, Any]:
-    """The models by name; one file is called as it is, without its ending."""
+def _by_name(models: Models) -> Mapping[str, Any]:
+    """Return models by name; the model of one file has its name without the ending."""
     if isinstance(models, str | os.PathLike):
         models = {pathlib.Path(models).stem: models}
     if not isinstance(models, Mapping):
@@ -304,7 +293,7 @@ def _named(models: Models) -> Mapping[str, Any]:
 
 
 def _most_connections(wanted: int) -> int:
-    """Return how many connections the limit of open files leaves room for, `wanted` at most."""
+    """Return the number of connections that the limit of open files allows, `wanted` at most."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -315,8 +304,8 @@ def _most_connections(wanted: int) -> int:
     return max(1, min(wanted, max(files - _RESERVE, files // 4)))
 
 
-def _last_connections(listening: socket.socket) -> list[socket.socket]:
-    """Return the connections in the backlog of a socket, which closing the socket would reset."""
+def _accept_backlog(listening: socket.socket) -> list[socket.socket]:
+    """Return the connections in the backlog of a socket; closing the socket would reset them."""
     found = []
     with contextlib.suppress(OSError):  # there are no more, or no more files
         while True:
@@ -327,10 +316,10 @@ def _last_connections(listening: socket.socket) -> list[socket.socket]:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """A socket that listens; whoever asks from now on is answered, though maybe later.
+    """Return a socket that listens; connections wait in its backlog until the server runs.
 
     Raises:
-      ArgumentError: the port is none, or taken, or the address is not one of this machine.
+      ArgumentError: the port is taken or no port, or the address is not an address of this machine.
     """
     if type(port) is not int or not 0 <= port <= _LAST_PORT:  # a larger one would be taken modulo 65536
         raise errors.ArgumentError(

@@ -1,4 +1,4 @@
-"""Settings: how a server batches, and how much of everything a client may ask for."""
+"""Settings: batching of a server, and its limits for clients."""
 
 import math
 from collections.abc import Sequence
@@ -11,30 +11,30 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server batches, and its limits. The defaults suit a model of some milliseconds.
+    """Batching and limits of a server. The defaults suit a model that takes some milliseconds.
 
     Args:
-      max_batch: how many rows run together, and how many a request may have.
-      max_delay_ms: how long a request waits for others, in milliseconds. It waits only while others are coming, for as
-        many as were in the batch before: after a batch of a single request the next one runs at once.
-      batch_sizes: to which numbers of rows batches are padded, each a compilation; None for powers of two.
-      buckets: to how many steps sequences are padded, each a compilation. The last is the longest that is accepted.
-      outer_buckets: the same for the sequences in a row of nested sequences, one for each of `buckets`.
-      max_shapes: how many shapes of rows may be compiled later, each for every number of rows, for feeds with other
-        sizes that are not fixed.
-      max_queue: how many requests may wait for a model; more are answered with 503.
-      timeout: seconds from a whole request to its answer; then it is answered with 504.
-      read_timeout: seconds that a client has for sending a request; then it is answered with 408.
-      write_timeout: seconds that a client has for reading an answer; then its connection is closed.
-      max_body: bytes of a request.
-      max_json: bytes of JSON in a request; numbers need some ten times that in memory while they are read.
-      max_pending: bytes of all requests that are being read or waiting, and of all answers that clients do not read;
-        more requests are answered with 503, and more unread answers close their connections.
-      max_header: bytes of the head of a request.
-      max_inputs: tensors of a request.
-      max_connections: open connections; more are answered with 503. At most so many as the process may have open
-        files, less a reserve of 128.
-      drain: seconds that requests under way have for their answers after SIGTERM.
+      max_batch: most rows of a batch, and of a request.
+      max_delay_ms: most milliseconds that a request waits for others. A request waits for as many requests as the last
+        batch had: after a batch of one request the next request runs at once.
+      batch_sizes: numbers of rows to which batches are padded, each a compilation; None for powers of two.
+      buckets: numbers of steps to which sequences are padded, each a compilation. Longer sequences are refused.
+      outer_buckets: numbers of sequences to which rows of nested sequences are padded, one for each of `buckets`.
+      max_shapes: most shapes of rows that are compiled later, each for all numbers of rows, for feeds with further open
+        sizes.
+      max_queue: most requests that wait for a model; more get status 503.
+      timeout: seconds from a complete request to its response; after them, status 504.
+      read_timeout: seconds that a client has to send a request; after them, status 408.
+      write_timeout: seconds that a client has to read a response; after them, its connection is closed.
+      max_body: most bytes of a request.
+      max_json: most bytes of JSON in a request; numbers take some ten times as many bytes while they are read.
+      max_pending: most bytes of all requests in memory, and of all responses that clients do not read. More requests
+        get status 503, and more unread responses close their connections.
+      max_header: most bytes of the head of a request.
+      max_inputs: most tensors of a request.
+      max_connections: most open connections; more get status 503. The limit of open files of the process, less a
+        reserve of 128, bounds the number too.
+      drain: seconds that requests in flight have for their responses after SIGTERM.
 
     Raises:
       ArgumentError: a value makes no sense.
@@ -82,14 +82,14 @@ class Settings:
             )
 
     def sizes(self) -> tuple[int, ...]:
-        """To which numbers of rows batches are padded; the last is `max_batch`."""
+        """Return the numbers of rows to which batches are padded, in increasing order."""
         if self.batch_sizes is not None:
             return tuple(self.batch_sizes)
         powers = [1 << n for n in range(self.max_batch.bit_length())]
         return (*[size for size in powers if size < self.max_batch], self.max_batch)
 
     def outer(self) -> tuple[int, ...]:
-        """To how many sequences in a row nested sequences are padded, one for each of `buckets`."""
+        """Return the numbers of sequences to which rows of nested sequences are padded, one for each of `buckets`."""
         if self.outer_buckets is not None:
             return tuple(self.outer_buckets)
         return tuple(max(4, size // 4) for size in self.buckets)

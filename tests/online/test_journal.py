@@ -301,7 +301,7 @@ def appended_together(journal, asked):
     with journal.changed:
         for count, thread in enumerate(threads, 1):
             thread.start()
-            while len(journal._asked) < count:
+            while len(journal._in_flight) < count:
                 pass
     for thread in threads:
         thread.join()
@@ -315,7 +315,7 @@ def test_what_many_append_at_once_is_on_disk_before_each_is_told_by_one_transact
     journal._db.set_trace_callback(lambda statement: said.append((statement, found_before(journal))))
 
     def found_before(journal):
-        return [asked.outcome.done() for asked in journal._asked]
+        return [asked.outcome.done() for asked in journal._in_flight]
 
     asked = [(b"a", 0, 2, "a"), (b"b", 0, 1, None), (b"a", 0, 2, "a"), (b"c", 0, 2, "a"), (b"before", 0, 1, "known"),
              (b"d", 0, 6, None), (b"e", 0, 10, None), (b"f" * 100, 0, 1, None), (b"g", 0, 5, None)]  # fmt: skip
@@ -326,7 +326,7 @@ def test_what_many_append_at_once_is_on_disk_before_each_is_told_by_one_transact
     assert [type(found[place]) for place in (3, 5, 6, 7)] == kinds
     commits = [done for statement, done in said if statement == "COMMIT"]
     assert commits == [[False] * len(asked)], "one commit, and nobody was told before"
-    assert not journal._asked and journal.next == 9 and journal.waiting == 9
+    assert not journal._in_flight and journal.next == 9 and journal.waiting == 9
     journal.close()
     with contextlib.closing(sqlite3.connect(path)) as database:
         assert database.execute("SELECT first, rows, body FROM entries ORDER BY first").fetchall() == [
@@ -340,4 +340,4 @@ def test_row_49_what_is_too_large_for_the_disk_keeps_nothing_else_out(open_journ
     journal._db.execute(f"PRAGMA max_page_count = {pages + 2}")
     found = appended_together(journal, [(b"a", 0, 1, None), (b"b" * 100_000, 0, 1, None), (b"c", 0, 1, None)])
     assert (found[0], found[2]) == ((0, False), (1, False)) and type(found[1]) is errors.JournalError
-    assert [entry.body for entry in journal.read(0, 2)] == [b"a", b"c"] and not journal._asked
+    assert [entry.body for entry in journal.read(0, 2)] == [b"a", b"c"] and not journal._in_flight

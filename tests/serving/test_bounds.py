@@ -17,9 +17,9 @@ from serving.test_faults import until
 import fluid
 from fluid import errors, protocol
 from fluid.__main__ import main
-from fluid.serving import guard
-from fluid.serving.guard import Joined
-from fluid.serving.server import _last_connections, _most_connections
+from fluid.serving import connection as limited
+from fluid.serving.connection import BufferedTransport
+from fluid.serving.server import _accept_backlog, _most_connections
 
 ALIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WIDE = 200_000
@@ -157,7 +157,7 @@ def test_nothing_is_written_to_what_is_closed():
         def call_soon(self, call):
             call()
 
-    joined = Joined(Closed(), Loop())
+    joined = BufferedTransport(Closed(), Loop())
     joined.write(b"")
     joined.write(b"an answer")
     joined.hold(True)
@@ -172,7 +172,7 @@ def test_row_66_connections_leave_files_for_everything_else(monkeypatch):
 
 
 def test_very_many_connections_are_closed_at_once(models, monkeypatch):
-    monkeypatch.setattr(guard, "SPARE", 1)
+    monkeypatch.setattr(limited, "SPARE", 1)
     with fluid.serve({"digits": models["digits"]}, port=0, max_batch=1, max_connections=1) as server:
         with connected(server) as first, connected(server), connected(server) as third:
             with contextlib.suppress(ConnectionError):
@@ -205,12 +205,12 @@ def test_connections_that_nobody_has_accepted_yet_are_not_reset():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         with socket.create_connection(listening.getsockname()) as client:
-            (found,) = _last_connections(listening)
+            (found,) = _accept_backlog(listening)
             with found:
                 client.sendall(b"a request")
                 found.setblocking(True)
                 assert found.recv(100) == b"a request"
-            assert _last_connections(listening) == []
+            assert _accept_backlog(listening) == []
 
 
 # Large requests
@@ -328,12 +328,12 @@ def everything(connection):
 
 
 def test_a_line_of_more_numbers_than_a_row_is_refused_before_it_is_read():
-    from fluid.online.app import _lines
+    from fluid.online.app import parse_lines
 
     line = b'{"x": [' + b",".join([b"1"] * MANY) + b"]}"
     with pytest.raises(errors.ProtocolError, match="line 2: found 499999 commas, and a row has 2 numbers"):
-        _lines(b'{"x": 1, "y": 1}\n' + line, 2)
-    assert len(_lines(line, MANY)) == 1
+        parse_lines(b'{"x": 1, "y": 1}\n' + line, 2)
+    assert len(parse_lines(line, MANY)) == 1
 
 
 @pytest.mark.parametrize("shape", [[0, 10**4000], [10**4000], [2**31 - 1] * 32, [0] + [2**31 - 1] * 31, [-(10**4000)]])

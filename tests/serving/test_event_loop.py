@@ -1,56 +1,31 @@
-"""What the event loop does for every request: it is woken, it gives up, it sends."""
+"""What the event loop does for every request: it computes, it waits, it sends."""
 
 import asyncio
+import concurrent.futures
+import copy
+import json
 import socket
-import threading
-import time
 
 import jax
 import jax.numpy as jnp
+from serving.served import DIGITS, ask, digits, image_request, params_of, post, raw
 
-from fluid.serving.batching import Job
-from fluid.serving.guard import Joined
+import fluid
+from fluid.serving import app, batching
+from fluid.serving.connection import BufferedTransport
+from fluid.serving.http import TaskTimeouts, run_in_thread
 from fluid.serving.runner import Runner, is_steady
 from fluid.serving.server import _listening
-from fluid.serving.waiting import Later, Mailbox, Timeouts
 
 
-def a_job():
-    return Job({}, 1, None, time.monotonic() + 60)
+def test_only_code_without_loops_and_calls_is_steady():
+    def code(function):
+        return jax.jit(function).lower(jnp.ones(3)).compile().as_text()
 
-
-def test_no_result_is_left_in_the_mailbox():
-    jobs = [a_job() for _ in range(400)]
-
-    def compute(mine):
-        for job in mine:
-            job.future.set_result({})
-
-    async def main():
-        mailbox = Mailbox(60.0)
-        waiting = [asyncio.ensure_future(mailbox.patiently(job)) for job in jobs]
-        await asyncio.sleep(0)
-        threads = [threading.Thread(target=compute, args=(jobs[i::4],)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        found = await asyncio.gather(*waiting)
-        for thread in threads:
-            thread.join()
-        return found, await mailbox.patiently(jobs[0])
-
-    assert asyncio.run(main()) == ([True] * len(jobs), True)
-
-
-def test_patience_ends_and_a_late_result_still_arrives():
-    async def main():
-        mailbox, job = Mailbox(0.001), a_job()
-        first = await mailbox.patiently(job)
-        arrival = mailbox.arrival(job)
-        threading.Thread(target=job.future.set_result, args=({},)).start()
-        await arrival
-        return first, job.future.done()
-
-    assert asyncio.run(main()) == (False, True)
+    assert is_steady(code(lambda x: jnp.exp(x) @ x))
+    assert not is_steady(code(lambda x: jax.lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: 2 * y, x)))
+    assert not is_steady(code(lambda x: jax.lax.scan(lambda y, z: (jnp.sin(y * z), y), x, jnp.outer(x, x))[0]))
+    assert not is_steady(code(lambda x: jax.pure_callback(lambda y: y, x, x)))
 
 
 def test_timeouts_end_in_order_and_one_timer_serves_them():
@@ -62,45 +37,60 @@ def test_timeouts_end_in_order_and_one_timer_serves_them():
             return super().call_at(*arguments, **options)
 
     async def main():
-        late = []
-        timeouts = Timeouts(0.001, late.append)
-        for i in range(100):
-            timeouts.watch(i)
-        for i in range(1, 99):
-            timeouts.forget(i)
-        while len(late) < 2:
-            await asyncio.sleep(0)
-        return late, 0 in timeouts
+        timeouts, late, never = TaskTimeouts(0.001), [], asyncio.Event()
+
+        async def one(i):
+            try:
+                await timeouts.run(asyncio.sleep(0) if 0 < i < 99 else never.wait())
+            except TimeoutError:
+                late.append(i)
+
+        await asyncio.gather(*map(one, range(100)))
+        return late
 
     with asyncio.Runner(loop_factory=Loop) as runner:
-        assert runner.run(main()) == ([0, 99], False)
+        assert runner.run(main()) == [0, 99]
         assert runner.get_loop().timers <= 3
 
 
-def test_what_is_done_later_is_done_once_and_in_order():
+def test_a_task_that_others_cancel_is_cancelled_and_not_late():
     async def main():
-        done = []
-        later = Later(0.001, done.append)
-        for i in range(3):
-            later.put(i)
-        later.do_now()
-        at_once = list(done)
-        later.put(3)
-        while len(done) < 4:
-            await asyncio.sleep(0.001)
-        return at_once, done
+        task = asyncio.create_task(TaskTimeouts(60.0).run(asyncio.sleep(60)))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
 
-    assert asyncio.run(main()) == ([0, 1, 2], [0, 1, 2, 3])
+    assert asyncio.run(main())
 
 
-def test_only_code_without_loops_and_calls_is_steady():
-    def code(function):
-        return jax.jit(function).lower(jnp.ones(3)).compile().as_text()
+def test_results_that_come_when_the_connection_is_first_watched_are_not_missed(monkeypatch):
+    monkeypatch.setattr(app, "_UNWATCHED", 0.0005)
+    request = post(DIGITS, json.dumps(image_request()).encode())
+    models = {"digits": fluid.Inferencer(digits, params=params_of(digits))}
+    with fluid.serve(models, port=0, max_batch=4) as server, concurrent.futures.ThreadPoolExecutor(8) as threads:
+        assert {status for status, _ in threads.map(lambda _: raw(server, request), range(400))} == {200}
 
-    assert is_steady(code(lambda x: jnp.exp(x) @ x))
-    assert not is_steady(code(lambda x: jax.lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: 2 * y, x)))
-    assert not is_steady(code(lambda x: jax.lax.scan(lambda y, z: (jnp.sin(y * z), y), x, jnp.outer(x, x))[0]))
-    assert not is_steady(code(lambda x: jax.pure_callback(lambda y: y, x, x)))
+
+def test_a_model_that_is_always_replaced_refuses_a_request_in_the_end(monkeypatch):
+    def closed(batcher, job):
+        raise batching.Closed("the model is not served any more")
+
+    models = {"digits": fluid.Inferencer(digits, params=params_of(digits))}
+    with fluid.serve(models, port=0, max_batch=1) as server:
+        served = server.app.models.find
+        monkeypatch.setattr(batching.Batcher, "submit", closed)
+        monkeypatch.setattr(Runner, "is_quick", lambda runner, job: False)
+        monkeypatch.setattr(server.app.models, "find", lambda *names: copy.copy(served(*names)))
+        status, answer = ask(server, DIGITS, image_request())
+        assert (status, answer["error"]) == (503, "the model 'digits' is not served any more")
+        monkeypatch.undo()
+        assert ask(server, DIGITS, image_request())[0] == 200
+
+
+def test_calls_are_not_refused_when_python_ends(monkeypatch):
+    monkeypatch.setattr(concurrent.futures.thread, "_shutdown", True)
+    assert asyncio.run(run_in_thread(lambda: 3)) == 3
 
 
 class Transport:
@@ -131,7 +121,7 @@ class Turns:
 
 def test_what_is_written_together_is_sent_together():
     transport, loop = Transport(), Turns()
-    joined = Joined(transport, loop)
+    joined = BufferedTransport(transport, loop)
     for data in (b"head", b"body"):
         joined.write(data)
     assert transport.sent == [] and len(loop.calls) == 1
@@ -153,7 +143,7 @@ def test_padding_is_chosen_by_what_it_costs():
     class Shapes:
         rows = (1, 2, 4, 8)
 
-        def room(self, rows):
+        def padded_rows(self, rows):
             return next(size for size in self.rows if size >= rows)
 
     runner = object.__new__(Runner)

@@ -31,7 +31,7 @@ from tritonclient.utils import InferenceServerException
 
 import fluid
 from fluid import errors
-from fluid.serving.waiting import Company
+from fluid.serving.app import LoneClient
 
 
 @pytest.fixture
@@ -299,10 +299,10 @@ def test_a_new_version_is_taken_over_and_a_bad_one_is_not(tmp_path, caplog):
             want = fluid.Inferencer(digits, params=params_of(digits, seed)).infer({"image": IMAGES[:1]})
             return np.array_equal(remote.infer({"image": IMAGES[:1]})[0], want[0])
 
-        assert answers(3) and server.app.models.versions("digits") == ["3"]
+        assert answers(3) and server.app.models.find("digits").version == "3"
         (tmp_path / "digits/4").mkdir()
         server.app.models.reload()
-        assert server.app.models.versions("digits") == ["3"], "nothing is in it yet"
+        assert server.app.models.find("digits").version == "3", "nothing is in it yet"
         (tmp_path / "digits/4/model.fluid").write_bytes(b"broken")
         for _ in range(2):
             server.app.models.reload()
@@ -310,7 +310,7 @@ def test_a_new_version_is_taken_over_and_a_bad_one_is_not(tmp_path, caplog):
         assert answers(3)
         save(tmp_path / "digits/4/model.fluid", digits, seed=4)
         server.app.models.reload()
-        assert answers(4) and server.app.models.versions("digits") == ["4"]
+        assert answers(4) and server.app.models.find("digits").version == "4"
         assert ask(server, "/v2/models/digits/versions/3")[0] == 404
 
 
@@ -320,7 +320,7 @@ def test_a_good_version_is_taken_over_below_a_broken_one(tmp_path, caplog):
         save(tmp_path / "digits/2/model.fluid", digits, seed=2)
         (tmp_path / "digits/3").mkdir()
         (tmp_path / "digits/3/model.fluid").write_bytes(b"broken")
-        assert server.app.models.reload() and server.app.models.versions("digits") == ["2"]
+        assert server.app.models.reload() and server.app.models.find("digits").version == "2"
         assert not server.app.models.reload()
         assert [r.levelname for r in caplog.records].count("ERROR") == 1
 
@@ -332,7 +332,7 @@ def test_a_model_named_like_the_entry_of_another_one_is_another_one(tmp_path):
     with fluid.serve(sources, port=0, max_batch=1) as server:
         save(tmp_path / "digits/2/model.fluid", digits)
         assert server.app.models.reload()
-        assert [server.app.models.versions(name) for name in sources] == [["2"], ["7"]]
+        assert [server.app.models.find(name).version for name in sources] == ["2", "7"]
 
 
 def test_a_folder_that_is_away_at_one_look_is_looked_for_again(tmp_path, caplog):
@@ -491,7 +491,7 @@ def test_models_that_cannot_be_served(files, tmp_path, server):
 def test_what_is_quick_is_computed_by_the_event_loop_for_who_asks_alone(files, monkeypatch):
     with fluid.serve(files["digits"], port=0, max_batch=4) as server:
         runner = server.app.models.find("digits").runner
-        monkeypatch.setattr(server.app, "_company", Company(3600.0))
+        monkeypatch.setattr(server.app, "_lone_client", LoneClient(3600.0))
         threads = []
         run = runner.run
 

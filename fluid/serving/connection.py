@@ -1,109 +1,108 @@
-"""Guard: bounds what uvicorn lets a connection have: seconds and bytes of a head, requests ahead, unread answers."""
+"""Connections under uvicorn, with the limits that it lacks: request heads, pipelined requests, unread responses."""
 
 from typing import Any, ClassVar
 
 from fluid import errors
-from fluid.serving.bodies import Bodies
-from fluid.serving.replies import Refusal
+from fluid.serving.http import PendingBytes, Refusal
 from fluid.serving.settings import Settings
 
-_ANSWER = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-# Every request ends with this. What is parsed at once is no shorter, so that a body of line ends costs no more.
+_RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+# The end of every head. Pieces that are parsed at once are no shorter than 256 bytes, so that a body of line ends costs
+# no more than others.
 _END, _PIECE = b"\r\n\r\n", 256
-# Connections beyond max_connections that are told so; more are closed at once, before they can use up all open files.
+# Connections beyond max_connections that get status 503; more are closed at once, before they use up all open files.
 SPARE = 64
 _GRACE = 0.25  # seconds after SIGTERM for a request that is on its way
 
 
-class Joined:
-    """A transport that sends the head and the body of an answer together, and reads only while two want to read.
+class BufferedTransport:
+    """A transport that sends the head and the body of a response together, and has two reasons to pause reading.
 
     Args:
       transport: of asyncio.
-      loop: sends the written bytes at the end of its turn.
+      loop: sends the written bytes at the end of its iteration.
     """
 
     def __init__(self, transport: Any, loop: Any):
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
         self._wanted, self._held, self._reads = True, False, True
-        self.is_closing = transport.is_closing  # asked for every request
+        self.is_closing = transport.is_closing  # called for every request
 
     def write(self, data: bytes) -> None:
-        """Send bytes soon."""
+        """Send bytes at the end of this iteration of the loop."""
         if not self._written:
             self._loop.call_soon(self._send)
         self._written.append(data)
 
     def close(self) -> None:
-        """Send the written bytes, and end."""
+        """Send the written bytes, and close the transport."""
         self._send()
         self._transport.close()
 
     def pause_reading(self) -> None:
-        """Stop reading until `resume_reading`."""
+        """Pause reading until `resume_reading`."""
         self._wanted = False
-        self._read()
+        self._update()
 
     def resume_reading(self) -> None:
-        """Read again, unless `hold` forbids it."""
+        """Resume reading, unless `hold` forbids reading."""
         self._wanted = True
-        self._read()
+        self._update()
 
     def hold(self, held: bool) -> None:
         """Forbid reading, or allow it again."""
         self._held = held
-        self._read()
+        self._update()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
-    def _read(self) -> None:
+    def _update(self) -> None:
         reads = self._wanted and not self._held
         if reads != self._reads and not self.is_closing():
             self._reads = reads
             (self._transport.resume_reading if reads else self._transport.pause_reading)()
 
     def _send(self) -> None:
-        if self._written and not self.is_closing():  # the client may have gone away, or may be refused
+        if self._written and not self.is_closing():  # the client may have disconnected, or be refused
             self._transport.write(b"".join(self._written))
         self._written.clear()
 
 
-# Stands for HttpToolsProtocol of uvicorn, which is imported on use.
+# The base class HttpToolsProtocol of uvicorn, which is imported on use.
 _Protocol: Any = object
 
 
-class Guard(_Protocol):
-    """The limits of one HTTP connection: size and time of a request head, pipelined requests, time to read responses.
+class LimitedConnection(_Protocol):
+    """One HTTP connection with limits: size and time of a request head, pipelined requests, time to read responses.
 
     Attributes:
-      settings: the limits; of a subclass, see `guarded`.
-      bodies: counts the bytes of requests that wait for another one, and of answers that nobody reads.
+      settings: the limits; of a subclass, see `connection_class`.
+      pending: counts the bytes of pipelined requests and of unread responses.
     """
 
     settings: ClassVar[Settings]
-    bodies: ClassVar[Bodies]
+    pending: ClassVar[PendingBytes]
 
-    _head = 0
-    _timer: Any = None
-    _whole = False  # the newest request is there to its end
-    _ahead = b""  # read before its turn
-    _unread = 0  # bytes of the answer that the client does not take
+    _head = 0  # bytes of an incomplete head
+    _head_timer: Any = None
+    _complete = False  # the newest request has arrived to its end
+    _pipelined = b""  # bytes of the requests after it
+    _unread = 0  # bytes of the response that the client does not read
     _unread_timer: Any = None
     _ending = False
-    _joined: Any = None
+    _buffered: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first head, or refuse a connection that is one too many."""
-        transport.set_write_buffer_limits(high=0)  # so that `pause_writing` tells of every byte that is not taken
-        joined: Any = Joined(transport, self.loop)
-        self._joined = joined
-        super().connection_made(joined)
+        """Wait for the first head, or refuse a connection beyond the limit."""
+        transport.set_write_buffer_limits(high=0)  # so that every unread byte calls `pause_writing`
+        self._buffered = BufferedTransport(transport, self.loop)
+        super().connection_made(self._buffered)
         if len(self.connections) > self.settings.max_connections + SPARE:
             transport.abort()
             return
-        # Of the others only this one: a client that was there before goes on.
+        # This connection alone is refused: the clients before it go on.
         self.limit_concurrency = 0 if len(self.connections) > self.settings.max_connections else None
         self._wait_for_head()
         if getattr(self.server_state, "ending", False):
@@ -112,16 +111,18 @@ class Guard(_Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Subtract the bytes of this connection from the count."""
         self._stop_waiting()
-        self._forget_ahead()
+        self._take_pipelined()
         self._forget_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes up to the end of a request; what follows it waits until that one is answered."""
+        """Parse bytes up to the end of a request; the bytes after it wait for the response."""
         start = 0
         while start < len(data) and not self.transport.is_closing():
-            if self._ahead or self._is_busy():
-                self._hold(data[start:])
+            if self._pipelined or self._is_busy():
+                self._pipelined += data[start:]
+                self._buffered.hold(True)
+                self._count(len(data) - start)
                 return
             found = data.find(_END, start + _PIECE)
             end = len(data) if found < 0 else found + len(_END)
@@ -129,45 +130,45 @@ class Guard(_Protocol):
             start = end
 
     def on_message_begin(self) -> None:
-        """Note that a request begins."""
+        """Note the begin of a request."""
         super().on_message_begin()
-        self._whole = False
+        self._complete = False
 
     def on_message_complete(self) -> None:
-        """Note that the request is here to its end."""
+        """Note the end of a request."""
         super().on_message_complete()
-        self._whole = True
+        self._complete = True
 
     def on_headers_complete(self) -> None:
-        """Let the last answer of a server that ends say so."""
+        """Announce in the last response of a server that ends that the connection closes."""
         super().on_headers_complete()
         if self._ending:
             self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
-        """Go on with the request that was sent ahead."""
+        """Go on with the next pipelined request."""
         super().on_response_complete()
         self._head = 0
-        if self._ahead:
+        if self._pipelined:
             self.loop.call_soon(self._go_on)
 
     def pause_writing(self) -> None:
-        """Count an answer that the client does not read, for which it has some seconds."""
+        """Count the bytes of a response that the client does not read, and limit the time to read them."""
         super().pause_writing()
         self._unread = self.transport.get_write_buffer_size()
         self._unread_timer = self.loop.call_later(self.settings.write_timeout, self.transport.abort)
-        self._joined.hold(True)
+        self._buffered.hold(True)
         self._count(self._unread)
 
     def resume_writing(self) -> None:
-        """Go on when the client has read its answer."""
+        """Go on when the client has read its response."""
         super().resume_writing()
         self._forget_unread()
-        self._joined.hold(bool(self._ahead))
+        self._buffered.hold(bool(self._pipelined))
         self._go_on()
 
     def shutdown(self) -> None:
-        """Answer the requests that were sent, also a request that arrives now, and close the connection."""
+        """Close the connection after the responses to all requests, a request that arrives now included."""
         self._ending = True
         if self._in_request():
             super().shutdown()
@@ -175,7 +176,7 @@ class Guard(_Protocol):
             self.loop.call_later(_GRACE, self._close_idle)
 
     def _close_idle(self) -> None:
-        if not self._in_request() and not self._head and not self._ahead:
+        if not self._in_request() and not self._head and not self._pipelined:
             self.transport.close()
 
     def _parse(self, data: bytes) -> None:
@@ -190,7 +191,7 @@ class Guard(_Protocol):
         self._head += len(data)
         if self._head > self.settings.max_header:
             self._refuse(431, b"Request Header Fields Too Large")
-        elif self._timer is None:
+        elif self._head_timer is None:
             self._wait_for_head()
 
     def _in_request(self) -> bool:
@@ -198,60 +199,54 @@ class Guard(_Protocol):
 
     def _is_busy(self) -> bool:
         """Return whether the next request has to wait."""
-        return self._unread > 0 or (self._whole and self._in_request())
-
-    def _hold(self, data: bytes) -> None:
-        self._ahead += data
-        self._joined.hold(True)
-        self._count(len(data))
+        return self._unread > 0 or (self._complete and self._in_request())
 
     def _go_on(self) -> None:
         """Parse the next request, unless it still has to wait."""
-        if self._is_busy() or self.transport.is_closing():
-            return
-        ahead = self._ahead
-        self._forget_ahead()
-        self.data_received(ahead)
-        self._joined.hold(bool(self._ahead))
+        if not self._is_busy() and not self.transport.is_closing():
+            self.data_received(self._take_pipelined())
+            self._buffered.hold(bool(self._pipelined))
 
     def _count(self, size: int) -> None:
         try:
-            self.bodies.add(size)
-        except Refusal:  # there is no room even for an answer that says so
+            self.pending.add(size)
+        except Refusal:  # there is no memory even for a response
             self.transport.abort()
 
-    def _forget_ahead(self) -> None:
-        self.bodies.pending -= len(self._ahead)
-        self._ahead = b""
+    def _take_pipelined(self) -> bytes:
+        """Remove and return the bytes of pipelined requests."""
+        data, self._pipelined = self._pipelined, b""
+        self.pending.remove(len(data))
+        return data
 
     def _forget_unread(self) -> None:
-        self.bodies.pending -= self._unread
+        self.pending.remove(self._unread)
         self._unread = 0
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
 
     def _wait_for_head(self) -> None:
-        self._timer = self.loop.call_later(self.settings.read_timeout, self._refuse, 408, b"Request Timeout")
+        self._head_timer = self.loop.call_later(self.settings.read_timeout, self._refuse, 408, b"Request Timeout")
 
     def _stop_waiting(self) -> None:
         self._head = 0
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
     def _refuse(self, status: int, phrase: bytes) -> None:
         if not self.transport.is_closing():
-            self.transport.write(_ANSWER % (status, phrase))
+            self.transport.write(_RESPONSE % (status, phrase))
             self.transport.close()
 
 
-def guarded(settings: Settings, bodies: Bodies) -> Any:
-    """Return the class of connections for `uvicorn.Config(http=...)`; arguments as the attributes of Guard."""
+def connection_class(settings: Settings, pending: PendingBytes) -> Any:
+    """Return the class of connections for `uvicorn.Config(http=...)`, with these attributes."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError as error:
         raise errors.ArgumentError(
             "a server needs uvicorn, httptools and prometheus_client: pip install 'fluid-jax[serve]'"
         ) from error
-    return type("GuardedConnection", (Guard, HttpToolsProtocol), {"settings": settings, "bodies": bodies})
+    return type("Connection", (LimitedConnection, HttpToolsProtocol), {"settings": settings, "pending": pending})

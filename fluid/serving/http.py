@@ -1,0 +1,593 @@
+"""HTTP for every application: requests within limits, access control, responses, errors, the access log and metrics."""
+
+import abc
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import pathlib
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+from fluid import errors
+from fluid.protocol import HEADER_LENGTH
+from fluid.serving.settings import Settings
+
+T = TypeVar("T")
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+LOG = logging.getLogger("fluid.serving")
+_ACCESS_LOG = logging.getLogger("fluid.serving.access")
+_LONGEST = 200  # characters of a method or a path in the access log
+# Seconds after which requests to infer are logged, several at once: a line for each response takes a third of the time
+# that the event loop has for a small model.
+_LOG_DELAY = 0.005
+_FOLDERS = re.compile(r"""(?<![^\s'"(=])(?:[A-Za-z]:)?[/\\][^\s'":;,()]*[/\\]""")
+_SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+
+
+class Refusal(errors.FluidError):
+    """A request that is refused; responses name this class as the kind of the error.
+
+    Attributes:
+      status: of HTTP.
+    """
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Response:
+    """A response to one request.
+
+    Attributes:
+      body: bytes of the body.
+      status: of HTTP.
+      content_type: of the body.
+      headers: all others, by name.
+    """
+
+    body: bytes
+    status: int = 200
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    async def send(self, send: Send) -> None:
+        """Send this response as ASGI messages."""
+        headers = [
+            (b"content-length", b"%d" % len(self.body)),
+            (b"content-type", self.content_type.encode("latin-1")),
+            *_SAFE,
+            *[(name.encode("latin-1"), value.encode("latin-1")) for name, value in self.headers.items()],
+        ]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class Request:
+    """A request of a client.
+
+    Args:
+      scope: of ASGI.
+      receive: returns the next message of the client, as in ASGI.
+
+    Attributes:
+      client: address of the connection, or None.
+      method: of HTTP.
+      path: unquoted, without the prefix of an enclosing application.
+      headers: by name in lower case; the first of several with one name.
+      received: bytes of the body that have arrived.
+      model: name of the model that responds; empty for an unknown model.
+      version: of the model that responds.
+      infers: whether the request asks a model for an inference.
+      status: of the response; 0 before, and without a response.
+      sent: bytes of the response.
+      seconds: from the head of the request to its response.
+    """
+
+    def __init__(self, scope: Any, receive: Receive):
+        self.client: Any = scope.get("client")
+        self.method: str = scope["method"]
+        self.path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        self.headers: Mapping[str, str] = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])
+        }
+        self.receive = receive
+        self.received = 0
+        self.model = self.version = ""
+        self.infers = False
+        self._raw_path: str = scope["path"]
+        self.status = self.sent = 0
+        self.seconds = self._ended = 0.0
+        self._start = time.perf_counter()
+
+    def end(self) -> None:
+        """Note the time of the response."""
+        self.seconds = time.perf_counter() - self._start
+        self._ended = time.time()
+
+    def log(self) -> None:
+        """Write one line of JSON to the access log."""
+        if not _ACCESS_LOG.isEnabledFor(logging.INFO):
+            return
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._ended)),
+            "client": self.client[0] if self.client else None,
+            "method": self.method[:_LONGEST],
+            "path": self._raw_path[:_LONGEST],
+            "status": self.status,
+            "ms": round(self.seconds * 1000, 3),
+            "received": self.received,
+            "sent": self.sent,
+            "model": self.model,
+            "version": self.version,
+        }
+        # To find out which line of code logs, as Logger.info does, takes longer than all the rest.
+        record = _ACCESS_LOG.makeRecord(_ACCESS_LOG.name, logging.INFO, __file__, 0, json.dumps(line), (), None)
+        _ACCESS_LOG.handle(record)
+
+
+class AccessPolicy:
+    """Rules for the requests that an application accepts.
+
+    Args:
+      token: required in the header `Authorization: Bearer TOKEN`; None requires none.
+      hosts: accepted names in the header `Host`; None accepts all. Without a token this list prevents DNS rebinding,
+        with which a page of another site reads responses.
+
+    Raises:
+      ArgumentError: the token is empty, or cannot stand in a header.
+
+    Example:
+      >>> policy = AccessPolicy("secret")
+      >>> policy.check_token({"authorization": "Bearer secret"})
+      >>> policy.check_token({})
+      Traceback (most recent call last):
+      fluid.serving.http.Refusal: this server asks for a token: Authorization: Bearer TOKEN
+    """
+
+    def __init__(self, token: str | None = None, hosts: frozenset[str] | None = None):
+        if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
+            raise errors.ArgumentError("a token is a word of ASCII letters, digits and signs, without blanks")
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._hosts = hosts
+
+    def check_host(self, headers: Mapping[str, str]) -> None:
+        """Check the name by which the client calls the server.
+
+        Raises:
+          Refusal: 403 for an unknown name.
+        """
+        host = headers.get("host")
+        if self._hosts is not None and host is not None and _without_port(host) not in self._hosts:
+            raise Refusal(403, "the server has no such name; it listens for this machine only")
+
+    def check_origin(self, headers: Mapping[str, str]) -> None:
+        """Check that a page in a browser comes from this server, unless a token is required.
+
+        Raises:
+          Refusal: 403 for a page of another origin.
+        """
+        host, origin = headers.get("host"), headers.get("origin")
+        if self._hosts is not None and origin not in (None, f"http://{host}", f"https://{host}"):
+            raise Refusal(403, "pages of another origin cannot ask this server, which has no token")
+
+    def check_token(self, headers: Mapping[str, str]) -> None:
+        """Check the token, in constant time.
+
+        Raises:
+          Refusal: 401 for another token, or none.
+        """
+        given = headers.get("authorization", "").encode("utf-8", "replace")
+        if self._expected is not None and not hmac.compare_digest(given, self._expected):
+            raise Refusal(401, "this server asks for a token: Authorization: Bearer TOKEN")
+
+
+def access_policy(host: str, token: str | None, allow_anonymous: bool) -> AccessPolicy:
+    """Return the access policy of a server that listens on the address `host`.
+
+    Raises:
+      ArgumentError: other machines reach the address, there is no token, and `allow_anonymous` is False.
+    """
+    if is_loopback(host):
+        return AccessPolicy(token, None if token is not None else frozenset({"localhost", "127.0.0.1", "::1", host}))
+    if token is None and not allow_anonymous:
+        raise errors.ArgumentError(
+            f"host={host!r} can be reached from other machines, so a token is needed: set FLUID_SERVE_TOKEN, or give "
+            f"--token-file FILE; --allow-anonymous lets everybody in, as behind a proxy that asks for one"
+        )
+    return AccessPolicy(token)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _without_port(host: str) -> str:
+    """Return the name in a `Host` header."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+class PendingBytes:
+    """A count of the bytes that clients keep in memory: requests, and responses that are not read yet.
+
+    Args:
+      limit: most bytes of all clients together.
+
+    Attributes:
+      size: bytes in memory now.
+    """
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self.size = 0
+
+    def add(self, size: int) -> None:
+        """Count more bytes.
+
+        Raises:
+          Refusal: 503 beyond the limit; the bytes are counted all the same.
+        """
+        self.size += size
+        if self.size > self._limit:
+            raise Refusal(503, "too many requests at once; try again later")
+
+    def remove(self, size: int) -> None:
+        """Subtract bytes that are no longer in memory."""
+        self.size -= size
+
+
+class TaskTimeouts:
+    """A timeout for many tasks with a single timer.
+
+    With `asyncio.timeout` each task has a timer, and a server of LeNet responds to a tenth fewer requests a second
+    (`benchmarks/serving.py`, uvloop 0.23).
+
+    Args:
+      seconds: of each task.
+
+    Example:
+      >>> async def main():
+      ...     timeouts = TaskTimeouts(0.001)
+      ...     found = await timeouts.run(asyncio.sleep(0, "in time"))
+      ...     try:
+      ...         await timeouts.run(asyncio.sleep(60))
+      ...     except TimeoutError:
+      ...         return found, "late"
+      >>> asyncio.run(main())
+      ('in time', 'late')
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._deadlines: dict[Any, float] = {}  # of the tasks, earliest first
+        self._has_timer = False
+
+    async def run(self, awaited: Awaitable[T]) -> T:
+        """Return the result of an awaitable.
+
+        Raises:
+          TimeoutError: it takes longer.
+        """
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        self._deadlines[task] = loop.time() + self._seconds
+        if not self._has_timer:
+            self._has_timer = True
+            loop.call_later(self._seconds, self._cancel_late, loop)
+        try:
+            return await awaited
+        except asyncio.CancelledError:
+            if task is None or task in self._deadlines or task.uncancel():  # cancelled by others
+                raise
+            raise TimeoutError from None
+        finally:
+            self._deadlines.pop(task, None)
+
+    def _cancel_late(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._deadlines:
+            task, deadline = next(iter(self._deadlines.items()))
+            if deadline > loop.time():
+                loop.call_at(deadline, self._cancel_late, loop)
+                return
+            del self._deadlines[task]
+            task.cancel()
+        self._has_timer = False
+
+
+class Metrics(abc.ABC):
+    """A registry of Prometheus metrics: counters, and gauges that are read for each scrape.
+
+    Attributes:
+      client: the module prometheus_client.
+      registry: its registry of this application.
+
+    Raises:
+      ArgumentError: prometheus_client is not installed.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import prometheus_client
+        except ImportError as error:
+            raise errors.ArgumentError(
+                "metrics need prometheus_client, and a server needs uvicorn and httptools too: "
+                "pip install 'fluid-jax[serve]'"
+            ) from error
+        self.client: Any = prometheus_client
+        self.registry: Any = prometheus_client.CollectorRegistry()
+        self.registry.register(self)
+
+    def text(self) -> tuple[bytes, str]:
+        """Return all metrics in the text format of Prometheus, and its content type."""
+        return self.client.generate_latest(self.registry), self.client.CONTENT_TYPE_LATEST
+
+    def describe(self) -> Iterable[Any]:
+        """Return nothing, so that registering reads no gauge."""
+        return []
+
+    @abc.abstractmethod
+    def collect(self) -> Iterable[Any]:
+        """Return the gauges; the registry calls this for each scrape."""
+
+    @abc.abstractmethod
+    def count(self, request: Request) -> None:
+        """Count a request that has its response."""
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Application(abc.ABC):
+    """An ASGI application: endpoints behind access control and limits; each failure becomes a status and JSON.
+
+    Args:
+      settings: the limits.
+      access: the access policy.
+      metrics: of the path `/metrics`.
+
+    Attributes:
+      pending: bytes that clients keep in memory.
+      failure: the error for which this application will never be ready, or None.
+      draining: whether the server is about to end.
+      folders: names for the folders of this machine in error messages, by path.
+    """
+
+    public: ClassVar[frozenset[str]]
+    """Paths that need no token."""
+    statuses: ClassVar[Mapping[type[errors.FluidError], int]]
+    """Statuses of errors, of the first class that fits; all others are 400."""
+    log: ClassVar[logging.Logger]
+    failed: ClassVar[str]
+    """Message of status 500."""
+    folders: Mapping[str, str] = {}
+
+    def __init__(self, settings: Settings, access: AccessPolicy, metrics: Metrics):
+        self.settings, self.access, self.metrics = settings, access, metrics
+        self.pending = PendingBytes(settings.max_pending)
+        self.failure: Exception | None = None
+        self.draining = False
+        self._reading = TaskTimeouts(settings.read_timeout)
+        self._unlogged: list[Request] = []
+        # Long calls run one after the other: several at once leave the event loop no time.
+        self._worker = ThreadPoolExecutor(1, "fluid-worker")
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of requests that are read or wait, and of responses that clients do not read."""
+        return self.pending.size
+
+    @property
+    @abc.abstractmethod
+    def ready(self) -> bool:
+        """True when this application can respond to all requests."""
+
+    @abc.abstractmethod
+    def route(self, request: Request) -> tuple[str, Endpoint]:
+        """Return the method and the endpoint of a path.
+
+        Raises:
+          Refusal: 404 for an unknown path.
+        """
+
+    @abc.abstractmethod
+    async def startup(self) -> None:
+        """Begin; the event loop of the server runs."""
+
+    @abc.abstractmethod
+    async def shutdown(self) -> None:
+        """End; all requests have their responses."""
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Respond to one request, as in ASGI."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            request = Request(scope, receive)
+            try:
+                response = await self._respond(request)
+                request.status, request.sent = response.status, len(response.body)
+                await response.send(send)
+            finally:
+                request.end()
+                self._log_soon(request)
+
+    def _log_soon(self, request: Request) -> None:
+        """Count and log a request, inferences some milliseconds later."""
+        if not self._unlogged:
+            asyncio.get_running_loop().call_later(_LOG_DELAY, self._log_all)
+        self._unlogged.append(request)
+        if not request.infers:
+            self._log_all()
+
+    def _log_all(self) -> None:
+        requests, self._unlogged = self._unlogged, []
+        for request in requests:
+            self.metrics.count(request)
+            request.log()
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self.startup()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self.draining = True
+        await self.shutdown()
+        self._worker.shutdown(wait=False)
+        self._log_all()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _respond(self, request: Request) -> Response:
+        """Return the response of an endpoint, or the response for the error that it raises."""
+        try:
+            self.access.check_host(request.headers)
+            self.check_origin(request)
+            if request.path not in self.public:
+                self.access.check_token(request.headers)
+            method, endpoint = self.route(request)
+            if request.method != method:
+                raise Refusal(405, f"the method of this path is {method}")
+            return await endpoint(request)
+        except errors.FluidError as error:
+            return self._error_response(error)
+        except Exception:  # its message may hold what is not for clients
+            self.log.exception("a request failed")
+            return self._error_response(Refusal(500, self.failed))
+        finally:
+            self.pending.remove(request.received)
+
+    def check_origin(self, request: Request) -> None:
+        """Check the origin of a page; see `AccessPolicy.check_origin`."""
+        self.access.check_origin(request.headers)
+
+    def _error_response(self, error: errors.FluidError) -> Response:
+        """Return the response for an error: its message without folders, and its class for clients of fluid."""
+        text = str(error)
+        if isinstance(error, Refusal):
+            status = error.status
+        else:
+            status = next((status for kind, status in self.statuses.items() if isinstance(error, kind)), 400)
+            text = without_folders(text, self.folders)
+            if text != str(error):
+                LOG.warning("a client is told of this without its folders: %s", error)
+        headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
+        # The connection is closed where a client goes on to send a body that is not read.
+        extra = {"connection": "close"} if status in (400, 408, 413) else headers.get(status, {})
+        return json_response({"error": text, "kind": type(error).__name__}, status, extra)
+
+    async def read_body(self, request: Request) -> bytes:
+        """Read the body of a request.
+
+        Raises:
+          Refusal: 413 for too many bytes, 415 for compressed bytes, 408 for a slow client, 400 for a client that
+            disconnects, 503 beyond the memory of all clients.
+        """
+        if request.headers.get("content-encoding", "identity").lower() != "identity":
+            raise Refusal(415, "compressed bodies are not taken; send it as it is")
+        length = request.headers.get("content-length", "0")
+        if not length.isascii() or not length.isdigit() or len(length) > 18:
+            raise Refusal(400, "the header Content-Length is a number")
+        self._check_body(int(length))
+        try:
+            return await self._reading.run(self._received(request))
+        except TimeoutError:
+            raise Refusal(408, f"the request took longer than {self.settings.read_timeout:g} seconds") from None
+
+    async def _received(self, request: Request) -> bytes:
+        chunks = []
+        more = True
+        while more:
+            message = await request.receive()
+            if message["type"] != "http.request":
+                raise Refusal(400, "the client went away in the middle of its request")
+            chunk = message.get("body", b"")
+            more = message.get("more_body", False)
+            request.received += len(chunk)
+            self.pending.add(len(chunk))
+            self._check_body(request.received)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    def _check_body(self, size: int) -> None:
+        if size > self.settings.max_body:
+            raise Refusal(413, f"a request may have {self.settings.max_body} bytes")
+
+    def json_length(self, header: str | None, body: bytes) -> int | None:
+        """Return the bytes of JSON in a body, after which binary tensors follow; None without the header.
+
+        Raises:
+          Refusal: 400 for a header that is no number, 413 for too much JSON.
+        """
+        if header is not None and not (header.isascii() and header.isdigit() and len(header) < 18):
+            raise Refusal(400, f"the header {HEADER_LENGTH} is a number")
+        length = None if header is None else int(header)
+        if (len(body) if length is None else length) > self.settings.max_json:
+            raise Refusal(413, f"a request may have {self.settings.max_json} bytes of JSON; send binary tensors")
+        return length
+
+    async def run_long(self, call: Callable[[], T]) -> T:
+        """Run a long call in the worker thread, after the long calls before it, and return its result."""
+        return await run_in_thread(call, self._worker)
+
+    async def read_metrics(self, request: Request) -> Response:
+        """Respond with the metrics, for Prometheus."""
+        self._log_all()
+        body, content_type = await run_in_thread(self.metrics.text)
+        return Response(body, content_type=content_type)
+
+    async def is_live(self, request: Request) -> Response:
+        """Respond that the server runs."""
+        return json_response({"live": True})
+
+    async def is_ready(self, request: Request) -> Response:
+        """Respond with 200 when the application is ready, else with 503."""
+        return json_response({"ready": self.ready}, 200 if self.ready else 503)
+
+
+async def run_in_thread(call: Callable[[], T], executor: Executor | None = None) -> T:
+    """Run a call in a thread of `executor`, by default of the event loop, and return its result."""
+    try:
+        future = asyncio.get_running_loop().run_in_executor(executor, call)
+    except RuntimeError:  # Python ends and starts no calls in threads; requests in flight have their responses
+        return call()
+    try:
+        return await future
+    finally:
+        del future, call  # an error refers to this frame, and both would keep a large request until a collection
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = {}) -> Response:  # noqa: B006
+    """Return a response of JSON."""
+    return Response(json.dumps(value).encode(), status, headers=headers)
+
+
+def without_folders(text: str, folders: Mapping[str, str] = {}) -> str:  # noqa: B006
+    """Return a message without the folders of this machine.
+
+    Args:
+      text: the message.
+      folders: names for folders that stand in quotes in the message, and may be relative; other paths are absolute.
+
+    Example:
+      >>> without_folders("'/srv/secret/digits.fluid' and 'runs/a' are damaged", {"runs/a": "the folder of versions"})
+      "'digits.fluid' and the folder of versions are damaged"
+    """
+    for folder, name in folders.items():
+        for last in re.findall(rf"'{re.escape(folder)}(?:[/\\]([^']*))?'", text):
+            path = f"{folder}/{last}" if last else folder
+            text = text.replace(f"'{path}'", f"'{pathlib.PurePath(last).name}'" if last else name)
+    return _FOLDERS.sub("", text)
