@@ -133,7 +133,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
-            from fluid.remote import RemoteModel  # not everybody needs it
+            from fluid.remote import RemoteModel  # loaded on use
 
             self.remote = RemoteModel(url, token, seed)
             return
@@ -268,8 +268,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
         Args:
           reader: minibatches, as for `Trainer.train`. Feeds that the results do not need are optional.
           fetch: names of values to return instead of the outputs.
-          feed_order: the feed of each field of a row, as for `Trainer.train`. Columns of dicts without a place in it
-            are ignored, such as a label that the program does not declare.
+          feed_order: the feed of each field of a row, as for `Trainer.train`. Columns of dicts that are not in it are
+            ignored, such as a label that the program does not declare.
           feed: constant feeds beside every minibatch, as for `Session.run`. Each one replaces a named value or a
             parameter, also a whole array by a scalar, or is a feed that the reader does not provide.
           seed: seed of the random numbers of this pass: repeats the pass, minibatch by minibatch, as the calls of an
@@ -376,13 +376,13 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
             'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, parallel= and shardings= '
             "belong to a function, precision= and rename= to save_inference_model"
         )
-    from fluid import artifact  # not everybody needs it
+    from fluid import artifact  # loaded on use
 
     return artifact.load(path).program(entry, place)
 
 
 def _saved_by_the_original(path: Any) -> Any:
     """Return the program function of a folder of PaddlePaddle model files; None for anything else."""
-    from fluid import original  # not everybody needs it
+    from fluid import original  # loaded on use
 
     return original.load_inference_model(path).program if original.is_inference_model(path) else None

@@ -32,6 +32,6 @@ def whole(tree: Any) -> Any:
 
 
 def _gathered(array: jax.Array) -> np.ndarray:
-    from jax.experimental import multihost_utils  # one process never needs it
+    from jax.experimental import multihost_utils  # loaded on use: a single process never needs it
 
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))

@@ -14,7 +14,7 @@ import jax
 
 from fluid import errors
 
-# Values of this many rounds are deleted in one call, once two such blocks are complete.
+# Old values are deleted in blocks of this many rounds, one call per block; the block before the current one is kept.
 _ROUNDS = 64
 
 

@@ -1,7 +1,7 @@
 """Meeting: the processes find each other before JAX's coordination service starts.
 
-That service kills a process by a signal when a process is absent or has a wrong index. So all processes first connect
-to process 0 at this address, and wait for its answer. Any problem is then an exception.
+The service kills a process by a signal when a process is absent or has a wrong index. So all processes first connect
+to process 0 at the address of the service, and wait for its answer. Any problem is then an exception.
 """
 
 import contextlib
@@ -65,7 +65,7 @@ def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadlin
                 break
             open_until_answered.enter_context(connection)
             found = _read(connection)
-            if found is None:  # somebody else who tries ports
+            if found is None:  # no process of fluid, for example a port scanner
                 continue
             process, theirs = found
             problem = _flaw(process, theirs, greeting, heard)
@@ -104,7 +104,7 @@ def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int]
             reason = error.strerror or str(error)
             time.sleep(0.05)
             continue
-        if answer == b"":  # process 0 has gone, or is not that of fluid
+        if answer == b"":  # process 0 has ended, or another program listens there
             reason = "it does not answer"
             time.sleep(0.05)
             continue
@@ -128,7 +128,7 @@ def _read(connection: socket.socket) -> tuple[int, dict[str, Any]] | None:
 
 
 def _send(connection: socket.socket, message: Any) -> None:
-    with contextlib.suppress(OSError):  # it has gone, which those who wait for it will notice
+    with contextlib.suppress(OSError):  # the other side has ended; processes that wait for it report that
         connection.sendall(json.dumps(message).encode() + b"\n")
 
 

@@ -125,6 +125,6 @@ def _versions() -> dict[str, str]:
 
 
 def _be_quiet() -> None:
-    """Silence logs and warnings in this process, because process 0 reports them; errors stay."""
+    """Silence logs and warnings in this process, because process 0 reports them; errors are still shown."""
     log.setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=errors.FluidWarning)

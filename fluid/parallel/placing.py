@@ -15,8 +15,8 @@ def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
     """Divide the rows of a value over the axes of the batch, inside a compiled step.
 
     The values do not change. Rows that cannot be divided evenly are whole on every device before the step; here each
-    device gets its shard of them. So arrays keep the shape that the user gave, and sums need no mask. XLA also divides
-    a number of rows that is no multiple of the number of devices: some devices get fewer rows.
+    device gets its shard of them. So arrays keep the shape from the user, and sums need no mask. XLA also divides a
+    number of rows that is no multiple of the number of devices: some devices get fewer rows.
 
     Args:
       value: array `[batch, ...]`, or a tree of them; an array with fewer rows than shards is returned as it is.

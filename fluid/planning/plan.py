@@ -139,8 +139,8 @@ def plan(
     No array is created. The step that a Trainer would run is compiled for as many CPU devices as the largest mesh has.
     These devices need not exist: JAX simulates them after `jax.config.update("jax_num_cpu_devices", 256)`, which must
     come before JAX computes anything. `python -m fluid plan` sets this option. Parameters, optimizer state and feeds
-    take the same number of bytes on every kind of device. The activations are those of XLA for CPUs, which fuses less
-    than XLA for GPUs and TPUs.
+    take equally many bytes on every kind of device. Activations are measured with XLA for CPUs, which fuses less than
+    XLA for GPUs and TPUs.
 
     Args:
       program_func: as for `fluid.Trainer`.

@@ -25,7 +25,7 @@ class Separately:
     """The members of a population for an Inferencer that returns the outputs of each member; see `Population.each`.
 
     Args:
-      make: a function that makes the session from a program function, a place and a precision.
+      make: a function that returns the session for a program function, a place and a precision.
     """
 
     def __init__(self, make: Callable[..., PopulationSession]):

@@ -151,7 +151,7 @@ class Members(Single):
         after, results = own.train(state, constants._replace(members=None), feeds, {**arguments, **overrides})
 
         def changed(new: Any, old: Any) -> Any:
-            new = new.astype(old.dtype)  # a number of the optimizer that is traced has a dtype, as Python's have none
+            new = new.astype(old.dtype)  # a traced number of the optimizer has a dtype, unlike a number of Python
             return new if active is None else jnp.where(active, new, old)
 
         arrays = jax.tree.map(changed, after.arrays, dict(state.arrays))

@@ -37,7 +37,7 @@ class StackedOnDevice(OneDevice):
         return StackedOnDevice(device, self._size)
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
-        """Return the stacked initial values of all members, by name; `root` has a key per member, None gives zeros."""
+        """Return the stacked initial values of all members, by name; `root` has a key per member, None means zeros."""
         keys: list[Any] = [None] * self._size
         if root is not None:
             keys = [jax.random.wrap_key_data(one) for one in np.asarray(jax.random.key_data(root))]

@@ -157,7 +157,7 @@ class Varied:
                 f"this may be of any of them; expected one optimizer: fluid.Population(program, optimizer, ...)"
             )
         for name, values in self.numbers.items():
-            for value in values:  # __post_init__ of the optimizer looks at each
+            for value in values:  # __post_init__ of the optimizer checks each value
                 _with_number(rules[0].optimizer, name, float(value), _checked)
 
     def rules(self, rules: Sequence[Rule], numbers: Mapping[str, Any]) -> list[Rule]:
@@ -262,7 +262,7 @@ def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]
     if not callable(declared):
         return make(optimizer, **{name: value})
     if make is _checked:
-        make(optimizer, **{name: value})  # a factor must be what a rate must be
+        make(optimizer, **{name: value})  # a factor must pass the checks of a rate
     return replaced(optimizer, **{name: lambda count: value * declared(count)})
 
 

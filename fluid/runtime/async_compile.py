@@ -49,7 +49,7 @@ class Ahead:
 def _compile(lowered: jax.stages.Lowered) -> None:
     try:
         lowered.compile()
-    except Exception:  # the call that needs it meets the same error, and raises it where it belongs
+    except Exception:  # the call that needs the step compiles again, and raises the error in the right thread
         return
 
 

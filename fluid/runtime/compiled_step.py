@@ -24,7 +24,7 @@ _BATCHED = (Stack, Picks)
 
 
 def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
-    """Return the compiled step for a request; the same one for equal requests."""
+    """Return the compiled step for a request; equal requests share one step."""
     known: CompiledStep | None = engine.steps.get((program.name, request))
     if known is None:
         known = engine.steps[program.name, request] = CompiledStep(engine, program, request)
@@ -110,7 +110,7 @@ class CompiledStep:
     def compile_ahead(self, feeds: Mapping[str, Any]) -> None:
         """Begin to compile the training step in a thread, for the first call with feeds of these shapes.
 
-        That call waits for the compilation and records it; without a call, none is recorded. The program is traced now.
+        The call waits for the compilation and records it; without a call, none is recorded. The program is traced now.
 
         Args:
           feeds: arrays, or `jax.ShapeDtypeStruct` with the sharding of the later feeds, by name.
@@ -126,7 +126,7 @@ class CompiledStep:
 
         def take(fed: Mapping[str, Any]) -> None:
             self._train = jitted
-            self._record_compilation(dict(sorted(fed.items())))  # as JAX hands them to what it traces
+            self._record_compilation(dict(sorted(fed.items())))  # in the order of JAX
 
         self._ahead = True
         try:

@@ -95,7 +95,7 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
-    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # the slots that each call of update gave
+    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # the optimizer states from each call of update
 
     def evaluate(
         self,
@@ -211,7 +211,7 @@ def check_function(step: Any) -> None:
 
 
 def check_tables(rules: Sequence[Rule]) -> None:
-    """Refuse row-wise table updates together with a custom step, which computes dense gradients.
+    """Refuse row-wise table updates with a custom step, which computes dense gradients.
 
     Raises:
       ArgumentError: a table is updated by rows.

@@ -92,7 +92,7 @@ class Engine:
       seeds: seeds of test-mode runs; training steps, checkpoints and tests do not use them.
       compilations: all compilations so far.
       guard: keeps Ctrl-C out of the middle of a step.
-      nans: warns of NaN in what is fed.
+      nans: warns of NaN in feeds.
       steps: the compiled steps, by program and request.
     """
 

@@ -180,7 +180,7 @@ class FastStep:
         single = [_transposed(known[name], self._axes.get(name)) for name in self._single]
         joined = [_concatenated([known[name] for name in names]) for names in self._joined]
         arguments = (*single, *joined)
-        self._cached = (known, arguments)  # both at once, for other threads
+        self._cached = (known, arguments)  # one assignment, so that other threads see a consistent pair
         return arguments
 
     def _is_current(self) -> bool:

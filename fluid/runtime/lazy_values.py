@@ -35,7 +35,7 @@ class Fed:
     overrides: Mapping[str, Any]
     draw: Draw | None
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
-    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # those that the kept values were computed from
+    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # inputs of the kept values
 
     def value(self, fetch: Fetch, engine: Engine) -> Any:
         """Return a value, or Results of several; see `Session.value`.
@@ -94,8 +94,8 @@ class ValuesOnDemand:
           seed: as for `run`.
 
         Raises:
-          FeedError: as from `run`; the previous feed stays then.
-          UnknownNameError: as from `run`; the previous feed stays then.
+          FeedError: as from `run`; the previous feed is kept then.
+          UnknownNameError: as from `run`; the previous feed is kept then.
         """
         self._check_open()
         found = self.engine.find(program)

@@ -106,7 +106,7 @@ class Rates:
         rates = [_checked(value) for value in values]
         for rule, rate in zip(rules, rates, strict=True):
             if rate is not None:
-                rule.optimizer.at_rate(rate)  # raises where there is no rate
+                rule.optimizer.at_rate(rate)  # raises if the rate is unknown
                 _warn_of_rows(rule)
         self.put(program, rates)
 
@@ -158,7 +158,7 @@ def _checked(value: Any) -> float | None:
 
 
 def _warn_of_rows(rule: Rule) -> None:
-    """Warn where the update of a table by rows is not exact once the learning rate changes."""
+    """Warn if row-wise updates of a table become inexact when the learning rate changes."""
     changing = replaced(rule.optimizer, learning_rate=lambda count: 0.0)
     if rule.tables and changing.whole_tables:
         warn(

@@ -250,7 +250,7 @@ class Plan:
           draw: the random key; None for the next key, if the program draws random numbers.
 
         Returns:
-          A function that returns the values, and waits for the device where padded rows must be removed.
+          A function that returns the values, and waits for the device if padded rows must be removed.
         """
         if draw is None and self._draw is not None:
             draw = self._draw()

@@ -22,7 +22,7 @@ _BITS = 64
 class Seeds:
     """A sequence of seeds, one for each test-mode run of a program that draws random numbers.
 
-    Run number n draws the same numbers as a run with `seed=seed_of(first, n)`. Threads may share a sequence.
+    Run number n draws the numbers of a run with `seed=seed_of(first, n)`. Threads may share a sequence.
 
     Args:
       call: the public call that takes the seed, for messages, such as "Inferencer".

@@ -361,7 +361,7 @@ def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "O
     """Return the device or the mesh of devices for the arguments of a Session."""
     if parallel in (None, False) and shardings is None:
         return OneDevice(device_of(place))
-    from fluid.parallel import layout_of  # not everybody needs it
+    from fluid.parallel import layout_of  # loaded on use
 
     return layout_of(place, parallel, shardings)
 

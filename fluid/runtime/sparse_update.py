@@ -46,7 +46,7 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, mesh: OnMesh | 
       ([1, 3, 5], [[2.0], [5.0], [0.0]])
     """
     flat = jnp.concatenate([i.reshape(-1) for i in ids])
-    flat = flat if mesh is None else mesh.together(flat)  # as all of them sort all ids
+    flat = flat if mesh is None else mesh.together(flat)  # because each device sorts all ids
     width = values[0].shape[-1]
     gradients = jnp.concatenate([v.reshape(-1, width) for v in values])
     unique, places = jnp.unique(flat, return_inverse=True, size=flat.size, fill_value=count)

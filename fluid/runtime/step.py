@@ -162,7 +162,7 @@ class Step:
         else:
             done = self._custom_update(state, arrays, constants.rates, feeds, overrides, key)
         new = {**done.parameters, **self._states_after(state, done)}
-        # A rate that the program computes comes before the declared one; parameters are those after the update.
+        # A rate that the program computes overrides the declared one; parameters have their values after the update.
         values = {**self._rates_and_scales(state.slots, constants.rates), **done.values, **new}
         found = self._requested.found(done.outputs, (), values, done.gradients_of)
         return TrainingState(new, done.slots, state.step + 1), found

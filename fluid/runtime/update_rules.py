@@ -262,7 +262,7 @@ def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
     for name, attr in settings.items():
         attr = attr or ParamAttr()
         decay = attr.regularizer or optimizer.regularization
-        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):  # other rules divide by its size
+        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):  # other rules divide by the gradient size
             coefficient, shown, limit = decay.regularization_coeff, f"regularization={decay!r}", most
         else:
             coefficient, limit = getattr(optimizer, "weight_decay", 0), 2
@@ -284,7 +284,7 @@ def _check_excluded(optimizer: Any, specs: Sequence[ParameterSpec]) -> None:
         return
     excluded = [decide(argument, exclude, spec.name, spec) for spec in specs]
     names = ", ".join(spec.name for spec in specs[:4]) + (", ..." if len(specs) > 4 else "")
-    # A net without vectors has nothing that is usually excluded, and one without matrices nothing that is decayed.
+    # Usually vectors are excluded and matrices are decayed, so a net without one kind gets no warning about that kind.
     if not any(excluded) and any(len(spec.shape) < 2 for spec in specs):
         found = "excludes none of the parameters"
     elif all(excluded) and any(len(spec.shape) > 1 for spec in specs):
