@@ -41,7 +41,9 @@ _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
 class Inferencer(ShowsProgram, KnownAttributes):
-    """Runs a program function, or an exported model, on data in test mode.
+    """A model for inference: a program function, or an exported model, with its parameters.
+
+    Programs run in test mode.
 
     Batches are padded to the next power of two, so that many batch sizes need few compilations. Padded rows are removed
     from the outputs. A program runs unpadded if its rows depend on each other, which shows when two different paddings
@@ -270,8 +272,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
           fetch: names of values to return instead of the outputs.
           feed_order: the feed of each field of a row, as for `Trainer.train`. Columns of dicts that are not in it are
             ignored, such as a label that the program does not declare.
-          feed: constant feeds beside every minibatch, as for `Session.run`. Each one replaces a named value or a
-            parameter, also a whole array by a scalar, or is a feed that the reader does not provide.
+          feed: constant feeds beside every minibatch, as for `Session.run`. Each one is a feed that the reader does
+            not provide, or replaces a named value or a parameter; a scalar replaces a whole array.
           seed: seed of the random numbers of this pass: repeats the pass, minibatch by minibatch, as the calls of an
             Inferencer with this seed. None draws new numbers in each pass.
 

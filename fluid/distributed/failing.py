@@ -1,4 +1,4 @@
-"""Failures: when one process fails, all processes end; otherwise they would wait for it at the next step."""
+"""Failures: when one process fails, all processes end, instead of waiting for that process at the next step."""
 
 import atexit
 import os

@@ -160,7 +160,7 @@ class OnMesh:
 
     @property
     def results(self) -> NamedSharding | None:
-        """The sharding of a step's results: whole in each process if there are several, else None, and XLA chooses."""
+        """The sharding of a step's results: whole in each process of several; None in one process, so XLA chooses."""
         return self._everywhere if self.mesh.is_multi_process else None
 
     def traced(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -205,7 +205,7 @@ class OnMesh:
         return jax.lax.with_sharding_constraint(value, self._everywhere)
 
     def table(self, name: str) -> DividedTable | None:
-        """Return the reader and writer of a table with divided rows; None where each device has all rows."""
+        """Return the reader and writer of a table with divided rows; None if each device has all rows."""
         sharding = self.sharding(name)
         return DividedTable(sharding) if any(sharding.spec[:1]) else None
 

@@ -105,7 +105,7 @@ class Rules:
     def _also_divided(
         self, found: PartitionSpec, said: Sequence[Any], spec: ParameterSpec, table: bool
     ) -> PartitionSpec:
-        """Return `found`, divided over "fsdp" as well along a free dimension, where the user has named other axes."""
+        """Return `found`, divided over "fsdp" as well along a free dimension if the user has named other axes."""
         used = {axis for entry in found for axis in ((entry,) if isinstance(entry, str) else entry or ())}
         if not any(said) or FSDP in used or spec.trainable is None:
             return found
@@ -128,7 +128,7 @@ class Rules:
         beside: PartitionSpec = PartitionSpec(),  # noqa: B008
         depth: int = 0,
     ) -> PartitionSpec:
-        """Return `beside`, divided over "fsdp" along a free dimension.
+        """Return `beside`, divided over "fsdp" along a free dimension if one can be divided.
 
         The blocks of a stack run one after the other, so the first `depth` dimensions are not divided.
         """

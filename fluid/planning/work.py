@@ -187,7 +187,7 @@ def _own(instruction: Instruction, shapes: Mapping[str, str]) -> Work:
 
 
 def _group(rest: str) -> int:
-    """Return the number of devices in a group of a collective; 2 where the text does not say."""
+    """Return the number of devices in a group of a collective; 2 if the text does not say."""
     found = _GROUPS.search(rest)
     if found is None:
         return 2

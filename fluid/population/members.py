@@ -83,7 +83,7 @@ class Members(Single):
         return {n: replace(spec, shape=(self.size, *spec.shape)) for n, spec in specs.items()}
 
     def draw(self, seed: int) -> Draw:
-        """Return the random root of each member for a run in test mode."""
+        """Return the random root of each member for a test-mode run, `[size, ...]`, and the step number 0."""
         return np.stack([root_of(seed_of(seed, i)) for i in range(self.size)]), np.int32(0)
 
     def constants(self) -> Any:
@@ -91,7 +91,7 @@ class Members(Single):
         return {"active": self.flags, "arguments": self.arguments, "numbers": self.numbers}
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the training step and the step in test mode, over all members at once."""
+        """Return the training step and the test-mode step, over all members at once."""
 
         def train(state: TrainingState, constants: Constants, feeds: Any, overrides: Any) -> Any:
             def one(state: TrainingState, constants: Constants, feeds: Any) -> Any:

@@ -93,8 +93,8 @@ def stand_ins(
 ) -> Iterator[dict[str, Any]]:
     """Yield zeros for the absent feeds, by name, in several sizes: the likeliest sizes first.
 
-    A loss raises an error if the sizes of a label do not fit the result of the net, even if the loss is not requested.
-    So a stand-in takes its open sizes, such as the steps of sequences, from a given feed: first from the feed that is
+    A loss that is not requested still raises an error if the sizes of a label do not fit the result of the net. So a
+    stand-in takes its open sizes, such as the steps of sequences, from a given feed: first from the feed that is
     declared nearest to the absent one, then from each other feed. The caller uses the first stand-in that fits.
 
     Args:

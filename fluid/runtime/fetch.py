@@ -95,7 +95,7 @@ def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
 
 
 def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
-    """Return the error for an unknown program, or for no name where a session has several programs.
+    """Return the error for an unknown program, or for a missing name if a session has several programs.
 
     Args:
       program: a name, a function, or None.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
-    """Runs programs over one set of named arrays.
+    """A set of named arrays on a device, and the programs that run over them.
 
     Args:
       program_functions: program functions or Programs; they share parameters by name.

@@ -1,7 +1,7 @@
 """Row-sparse updates: gradient, optimizer state and update of an embedding table, for the looked-up rows only.
 
-The rows of the table and of every optimizer state of its shape are gathered, updated by the optax transformation of
-the other parameters, and scattered back. The cost depends on the number of rows, and not on the table.
+The looked-up rows of the table and of every optimizer state of its shape are gathered and scattered back. The optax
+transformation of the other parameters updates them. The cost depends on the number of rows, and not on the table.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ class SavesArrays:
         group().meet(f"the file {os.fspath(path)} that was written")
 
     def params(self) -> ReadOnlyArrays:
-        """Return copies of parameters and states by name, which stay valid while training goes on.
+        """Return copies of parameters and states by name, which stay valid during further training.
 
         The dict is read-only. `session.scope["fc_0.w_0"] = array` sets a parameter.
         """

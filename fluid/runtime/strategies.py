@@ -29,7 +29,7 @@ class Single:
     variant: str = ""
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the training step, and the step in test mode, as pure functions."""
+        """Return the training step and the test-mode step as pure functions."""
         return step.train, step.test
 
     def constants(self) -> Any:
@@ -62,7 +62,7 @@ class Single:
 def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, Constants, Fed], tuple[Any, Any]]:
     """Return a function of several training steps, one after the other, for `jax.jit`.
 
-    The number of steps is an input of the loop and not part of its shape, so one compilation serves any number of
+    The number of steps is an input of the loop and not part of its shape. So one compilation serves any number of
     steps up to the capacity.
 
     Args:

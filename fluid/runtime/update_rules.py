@@ -82,7 +82,7 @@ class Rule(NamedTuple):
         return self._transformation(self.optimizer).init(dict(parameters))
 
     def first_slots(self, parameters: Mapping[str, Any], members: int | None = None) -> Any:
-        """Return the arrays of `init`, computed by NumPy instead of XLA if they are small and constant.
+        """Return the initial optimizer state as arrays, computed by NumPy instead of XLA if small and constant.
 
         Args:
           parameters: arrays by name.
