@@ -1,4 +1,4 @@
-"""Inferencer: computes the outputs of a program function from data."""
+"""Inferencer: the outputs of a program function, computed from data."""
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,51 +41,53 @@ _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
 class Inferencer(ShowsProgram, KnownAttributes):
-    """Computes the outputs of a program function, or of an exported model, from data, in test mode.
+    """A model for inference: a program function, or an exported model, with its parameters.
 
-    Batches are padded to the next power of two, so that many batch sizes need few compilations, and outputs are cut
-    back to the examples that were given. A program runs unpadded if its examples depend on each other, which shows when
-    two different paddings give different results; if an output has no batch dimension; or with `bucket=False`.
+    Programs run in test mode.
 
-    A program that draws random numbers draws other ones in each call, and in each Inferencer; see `docs/sampling.md`.
+    Batches are padded to the next power of two, so that many batch sizes need few compilations. Padded rows are removed
+    from the outputs. A program runs unpadded if its rows depend on each other, which shows when two different paddings
+    change the results; if an output has no batch dimension; or with `bucket=False`.
+
+    A program that draws random numbers draws new ones in each call, and in each Inferencer; see `docs/sampling.md`.
 
     Args:
-      infer_func: the program function, the same that the training program calls; None for an exported model, or one
-        that the original saved.
+      infer_func: the program function that the training program also calls; None for an exported model, or a folder of
+        PaddlePaddle model files.
       param_path: a file of `trainer.save_params`, or one that ends in ".safetensors". It may hold more parameters than
-        the program has. Without `infer_func`, a file of `trainer.save_inference_model`, or what `fluid.artifact.load`
-        made of it; or the folder of a model that the original saved, see `fluid.io.load_inference_model`.
-      params: arrays by name, such as `trainer.params`, instead of a file. Of a `fluid.Population` the outputs are means
-        over its members; of `population.each` they are those of each, `[batch, members, ...]`.
+        the program has. Without `infer_func`: a file of `trainer.save_inference_model`, a model that
+        `fluid.artifact.load` returned, or a folder of PaddlePaddle model files, see `fluid.io.load_inference_model`.
+      params: arrays by name, such as `trainer.params`, instead of a file. With a `fluid.Population`, the outputs are
+        means over its members; with `population.each`, outputs of each member, `[batch, members, ...]`.
       place: a device, see `fluid.place.device_of`; or with `parallel` the devices, see `fluid.place.devices_of`.
-      bucket: whether to pad batches.
-      precision: "bfloat16" or "float16" to compute in it, see `fluid.Program`.
-      buckets: to which sizes sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an answer
-        never depends on those before it.
-      rename: names in the file to names of the program, see `fluid.io.load_params`.
-      entry: which entry point of an exported model that has several.
-      checkpoint: the `checkpoint_dir` of a Trainer, also an address, instead of a file: the parameters of its newest
-        checkpoint that is whole.
-      url: of a server that `fluid.serve` or another implementation of the Open Inference Protocol runs, instead of all
-        that is above: "http://host:8000", or of one of its models, "http://host:8000/v2/models/digits".
-      token: what that server asks for, or None.
-      seed: of the random numbers of a program that samples, from 0 to 2**64 - 1: two Inferencers with one seed
-        draw the same sequence of numbers. None takes a seed from the system.
-      parallel: as for `fluid.Trainer`; not for an exported model, which is made for one device.
+      bucket: True pads batches.
+      precision: "bfloat16" or "float16" for computation in that dtype, see `fluid.Program`.
+      buckets: the sizes to which sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an
+        answer never depends on earlier ones.
+      rename: a mapping from names in the file to names of the program, see `fluid.io.load_params`.
+      entry: the entry point of an exported model that has several.
+      checkpoint: the `checkpoint_dir` of a Trainer, also an address, instead of a file: the parameters come from its
+        newest complete checkpoint.
+      url: the address of a server, instead of all arguments above: `fluid.serve`, or another implementation of the
+        Open Inference Protocol. "http://host:8000", or for one model "http://host:8000/v2/models/digits".
+      token: the token that the server requires, or None.
+      seed: seed of the random numbers of a program that samples, from 0 to 2**64 - 1: two Inferencers with one seed
+        draw one sequence of numbers. None takes a seed from the system.
+      parallel: as for `fluid.Trainer`; not for an exported model, which runs on one device.
       shardings: as for `fluid.Trainer`.
 
     Attributes:
-      program: the discovered Program; a model behind a URL has none here.
-      session: the Session underneath; nor this.
+      program: the discovered Program; absent for a model behind a URL.
+      session: the Session underneath; absent for a model behind a URL.
       remote: the model behind the URL, or None.
-      seeds: the sequence of its seeds; `seeds.first` is the argument `seed`, or the seed from the system.
+      seeds: the sequence of seeds of the calls; `seeds.first` is the argument `seed`, or the seed from the system.
 
     Raises:
       ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
-      ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: parameters are missing or misshapen, or belong to other layers than those of their names here.
-      CheckpointError: there is no such folder of checkpoints, or none in it is whole.
-      ArtifactError: the exported model is missing, damaged, of a newer version, or made for other devices.
+      ParameterFileError: the file does not exist, or holds something else.
+      ParameterError: parameters are missing, have wrong shapes, or belong to other layers than in this program.
+      CheckpointError: the folder of checkpoints does not exist, or has no complete checkpoint.
+      ArtifactError: the exported model is missing, damaged, of a newer version, or for other devices.
       RemoteError: the server does not answer, or refuses.
 
     Example:
@@ -133,7 +135,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
-            from fluid.remote import RemoteModel  # not everybody needs it
+            from fluid.remote import RemoteModel  # loaded on use
 
             self.remote = RemoteModel(url, token, seed)
             return
@@ -169,7 +171,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         if seed is not None:
             self.seeds.of("Inferencer", self.program, seed)
         elif (mesh := self.session.engine.layout.mesh) is not None and mesh.is_multi_process and self.program.draws:
-            # All processes compute one answer, so that they draw the numbers of one seed.
+            # All processes compute one answer, so they draw from one seed.
             self.seeds = Seeds("Inferencer", group().exchange("the seed of an Inferencer", self.seeds.first)[0])
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
@@ -189,21 +191,21 @@ class Inferencer(ShowsProgram, KnownAttributes):
 
         Args:
           feed: by name: arrays or nested lists `[batch, ...]`; for sequences lists of rows, SequenceBatches or
-            LoDTensors. Any other named value can be given as well, and replaces what the program computes; a scalar
-            stands there for an array of it. Feeds that are not needed then can be left out. A program of one feed also
-            takes the data of that feed alone.
+            LoDTensors. Any other named value can be given as well, and replaces the computed value; a scalar
+            replaces a whole array. Feeds that the results then do not need may be left out. For a program with one
+            feed, the data of that feed alone is enough.
           fetch: names of values to return instead of the outputs.
           return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
-          seed: of the random numbers of this call, from 0 to 2**64 - 1: repeats one answer, whatever was called
-            before. A Session, an exported model and a server draw the same numbers with this seed. None for other
-            numbers in each call.
+          seed: seed of the random numbers of this call, from 0 to 2**64 - 1; repeats an answer independently of
+            earlier calls. A Session, an exported model and a server draw equal numbers with this seed. None draws
+            new numbers in each call.
 
         Returns:
           Results: one value for each output, or each name in `fetch`: an array `[batch, ...]`; for sequences a
           SequenceBatch or NestedSequenceBatch of NumPy arrays, or else a LoDTensor.
 
         Raises:
-          FeedError: data does not fit.
+          FeedError: the data does not match the feeds.
           UnknownNameError: the program has no such feed or value.
           RemoteError: the server behind the URL does not answer, or refuses.
           ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
@@ -260,30 +262,30 @@ class Inferencer(ShowsProgram, KnownAttributes):
         feed: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> Iterator[Results]:
-        """Run the program over one pass of a reader, and give the results of each minibatch.
+        """Run the program over one pass of a reader, and yield the results of each minibatch.
 
-        Results come in the order of the reader and are not kept, so that memory is bounded however much data there is:
-        when those of a minibatch are given, one more has been read.
+        Results come in the order of the reader and are not kept, so memory is bounded for any amount of data. One more
+        minibatch has been read when the results of a minibatch are yielded.
 
         Args:
-          reader: minibatches, as for `Trainer.train`. Feeds that the results do not depend on may be there or not.
+          reader: minibatches, as for `Trainer.train`. Feeds that the results do not need are optional.
           fetch: names of values to return instead of the outputs.
-          feed_order: which field of a row is which feed, as for `Trainer.train`. Columns of dicts that it does not name
-            are ignored, such as a label that the program does not declare.
-          feed: what is fed beside every minibatch, as for `Session.run`: of a named value or a parameter, which it
-            replaces, such as a scalar for all of its numbers; or of a feed that the reader does not give.
-          seed: of the random numbers of this pass: repeats it, minibatch by minibatch, as the calls of an Inferencer of
-            that seed do. None for other numbers in each pass.
+          feed_order: the feed of each field of a row, as for `Trainer.train`. Columns of dicts that are not in it are
+            ignored, such as a label that the program does not declare.
+          feed: constant feeds beside every minibatch, as for `Session.run`. Each one is a feed that the reader does
+            not provide, or replaces a named value or a parameter; a scalar replaces a whole array.
+          seed: seed of the random numbers of this pass: repeats the pass, minibatch by minibatch, as the calls of an
+            Inferencer with this seed. None draws new numbers in each pass.
 
         Returns:
-          An iterator of Results, as `infer` returns them, one for each minibatch. Nothing is read before the first one
-          is asked for.
+          An iterator of Results, as `infer` returns them, one for each minibatch. Reading begins with the first
+          request for results.
 
         Raises:
-          ArgumentTypeError: that is no reader, but data for `infer`.
-          UnknownNameError: the program has no such value.
-          ReaderError: raised while reading: the reader gives nothing.
-          FeedError: raised while reading: data does not fit.
+          ArgumentTypeError: `reader` is no reader, but data for `infer`.
+          UnknownNameError: the program has no value of a name.
+          ReaderError: the reader is empty; raised while reading.
+          FeedError: the data does not match the feeds; raised while reading.
 
         Example:
           >>> import fluid, numpy as np
@@ -322,7 +324,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return stream(InputPipeline(source, [convert]), begin)
 
     def _named(self, data: Any) -> Mapping[str, Any]:
-        """Data by the name of its feed: what stands for the only feed, or the columns of a DataFrame."""
+        """Return data by the name of its feed: the data of the only feed, or the columns of a DataFrame."""
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         columns = data_sets.columns_of(data) if data_sets.is_frame(data) else None
         if columns is not None and (len(feeds) > 1 or feeds.keys() <= columns.keys()):
@@ -340,7 +342,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
     def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> Plan:
-        """Decide how calls with these names are answered."""
+        """Return the plan for calls with these names."""
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
@@ -376,13 +378,13 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
             'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, parallel= and shardings= '
             "belong to a function, precision= and rename= to save_inference_model"
         )
-    from fluid import artifact  # not everybody needs it
+    from fluid import artifact  # loaded on use
 
     return artifact.load(path).program(entry, place)
 
 
 def _saved_by_the_original(path: Any) -> Any:
-    """The program function of a folder that `save_inference_model` of the original wrote; None of anything else."""
-    from fluid import original  # not everybody needs it
+    """Return the program function of a folder of PaddlePaddle model files; None for anything else."""
+    from fluid import original  # loaded on use
 
     return original.load_inference_model(path).program if original.is_inference_model(path) else None

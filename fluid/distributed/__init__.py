@@ -1,6 +1,6 @@
-"""Several processes that train together: how each finds its place, how they agree, and how they end when one fails.
+"""Multi-process training: join the processes, exchange values, and end together when one process fails.
 
-They are loaded on use. `__init__.pyi` says which file each name comes from.
+Names are loaded on use. `__init__.pyi` lists the file of each name.
 """
 
 from fluid import lazy

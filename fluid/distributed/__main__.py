@@ -1,7 +1,7 @@
-"""`python -m fluid.distributed train.py`: run a script as one of several processes, which it joins first.
+"""`python -m fluid.distributed train.py`: join the other processes, then run a script.
 
-`python -m fluid launch` starts this in each of its processes; on a cluster `srun python -m fluid.distributed train.py`
-does the same for a script that does not call `fluid.distributed.initialize()` itself.
+`python -m fluid launch` starts this module in each of its processes. On a cluster, run
+`srun python -m fluid.distributed train.py` for a script that does not call `fluid.distributed.initialize()` itself.
 """
 
 import os
@@ -16,12 +16,12 @@ from fluid.distributed.failing import fail
 from fluid.distributed.starting import initialize
 
 LAUNCHER = "FLUID_LAUNCHER"
-# Exit statuses after SIGTERM and Ctrl-C, on which the processes have agreed.
+# Exit statuses after SIGTERM and Ctrl-C: the processes have already agreed to end.
 _TOLD_TO_END = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 def main(arguments: list[str]) -> None:
-    """Run a script, or with `-m` a module, as one of several processes."""
+    """Run a script, or a module with `-m`, as one of several processes."""
     if not arguments or arguments == ["-m"]:
         sys.exit("usage: python -m fluid.distributed (train.py | -m module) [arguments]")
     _end_with_launcher()
@@ -52,7 +52,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _end_with_launcher() -> None:
-    """End this process, and those that it has started, when the launcher is gone: it holds the other end of a pipe."""
+    """Kill this process group when the launcher ends, which closes the other end of a pipe."""
     if LAUNCHER in os.environ:
         pipe = int(os.environ.pop(LAUNCHER))
         threading.Thread(target=_wait_for_end, args=(pipe,), name="fluid-launcher", daemon=True).start()

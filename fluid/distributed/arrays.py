@@ -1,4 +1,4 @@
-"""Arrays that are divided among processes: brought to the host of each as a whole."""
+"""Arrays that are divided among processes: gather them on the host of each process."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 
 
 def is_here(array: Any) -> bool:
-    """Whether this process has all of an array.
+    """Return True if this process can read all of an array.
 
     Example:
       >>> is_here(np.ones(2)), is_here(jax.numpy.ones(2))
@@ -17,12 +17,12 @@ def is_here(array: Any) -> bool:
 
 
 def whole(tree: Any) -> Any:
-    """A tree in which every array that is divided among processes is one of NumPy, with all parts.
+    """Return a tree in which each array that is divided among processes becomes a whole NumPy array.
 
-    All processes must call this, when it divides anything; they wait for each other.
+    All processes must call this function if an array is divided; they wait for each other.
 
     Args:
-      tree: of arrays.
+      tree: a tree of arrays.
 
     Example:
       >>> whole({"x": np.ones(2)})
@@ -32,6 +32,6 @@ def whole(tree: Any) -> Any:
 
 
 def _gathered(array: jax.Array) -> np.ndarray:
-    from jax.experimental import multihost_utils  # one process never needs it
+    from jax.experimental import multihost_utils  # loaded on use: a single process never needs it
 
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))

@@ -1,4 +1,4 @@
-"""Which process this is, of how many, and where process 0 is to be found."""
+"""Membership: the index of this process, the number of processes, and the address of process 0."""
 
 import functools
 import os
@@ -18,13 +18,13 @@ _FIX = f"{COORDINATOR}=host:port, {PROCESSES}=4 and {PROCESS}=0, 1, 2, 3"
 
 
 class Membership(NamedTuple):
-    """The place of this process among all.
+    """The membership of this process in the group.
 
     Attributes:
       coordinator: "host:port" at which process 0 listens.
-      processes: how many there are.
-      process: which one this is, from 0.
-      devices: which devices of this machine are its own, by their numbers; None for all.
+      processes: number of processes.
+      process: index of this process, from 0.
+      devices: indices of the devices of this machine that belong to this process; None for all.
     """
 
     coordinator: str
@@ -39,21 +39,21 @@ def membership(
     process: int | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Membership | None:
-    """The place of this process: as given, else by the variables `FLUID_*`, else as a cluster's own variables say.
+    """Return the membership of this process: from arguments, the variables `FLUID_*`, or the variables of a cluster.
 
     JAX knows the variables of SLURM, Open MPI, Kubernetes and Cloud TPUs.
 
     Args:
       coordinator: "host:port" of process 0.
-      processes: how many there are.
-      process: which one this is.
+      processes: number of processes.
+      process: index of this process, from 0.
       environment: variables by name.
 
     Returns:
-      None when nobody says that there are several processes.
+      The membership; None if no source says that there are several processes.
 
     Raises:
-      ArgumentError: a part is missing, or makes no sense.
+      ArgumentError: one of the three is missing, or invalid.
 
     Example:
       >>> membership(environment={"FLUID_COORDINATOR": "node0:8476", "FLUID_PROCESSES": "4", "FLUID_PROCESS": "1"})
@@ -102,7 +102,7 @@ def _warn_of(coordinator: str) -> None:
 
 
 def _of_cluster() -> Membership | None:
-    """What JAX finds out of the cluster around this process."""
+    """Return the membership that JAX detects from the cluster; None outside a cluster."""
     from jax._src import clusters
 
     found = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 300)

@@ -1,4 +1,4 @@
-"""A process that fails takes the others with it: they would wait for it at the next step."""
+"""Failures: when one process fails, all processes end, instead of waiting for that process at the next step."""
 
 import atexit
 import os
@@ -9,13 +9,13 @@ from types import TracebackType
 
 from fluid.distributed.group import Group
 
-# Seconds between two looks at whether another process has failed.
+# Seconds between two checks for a failure of another process.
 _INTERVAL = 0.5
 _FAILED = "failed"
 
 
 def end_together(group: Group) -> None:
-    """From now on end with the others: an exception that nobody catches ends them, and theirs end this process."""
+    """Make processes fail together: an uncaught exception in one process terminates all of them."""
     done = threading.Event()
     atexit.register(done.set)
     threading.Thread(target=_watch, args=(group, done), name="fluid-failures", daemon=True).start()
@@ -32,16 +32,16 @@ def end_together(group: Group) -> None:
 def fail(group: Group, reason: str, status: int) -> None:
     """End this process and all others.
 
-    The usual end of an interpreter waits for them, while they wait for this one, so it is left out.
+    The normal exit of the interpreter is skipped: it waits for the other processes, which wait for this one.
 
     Args:
-      group: of this process.
-      reason: why, for the others to say.
+      group: the group of this process.
+      reason: the reason, which the other processes print.
       status: exit status.
     """
     first = reason.strip().partition("\n")[0][:500]
     group.announce(_FAILED, f"{group!r} has failed: {first}")
-    if group.is_first:  # who carries the announcement; it must be heard before
+    if group.is_first:  # the service runs in process 0, so the others must read the announcement before it ends
         time.sleep(3 * _INTERVAL)
     _end_now(status)
 

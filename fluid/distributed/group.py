@@ -1,8 +1,7 @@
-"""Group: the processes that train together, and what they tell each other.
+"""Group: the processes that train together, and the values that they exchange.
 
-What is said here are a few words between two steps: whether somebody has been told to stop, whether the data has ended.
-It goes through the coordination service of JAX, from host to host, and waits for no device. Arrays never go this way;
-XLA's collectives move them.
+The values are short messages between two steps: a request to stop, or the end of the data. They go from host to host
+through the coordination service of JAX, and wait for no device. Arrays are moved by XLA's collectives instead.
 """
 
 import contextlib
@@ -15,26 +14,26 @@ import jax
 
 from fluid import errors
 
-# Answers of that many rounds are kept before the older ones are deleted, all at once.
+# Old values are deleted in blocks of this many rounds, one call per block; the block before the current one is kept.
 _ROUNDS = 64
 
 
 class Group:
-    """The processes that train together. `fluid.distributed.group()` gives that of this process.
+    """The processes that train together. `fluid.distributed.group()` returns the group of this process.
 
-    All methods that talk are to be called by all processes, in the same order: whoever calls waits for the others.
+    All processes must call the methods that exchange values in the same order; each call waits for the others.
 
     Args:
-      index: which process this is, from 0.
-      size: how many processes there are.
-      client: that of JAX's coordination service; None in a group of one.
-      timeout: seconds that a process waits for the others.
-      channel: the name under which values are exchanged; groups with different ones do not hear each other.
+      index: index of this process, from 0.
+      size: number of processes.
+      client: client of JAX's coordination service; None in a group of one.
+      timeout: seconds for which a process waits for the others.
+      channel: name under which values are exchanged; groups with different channels are independent.
 
     Attributes:
-      index: the same.
-      size: the same.
-      timeout: the same.
+      index: index of this process, from 0.
+      size: number of processes.
+      timeout: seconds for which a process waits for the others.
 
     Example:
       >>> alone = Group()
@@ -56,21 +55,21 @@ class Group:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is process 0, to which files, logs and progress belong."""
+        """True in process 0, which writes files, logs and progress."""
         return self.index == 0
 
     def exchange(self, what: str, value: Any) -> list[Any]:
-        """Tell all processes a value, and hear theirs.
+        """Send a value to all processes, and return the values of all.
 
         Args:
-          what: is exchanged, in words; the same in all processes.
-          value: JSON.
+          what: description of the value; equal in all processes.
+          value: a JSON value.
 
         Returns:
-          The values of all processes, in their order.
+          The values of all processes, in the order of their indices.
 
         Raises:
-          DistributedError: not all of them have come in time, or another one exchanges something else.
+          DistributedError: a process does not arrive in time, or exchanges another value.
         """
         if self.size == 1:
             return [value]
@@ -97,22 +96,22 @@ class Group:
         return [answers[i][1] for i in range(self.size)]
 
     def of_first(self, what: str, value: Any = None) -> Any:
-        """The value of process 0; what the others give is not looked at. Arguments and errors as for `exchange`."""
+        """Return the value of process 0, and ignore other values. Arguments and errors as for `exchange`."""
         return self.exchange(what, value if self.is_first else None)[0]
 
     def meet(self, what: str) -> None:
-        """Wait until all processes are here. Arguments and errors as for `exchange`."""
+        """Wait until all processes have called this method. Arguments and errors as for `exchange`."""
         self.exchange(what, None)
 
     def compare(self, what: str, described: Mapping[str, Any]) -> None:
-        """Refuse to go on when the processes do not work on the same thing.
+        """Check that all processes work on equal values.
 
         Args:
-          what: is compared, for the message.
-          described: its parts by name, as JSON; in the order in which a difference is to be told.
+          what: description of the values, for the message.
+          described: JSON values by name; the message reports the first difference in this order.
 
         Raises:
-          DistributedError: a part differs, or the processes compare different things.
+          DistributedError: a value differs, or the processes compare different things.
 
         Example:
           >>> Group().compare("the seeds", {"seed": 3})
@@ -128,10 +127,10 @@ class Group:
                     )
 
     def apart(self) -> "Group":
-        """A group of the same processes with a channel of its own.
+        """Return a group of these processes with a separate channel.
 
-        It is for a thread of each process, whose exchanges the main threads neither hear nor wait for. All processes
-        must call this in the same order.
+        The new group is for a thread of each process: its exchanges are independent of the main threads. All processes
+        must call this method in the same order.
 
         Example:
           >>> Group().apart()
@@ -141,18 +140,18 @@ class Group:
         return Group(self.index, self.size, self._client, self.timeout, channel)
 
     def told(self, key: str) -> str | None:
-        """What a process has announced under a key; None as long as none has."""
+        """Return the text that a process has announced under a key, or None."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             return str(self._client.key_value_try_get(f"fluid/{key}"))
         return None
 
     def announce(self, key: str, text: str) -> None:
-        """Tell the others something without waiting for them; the first who uses a key is heard."""
+        """Announce a text to the others without waiting; only the first announcement under a key counts."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._client.key_value_set(f"fluid/{key}", text)
 
     def _problem(self, message: str) -> str:
-        """What a message of the coordination service means."""
+        """Convert an error message of the coordination service to a cause."""
         _, timed_out, rest = message.partition("Some timed out task names:")
         if not timed_out:
             first = message.partition("\n")[0]
@@ -169,7 +168,7 @@ _joined: list[Group] = []
 
 
 def group() -> Group:
-    """The group of this process: after `initialize` that of all processes, and before that itself alone.
+    """Return the group of this process: all processes after `initialize`, and only this process before.
 
     Example:
       >>> group()
@@ -179,7 +178,7 @@ def group() -> Group:
 
 
 def join(found: Group) -> Group:
-    """Make a group that of this process."""
+    """Make `found` the group of this process."""
     _joined.append(found)
     return found
 

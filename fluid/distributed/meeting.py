@@ -1,7 +1,7 @@
-"""The first meeting of the processes, before JAX's coordination service starts.
+"""Meeting: the processes find each other before JAX's coordination service starts.
 
-That service ends a process by a signal when somebody does not come or comes with a wrong number. So process 0 first
-hears, at the same address, who the others are; they wait for its answer. Whatever is wrong is then an exception.
+The service kills a process by a signal when a process is absent or has a wrong index. So all processes first connect
+to process 0 at the address of the service, and wait for its answer. Any problem is then an exception.
 """
 
 import contextlib
@@ -14,19 +14,19 @@ from fluid import errors
 from fluid.distributed.cluster import Membership
 
 _LONGEST = 4096  # bytes of a greeting
-_LONGER = 5.0  # seconds that others wait longer than process 0, which knows who has not come
+_LONGER = 5.0  # seconds that others wait longer than process 0, which knows who is absent
 
 
 def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
-    """Wait until all processes are there, and check that they belong together.
+    """Wait until all processes have connected, and check that they belong together.
 
     Args:
-      place: of this process.
-      described: versions and settings by name, which must be the same in all.
+      place: membership of this process.
+      described: versions and settings by name, which must be equal in all processes.
       timeout: seconds.
 
     Raises:
-      DistributedError: somebody does not come, there are two of one number, or the processes differ.
+      DistributedError: a process is absent, two processes have one index, or the processes differ.
     """
     host, _, port = place.coordinator.rpartition(":")
     greeting = {"processes": place.processes, **described}
@@ -38,12 +38,12 @@ def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
 
 
 def loopback(coordinator: str) -> bool:
-    """Whether an address is one of this machine alone."""
+    """Return True if an address is reachable only from this machine."""
     return coordinator.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
 
 
 def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadline: float) -> None:
-    """Be process 0: hear all the others, then answer all of them."""
+    """Act as process 0: receive the greetings of all others, then answer all of them."""
     address = ("127.0.0.1" if loopback(place.coordinator) else "", port)
     try:
         listener = socket.create_server(address, backlog=place.processes)
@@ -65,7 +65,7 @@ def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadlin
                 break
             open_until_answered.enter_context(connection)
             found = _read(connection)
-            if found is None:  # somebody else who tries ports
+            if found is None:  # no process of fluid, for example a port scanner
                 continue
             process, theirs = found
             problem = _flaw(process, theirs, greeting, heard)
@@ -77,7 +77,7 @@ def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadlin
 
 
 def _flaw(process: int, theirs: dict[str, Any], ours: dict[str, Any], heard: dict[int, Any]) -> str | None:
-    """What is wrong with a process that has greeted, or None."""
+    """Return the problem with a process that has sent a greeting, or None."""
     for name in {**ours, **theirs}:
         if theirs.get(name) != ours.get(name):
             return (
@@ -92,7 +92,7 @@ def _flaw(process: int, theirs: dict[str, Any], ours: dict[str, Any], heard: dic
 
 
 def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int], deadline: float) -> None:
-    """Be another process: tell process 0, and wait for its answer."""
+    """Act as another process: send a greeting to process 0, and wait for its answer."""
     reason = "nothing listens there"
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -104,7 +104,7 @@ def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int]
             reason = error.strerror or str(error)
             time.sleep(0.05)
             continue
-        if answer == b"":  # process 0 has gone, or is not that of fluid
+        if answer == b"":  # process 0 has ended, or another program listens there
             reason = "it does not answer"
             time.sleep(0.05)
             continue
@@ -118,7 +118,7 @@ def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int]
 
 
 def _read(connection: socket.socket) -> tuple[int, dict[str, Any]] | None:
-    """The number of a process and what it says of itself; None when that is no greeting."""
+    """Return the index of a process and its settings; None if the message is no greeting."""
     connection.settimeout(5)
     try:
         process, theirs = json.loads(_line(connection))
@@ -128,12 +128,12 @@ def _read(connection: socket.socket) -> tuple[int, dict[str, Any]] | None:
 
 
 def _send(connection: socket.socket, message: Any) -> None:
-    with contextlib.suppress(OSError):  # it has gone, which those who wait for it will notice
+    with contextlib.suppress(OSError):  # the other side has ended; processes that wait for it report that
         connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _line(connection: socket.socket) -> bytes:
-    """What comes up to the end of a line, without it; nothing when the other one closes before."""
+    """Return a line without its end; no bytes if the connection closes before the line ends."""
     found = b""
     while len(found) < _LONGEST and (more := connection.recv(_LONGEST)):
         found += more

@@ -1,4 +1,4 @@
-"""initialize: join the other processes."""
+"""initialize: join the other processes of a training."""
 
 import logging
 import os
@@ -27,31 +27,31 @@ def initialize(
     timeout: float | None = None,
     heartbeat: int = 30,
 ) -> Group:
-    """Join the other processes of this training, before anything is computed.
+    """Join the other processes of this training, before JAX computes anything.
 
-    Under `python -m fluid launch` this has been done already. Elsewhere a script calls it in its first lines, in each
-    process: without arguments it finds its place by the variables `FLUID_COORDINATOR`, `FLUID_PROCESSES` and
-    `FLUID_PROCESS`, or by those of SLURM, Open MPI, Kubernetes or a Cloud TPU. Where there is none of them, there is
-    one process, and nothing changes; so a script may always call it.
+    `python -m fluid launch` has already called this function. Otherwise, a script calls it in its first lines, in each
+    process. Without arguments, it reads the variables `FLUID_COORDINATOR`, `FLUID_PROCESSES` and `FLUID_PROCESS`, or
+    the variables of SLURM, Open MPI, Kubernetes or a Cloud TPU. Without any of them there is one process, and nothing
+    changes; so a script may always call it.
 
-    From then on the devices of all processes make one mesh, `fluid.Trainer(..., parallel=True)`. A process that fails
-    takes the others with it, and what is logged is logged by process 0 alone.
+    After this call, the devices of all processes form one mesh: `fluid.Trainer(..., parallel=True)`. When one process
+    fails, all processes end. Only process 0 logs.
 
     Args:
       coordinator: "host:port" at which process 0 can be reached; the port must be free there.
-      processes: how many there are.
-      process: which one this is, from 0.
-      timeout: seconds for which a process waits for the others, at the beginning and whenever they agree on something;
-        by default those of the variable `FLUID_TIMEOUT`, or 600.
-      heartbeat: seconds after which a process that gives no sign of life is taken for dead, and ends all others.
+      processes: number of processes.
+      process: index of this process, from 0.
+      timeout: seconds for which a process waits for the others, here and in each later exchange; by default the
+        variable `FLUID_TIMEOUT`, or 600.
+      heartbeat: seconds without a sign of life after which a process counts as dead, and all others end.
 
     Returns:
       The Group of all processes.
 
     Raises:
-      ArgumentError: only a part of the place is given, or it makes no sense.
-      DistributedError: a process does not come in time, its number is taken, the port is in use, the processes have
-        other versions, or JAX has computed something already.
+      ArgumentError: only some of the three are given, or one is invalid.
+      DistributedError: a process does not arrive in time, two processes have one index, the port is in use, the
+        processes have different versions, or JAX has already computed something.
 
     Example:
       >>> import fluid
@@ -78,20 +78,20 @@ def initialize(
 
 
 def _configure(place: Membership) -> None:
-    """Settings of JAX that must be made before it looks for devices."""
+    """Set the options of JAX that it reads before it looks for devices."""
     if jax.distributed.is_initialized():
         raise errors.DistributedError(
             "jax.distributed.initialize() was called before; call fluid.distributed.initialize() instead of it"
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # SIGTERM is for the Trainer, which ends between two steps; this service would take it.
+    # The Trainer handles SIGTERM, and ends between two steps; this service would intercept the signal.
     jax.config.update("jax_enable_preemption_service", False)
     if place.devices is not None:
         jax.config.update("jax_num_cpu_devices", len(place.devices))
 
 
 def _connect(place: Membership, timeout: float, heartbeat: int) -> Any:
-    """Start the coordination service; returns the client of this process."""
+    """Start the coordination service, and return the client of this process."""
     from jax._src import distributed
 
     try:
@@ -115,7 +115,7 @@ def _connect(place: Membership, timeout: float, heartbeat: int) -> Any:
 
 
 def _versions() -> dict[str, str]:
-    """What must be the same everywhere, lest the processes compile different steps."""
+    """Return the versions that must be equal in all processes, so that they compile equal steps."""
     return {
         "the version of Python": ".".join(platform.python_version_tuple()[:2]),
         "the version of jax": jax.__version__,
@@ -125,6 +125,6 @@ def _versions() -> dict[str, str]:
 
 
 def _be_quiet() -> None:
-    """Leave to process 0 what all processes would say alike; errors are told by each."""
+    """Silence logs and warnings in this process, because process 0 reports them; errors are still shown."""
     log.setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=errors.FluidWarning)

@@ -1,4 +1,4 @@
-"""Several devices: which part of each array lies where. Session asks it, nobody else."""
+"""Several devices: the sharding of each array on a mesh."""
 
 from fluid.parallel.layout import OnMesh, layout_of
 from fluid.parallel.rules import Rules

@@ -1,4 +1,4 @@
-"""Parameters that lie in parts, brought together where a program reads them, and again on the way back."""
+"""Gathering: all-gather parameters that are sharded over "fsdp" where a program reads them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,17 +8,17 @@ from jax.sharding import NamedSharding
 
 from fluid.core.equations import inner_jaxprs
 
-# What brings a parameter together, and what layers do to it before they compute: results as large as it is.
+# The gather and the operations that layers apply to a parameter first: their results are as large as the parameter.
 _NOT_KEPT = {"sharding_constraint", "convert_element_type", "reshape", "transpose", "squeeze"}
 
 
 def gathered(array: Any, parts: NamedSharding, together: NamedSharding) -> Any:
-    """An array that lies in parts, together on each device; its gradient lies in parts again.
+    """All-gather a sharded array on each device; its gradient is sharded again.
 
     Args:
-      array: inside a compiled step.
-      parts: how it lies.
-      together: how it is wanted.
+      array: the array, inside a compiled step.
+      parts: the sharding of the array.
+      together: the sharding of the result.
 
     References:
       Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020).
@@ -39,11 +39,11 @@ def gathered(array: Any, parts: NamedSharding, together: NamedSharding) -> Any:
 
 
 def gathering_again(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, whose gradient brings parameters together again instead of keeping them until it needs them.
+    """Return `function` with a gradient that gathers parameters again, instead of keeping the gathered parameters.
 
-    So a device holds the parts, and together only what the layer at work reads. All other values are kept, as always.
-    Where blocks are computed again anyway, as by `layers.repeat(remat=True)`, the function stays as it is: their
-    parameters are brought together inside, and what is said here of the values inside them would count instead.
+    So a device holds its shards, and whole parameters only of the layer at work. All other values are kept, as usual.
+    A function that already recomputes blocks, as with `layers.repeat(remat=True)`, is returned unchanged. Its blocks
+    gather their parameters inside, and the policy here would override theirs.
     """
 
     def call(*arguments: Any) -> Any:
@@ -63,7 +63,7 @@ def _computes_again(jaxpr: Any) -> bool:
 
 
 def _is_kept(operation: Any, *_: Any, **settings: Any) -> bool:
-    """Whether the result of an operation is kept for the gradient."""
+    """Return True if the result of an operation is kept for the gradient."""
     inner = settings.get("call_jaxpr")
     if operation.name != "custom_vjp_call" or inner is None:
         return operation.name not in _NOT_KEPT

@@ -1,4 +1,4 @@
-"""OnMesh: where the arrays of a Session lie while it works on several devices."""
+"""OnMesh: the shardings of the arrays of a Session on several devices."""
 
 import math
 from collections.abc import Callable, Collection, Mapping
@@ -18,20 +18,20 @@ from fluid.parallel.tables import DividedTable
 from fluid.param_attr import Shardings
 from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of, own
 
-# How many numbers a parameter has that is not made on one device and divided afterwards.
+# A divided parameter with at least this many elements is initialized in shards, and never whole on one device.
 LARGE = 1 << 24
 
 
 def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
-    """Where the arrays of a Session lie, by what its user says.
+    """Return the layout of the arrays of a Session, from its arguments.
 
     Args:
       place: the devices.
-      parallel: what is divided among them.
-      shardings: how parameters are divided, by names and globs.
+      parallel: the mesh, or `True` or "fsdp"; see `fluid.Trainer`.
+      shardings: shardings of parameters, by name or glob.
 
     Raises:
-      ArgumentError: the devices are not as many as the mesh has, or an argument is none.
+      ArgumentError: the number of devices differs from the mesh, or an argument is invalid.
       DeviceError: there is no such device.
     """
     if parallel is None or parallel is False:
@@ -48,17 +48,17 @@ def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> 
 
 
 class OnMesh:
-    """Where the arrays of a Session lie while it works on a mesh of devices.
+    """The layout of the arrays of a Session on a mesh of devices.
 
-    XLA divides the computation: a compiled step is told where its arrays lie, and where those that it makes shall lie.
+    XLA partitions the computation: a compiled step gets the shardings of its arguments and of its results.
 
     Args:
       mesh: the devices.
-      rules: how parameters are divided.
+      rules: the sharding rules of the parameters.
 
     Attributes:
       mesh: the devices.
-      device: one of them.
+      device: a device of this process.
 
     Example:
       >>> import fluid
@@ -76,11 +76,11 @@ class OnMesh:
         self._parts: dict[str, tuple[NamedSharding, NamedSharding]] = {}
         self._stacks: set[str] = set()
         self._single: set[str] = set()  # feeds and arrays that have no rows of a batch
-        # A step places what comes from the host by itself, sooner than it can be done for it.
+        # A step transfers arrays from the host itself, faster than an explicit transfer before the step.
         self._takes_from_host = mesh.size == 1 and self.device.platform == "cpu"
 
     def add(self, program: Program) -> None:
-        """Get to know a program before its arrays are made.
+        """Register a program before its arrays are created.
 
         Raises:
           ArgumentError: a parameter cannot be divided as its rule says.
@@ -94,7 +94,7 @@ class OnMesh:
         self._single |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
 
     def check(self, names: Collection[str]) -> None:
-        """Find out whether what the user said of names is right, once all programs are known.
+        """Check the names in the user's rules, once all programs are known.
 
         Raises:
           UnknownNameError: a rule matches no name.
@@ -102,15 +102,15 @@ class OnMesh:
         self._rules.check_used(names)
 
     def place(self, value: Any) -> Any:
-        """Put a tree of arrays on every device."""
+        """Put a tree of arrays on every device, whole."""
         return put(value, jax.tree.map(lambda _: self._everywhere, value))
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Put copies of arrays where others lie whose places they take; arguments as for `OneDevice.replace`."""
+        """Return copies of arrays, with the shardings of the arrays that they replace; see `OneDevice.replace`."""
         return {name: self._copied(value, old[name].sharding) for name, value in new.items()}
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a feed independent of the caller's memory, and divide its rows among the devices."""
+        """Copy a feed from the caller's memory, and divide its rows among the devices."""
         taken = {n: jax.tree.map(lambda array: own(array, self.device), value) for n, value in feed.items()}
         if self._takes_from_host and all(type(array) is np.ndarray for array in jax.tree.leaves(taken)):
             return taken
@@ -118,18 +118,18 @@ class OnMesh:
             n: jax.tree.map(lambda array, n=n: self.sharding_in_step(n, array.shape), value)
             for n, value in taken.items()
         }
-        # All at once: each call of JAX for it costs as much as a small step.
+        # All in one call: each call of JAX for it costs as much as a small step.
         placed: dict[str, Any] = put(taken, places)
         return placed
 
     def rows_here(self, count: int) -> Collection[int]:
-        """Which rows of a minibatch of so many are put on devices of this process."""
+        """Return the rows of a minibatch of `count` rows that are on devices of this process."""
         return rows_here(count, self.mesh)
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """The initial values of a program's parameters and states, by name; zeros for None.
+        """Return the initial values of a program's parameters and states, by name; zeros if `root` is None.
 
-        What is large and divided is computed where it lies, so that no device ever holds all of it.
+        Large sharded arrays are computed in shards, so that no device ever holds a whole one.
         """
         large = [n for n, (shape, spec) in self._divided.items() if any(spec) and math.prod(shape) >= LARGE]
         there = [n for n in large if root is not None and (n in program.parameters or n in program.states)]
@@ -141,12 +141,12 @@ class OnMesh:
         return values
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """What a rule keeps before its first update: each slot divided as its parameter."""
+        """Return the initial optimizer state of a rule, each array sharded as its parameter."""
         shapes = self.slot_shapes(rule, parameters)
         return jax.jit(rule.init, out_shardings=self.shardings(shapes))(parameters)
 
     def slot_shapes(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """The shapes of those, each of which says where it lies."""
+        """Return the shapes of the initial optimizer state, each with its sharding."""
 
         def shape(path: Any, slot: Any) -> jax.ShapeDtypeStruct:
             spec = self._rules.follow(path, slot.shape, self._divided)
@@ -155,20 +155,20 @@ class OnMesh:
         return jax.tree_util.tree_map_with_path(shape, jax.eval_shape(rule.init, parameters))
 
     def shardings(self, arrays: Any) -> Any:
-        """Where the arrays of a tree lie."""
+        """Return the shardings of a tree of arrays."""
         return jax.tree.map(lambda array: array.sharding, arrays)
 
     @property
     def results(self) -> NamedSharding | None:
-        """Where what a step returns shall lie: in several processes all of it in each, else where XLA finds best."""
+        """The sharding of a step's results: whole in each process of several; None in one process, so XLA chooses."""
         return self._everywhere if self.mesh.is_multi_process else None
 
     def traced(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """A function to be jitted, inside which rows are divided and layers know the axes of the mesh.
+        """Return a function for `jax.jit` that divides rows, and inside which layers know the axes of the mesh.
 
         Args:
           function: a step.
-          position: of its argument that is the feeds; those behind it are trees that hold overrides by name, or not.
+          position: index of the argument with the feeds; a later argument that is a dict holds overrides by name.
         """
 
         def call(*arguments: Any) -> Any:
@@ -180,16 +180,16 @@ class OnMesh:
         return call
 
     def taking(self, test: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled step in test mode, whose feeds, its second argument, may be on the host still."""
+        """Return a compiled test-mode step that also takes feeds on the host; feeds are its second argument."""
         return lambda arrays, feeds, *rest: test(arrays, self.take(feeds), *rest)
 
     def gather(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Inside a compiled step: bring parameters together that lie in parts over "fsdp", but no tables and stacks."""
+        """Gather parameters that are sharded over "fsdp", inside a compiled step; tables and stacks stay sharded."""
         now = self._parts.keys() - self._stacks
         return {n: gathered(v, *self._parts[n]) if n in now else v for n, v in arrays.items()}
 
     def gather_one(self, name: str, array: Any) -> Any:
-        """The same for one array of a stack, when its block is computed."""
+        """Gather one array of a stack, when its block is computed."""
         if name not in self._parts:
             return array
         rank = len(self._divided[name][0])
@@ -197,15 +197,15 @@ class OnMesh:
         return gathered(array, *(NamedSharding(self.mesh, PartitionSpec(*entries[-array.ndim :])) for entries in whole))
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, whose gradient brings parameters together again instead of keeping them until then."""
+        """Return `function` with a gradient that gathers parameters again instead of keeping them."""
         return gathering_again(function) if self._parts else function
 
     def together(self, value: Any) -> Any:
-        """Inside a compiled step: the arrays of a tree, of which each device shall have all."""
+        """Replicate the arrays of a tree on every device, inside a compiled step."""
         return jax.lax.with_sharding_constraint(value, self._everywhere)
 
     def table(self, name: str) -> DividedTable | None:
-        """What reads and writes rows of a table; None where devices have all of its rows."""
+        """Return the reader and writer of a table with divided rows; None if each device has all rows."""
         sharding = self.sharding(name)
         return DividedTable(sharding) if any(sharding.spec[:1]) else None
 
@@ -216,22 +216,22 @@ class OnMesh:
         return name in self._single or name in self._divided
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
-        """Where an array of a feed lies that `take` returned; None for the memory of the host."""
+        """Return the sharding of an array of a feed that `take` returned; None for host memory."""
         return None if self._takes_from_host else self.sharding_in_step(name, shape)
 
     def sharding_in_step(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
-        """Where an array of a feed lies for a step."""
+        """Return the sharding of an array of a feed inside a step."""
         return self._everywhere if self._is_single(name) else rows_sharding(shape, self.mesh)
 
     def sharding(self, name: str) -> NamedSharding:
-        """Where a parameter or a state lies."""
+        """Return the sharding of a parameter or a state."""
         return NamedSharding(self.mesh, self._divided[name][1])
 
     def _is_gathered(self, name: str, tables: Collection[str]) -> bool:
         return name not in tables and FSDP in jax.tree.leaves(tuple(self._divided[name][1]))
 
     def _together(self, name: str) -> NamedSharding:
-        """How an array lies that is divided as it is, but not over "fsdp"."""
+        """Return the sharding of an array without the axis "fsdp"."""
         others = [
             tuple(a for a in ((axes,) if isinstance(axes, str) else axes or ()) if a != FSDP)
             for axes in self._divided[name][1]

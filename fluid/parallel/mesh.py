@@ -1,4 +1,4 @@
-"""Which mesh `parallel=` stands for, and which of its axes divide the batch."""
+"""Meshes: the mesh for a value of `parallel=`, and the axes of a mesh that divide the batch."""
 
 import jax
 
@@ -8,10 +8,10 @@ from fluid.place import Mesh, Parallel
 
 
 def mesh_of(parallel: Parallel) -> Mesh:
-    """The mesh that `parallel=` stands for.
+    """Return the mesh for a value of `parallel=`.
 
     Raises:
-      ArgumentError: it stands for none.
+      ArgumentError: `parallel` is no valid value.
 
     Example:
       >>> mesh_of(True), mesh_of("fsdp")
@@ -30,5 +30,5 @@ def mesh_of(parallel: Parallel) -> Mesh:
 
 
 def batch_axes(mesh: jax.sharding.Mesh) -> tuple[str, ...]:
-    """The axes of a mesh that divide the batch, outermost first."""
+    """Return the axes of a mesh that divide the batch, outermost first."""
     return tuple(name for name in mesh.axis_names if name in (DATA, FSDP))

@@ -1,4 +1,4 @@
-"""Where a feed lies: the one place at which rows of the host become arrays on the devices of a mesh."""
+"""Feeds on a mesh: rows on the host become arrays on the devices."""
 
 import math
 from collections.abc import Collection
@@ -12,15 +12,14 @@ from fluid.parallel.mesh import batch_axes
 
 
 def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
-    """Divide the rows of a value over the axes of the batch, inside a compiled step; its numbers stay what they are.
+    """Divide the rows of a value over the axes of the batch, inside a compiled step.
 
-    Rows that cannot be divided evenly lie on every device as a whole before; here each device gets its part of them. So
-    arrays have the shape that the user gave, and nothing has to be left out of sums.
-
-    XLA divides what is no multiple of the number of devices, too: some get fewer rows, and the sums know it.
+    The values do not change. Rows that cannot be divided evenly are whole on every device before the step; here each
+    device gets its shard of them. So arrays keep the shape from the user, and sums need no mask. XLA also divides a
+    number of rows that is no multiple of the number of devices: some devices get fewer rows.
 
     Args:
-      value: array `[batch, ...]`, or a tree of them.
+      value: array `[batch, ...]`, or a tree of them; an array with fewer rows than shards is returned as it is.
       mesh: the devices.
     """
 
@@ -33,18 +32,18 @@ def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
 
 
 def shards(mesh: jax.sharding.Mesh) -> int:
-    """Into how many parts a mesh divides the batch."""
+    """Return the number of shards into which a mesh divides the batch."""
     return math.prod(mesh.shape[axis] for axis in batch_axes(mesh))
 
 
 def rows_sharding(shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Where an array `[batch, ...]` of a feed lies: its rows on one device each, if they can be divided evenly."""
+    """Return the sharding of an array `[batch, ...]` of a feed: by rows if they divide evenly, else whole."""
     even = len(shape) > 0 and shape[0] > 0 and shape[0] % shards(mesh) == 0
     return _over_rows(mesh) if even else NamedSharding(mesh, PartitionSpec())
 
 
 def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
-    """Which rows of a minibatch of so many lie on devices of this process.
+    """Return the rows of a minibatch of `count` rows that are on devices of this process.
 
     Example:
       >>> sorted(rows_here(3, jax.make_mesh((1,), ("data",))))
@@ -57,14 +56,14 @@ def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
 
 
 def put(value: Any, shardings: Any) -> Any:
-    """Put a tree of arrays on devices; in several processes, which all have the same, each puts what is its own.
+    """Put a tree of arrays on devices; every process passes the whole arrays and puts its own shards.
 
     Args:
-      value: arrays of NumPy or JAX.
-      shardings: how each shall lie: a tree like that.
+      value: a tree of arrays of NumPy or JAX.
+      shardings: a tree of shardings with the structure of `value`.
 
     Returns:
-      The same, as arrays on the devices; in several processes each is that of all of them.
+      The tree as arrays on the devices; with several processes, each is one global array.
     """
     if all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
         return jax.device_put(value, shardings)

@@ -1,4 +1,4 @@
-"""Which dimension of a parameter is divided over which axis of a mesh."""
+"""Sharding rules: the axis of a mesh over which each dimension of a parameter is divided."""
 
 import fnmatch
 import math
@@ -13,29 +13,30 @@ from fluid.core import FSDP, Axes, ParameterSpec, axes_of, check_stages, partiti
 from fluid.naming import select
 from fluid.param_attr import Shardings
 
-# For each parameter its shape and how it is divided, by name.
+# The shape and the PartitionSpec of each parameter, by name.
 Divided = Mapping[str, tuple[tuple[int, ...], PartitionSpec]]
 
-# What is smaller costs more to bring together than it takes to hold.
+# An array with fewer elements costs more to gather than its memory is worth.
 _SMALL = 4096
 
 
 class Rules:
-    """How the parameters of programs are divided over a mesh.
+    """Sharding rules for the parameters of programs.
 
-    The first of `shardings` that matches decides, then the parameter's own `ParamAttr(sharding=)`. What nobody decides
-    is whole on every device; but over an axis `fsdp` parameters of more than a few thousand numbers are divided: tables
-    by rows, others along their longest dimension that can be divided. So are those that are divided over other axes,
-    along a dimension that is left; only a sharding that names no axis at all keeps a parameter whole. Of the arrays of
-    `layers.repeat`, `ParamAttr(sharding=)` is about those of one block, and `shardings` about all of them as a stack,
-    whose first dimension is divided over the axis of its pipeline in any case.
+    The first of `shardings` that matches decides, then the parameter's own `ParamAttr(sharding=)`. A parameter without
+    either is whole on every device. Over an axis `fsdp`, parameters of at least 4096 elements are divided as well:
+    tables by rows, other parameters along their longest divisible dimension. A parameter that is divided over other
+    axes is also divided over `fsdp`, along a free dimension. A sharding without any axis keeps a parameter whole.
+
+    For arrays of `layers.repeat`, `ParamAttr(sharding=)` describes the array of one block, and `shardings` the whole
+    stack. The first dimension of a stack is always divided over the axis of its pipeline.
 
     Args:
       mesh: the devices.
-      shardings: by names and globs.
+      shardings: shardings by name or glob.
 
     Raises:
-      ArgumentError: a sharding is none, or names an axis that is not there.
+      ArgumentError: a sharding is invalid, or names an axis that the mesh does not have.
 
     Example:
       >>> import fluid, jax
@@ -55,15 +56,15 @@ class Rules:
         }
 
     def of(self, name: str, spec: ParameterSpec, table: bool = False) -> PartitionSpec:
-        """How one parameter or state is divided.
+        """Return the PartitionSpec of one parameter or state.
 
         Args:
           name: its name.
           spec: its declaration.
-          table: whether its rows are looked up.
+          table: True if its rows are looked up.
 
         Raises:
-          ArgumentError: a sharding is none, names an axis that is not there, or divides what cannot be divided.
+          ArgumentError: a sharding is invalid, names an axis that the mesh does not have, or does not divide the shape.
         """
         stack = self._stack(name, spec)
         for pattern, sharding in self._shardings.items():
@@ -78,7 +79,7 @@ class Rules:
         return self._also_divided(partition(stack) if any(stack) else PartitionSpec(), (FSDP,), spec, table)
 
     def check_used(self, names: Collection[str]) -> None:
-        """Find out whether each of `shardings` stands for something.
+        """Check that each of `shardings` matches a name.
 
         Raises:
           UnknownNameError: one matches no name.
@@ -86,14 +87,14 @@ class Rules:
         select(list(self._shardings), names, "shardings")
 
     def follow(self, path: Sequence[Any], shape: tuple[int, ...], specs: Divided) -> PartitionSpec:
-        """How an optimizer's slot is divided: as the parameter under whose name it is kept.
+        """Return the PartitionSpec of an array of the optimizer state, derived from the parameter with its name.
 
-        A slot of the first dimensions alone, such as one number for each row, is divided as these are.
+        An array of only the first dimensions of its parameter, such as one number for each row, is divided as they are.
 
         Args:
-          path: where the slot is in the optimizer's state, as from `jax.tree_util`.
-          shape: of the slot.
-          specs: the parameters.
+          path: path of the array in the optimizer state, as from `jax.tree_util`.
+          shape: shape of the array.
+          specs: shapes and PartitionSpecs of the parameters, by name.
         """
         for entry in path:
             known = specs.get(getattr(entry, "key", ""))
@@ -104,14 +105,14 @@ class Rules:
     def _also_divided(
         self, found: PartitionSpec, said: Sequence[Any], spec: ParameterSpec, table: bool
     ) -> PartitionSpec:
-        """The same, and over "fsdp" along a dimension that is left, where the user has named other axes."""
+        """Return `found`, divided over "fsdp" as well along a free dimension if the user has named other axes."""
         used = {axis for entry in found for axis in ((entry,) if isinstance(entry, str) else entry or ())}
         if not any(said) or FSDP in used or spec.trainable is None:
             return found
         return self._divided(spec.shape, table, found, len(stack_axes(spec)))
 
     def _stack(self, name: str, spec: ParameterSpec) -> Axes:
-        """How the dimensions of an array are divided that are those of the stacks which it is in."""
+        """Return the axes over which the stack dimensions of an array are divided."""
         stack = stack_axes(spec)
         owner = f"layers.repeat(pipeline=) of {name}"
         axes = axes_of(owner, stack, self._mesh.shape)
@@ -127,9 +128,9 @@ class Rules:
         beside: PartitionSpec = PartitionSpec(),  # noqa: B008
         depth: int = 0,
     ) -> PartitionSpec:
-        """What is divided over "fsdp" although nobody said so, beside what is divided already.
+        """Return `beside`, divided over "fsdp" along a free dimension if one can be divided.
 
-        The blocks of a stack are used one after the other, so none of its first dimensions is divided.
+        The blocks of a stack run one after the other, so the first `depth` dimensions are not divided.
         """
         count = self._mesh.shape.get(FSDP, 1)
         entries = [*beside, *[None] * (len(shape) - len(beside))]
@@ -141,7 +142,7 @@ class Rules:
         return PartitionSpec(*entries)
 
     def _fitting(self, owner: str, sharding: Axes, spec: ParameterSpec) -> PartitionSpec:
-        """The same as a PartitionSpec of an array."""
+        """Return a sharding as a PartitionSpec, after a check that it divides the array's shape."""
         what = f"{spec.name} is {spec.dtype}{list(spec.shape)}"
         if len(sharding) > len(spec.shape):
             raise errors.ArgumentError(
@@ -159,6 +160,6 @@ class Rules:
 
 
 def _with_stack(stack: Axes, sharding: Axes) -> Axes:
-    """A sharding of a whole array, whose first dimensions are divided as a stack where it divides them by nothing."""
+    """Return `sharding`, whose first dimensions are divided as the stack where `sharding` does not divide them."""
     longer = sharding + ((),) * (len(stack) - len(sharding))
     return tuple(said or mine for said, mine in zip(longer, stack, strict=False)) + longer[len(stack) :]

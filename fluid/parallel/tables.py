@@ -1,4 +1,4 @@
-"""Tables whose rows are divided among devices: each reads and writes the rows that it has, and none of them travels."""
+"""Divided tables: each device reads and writes its own rows, and no other row is sent."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,19 +8,19 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 
 class DividedTable:
-    """Reads and writes some rows of a table, or of a slot of it, inside a compiled step.
+    """A reader and writer of rows of a sharded table, or of its optimizer state, inside a compiled step.
 
-    Rows are named by ids `[n]` that all devices know: ascending, each once, and the number of rows for what is none.
+    All devices know the ids `[n]` of the rows: ascending and unique, then padding that equals the number of rows.
 
     Args:
-      sharding: how the table lies; its first dimension is divided into parts.
+      sharding: the sharding of the table, which divides its first dimension.
     """
 
     def __init__(self, sharding: NamedSharding):
         self._sharding = sharding
 
     def read(self, array: Any, ids: Any) -> Any:
-        """For each part of a table `[count, ...]` those rows, `[parts * n, ...]`, with 0 for what other parts have."""
+        """Return the rows `[parts * n, ...]` of a table `[count, ...]`, once per shard; 0 for rows of other shards."""
 
         def read(mine: Any, ids: Any) -> Any:
             return mine.at[self._here(mine, ids)].get(
@@ -30,7 +30,7 @@ class DividedTable:
         return self._mapped(read, array, ids)
 
     def beside(self, values: Any) -> Any:
-        """Values for those rows, `[n, ...]`, laid out like what `read` returns: `[parts * n, ...]`."""
+        """Return values `[n, ...]` in the layout of the result of `read`: `[parts * n, ...]`."""
         spec = self._sharding.spec
         known = PartitionSpec(None, *spec[1:])
         mapped = jax.shard_map(
@@ -39,7 +39,7 @@ class DividedTable:
         return mapped(values)
 
     def write(self, array: Any, ids: Any, rows: Any) -> Any:
-        """A table `[count, ...]` with other rows, of which each part takes its own from those that `read` returned."""
+        """Return a table `[count, ...]` in which each shard has written its own of `rows`, in the layout of `read`."""
 
         def write(mine: Any, rows: Any, ids: Any) -> Any:
             return mine.at[self._here(mine, ids)].set(
@@ -49,7 +49,7 @@ class DividedTable:
         return self._mapped(write, array, rows, ids)
 
     def _mapped(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """A function of the parts of arrays, and of the ids, which come last and are whole, on each device."""
+        """Apply a function to the shards of arrays on each device; the last argument, the ids, is whole."""
         specs = [PartitionSpec(*self._sharding.spec[: array.ndim]) for array in arrays[:-1]]
         mapped = jax.shard_map(
             function,
@@ -61,5 +61,5 @@ class DividedTable:
         return mapped(*arrays)
 
     def _here(self, mine: Any, ids: Any) -> Any:
-        """Where rows are in the part of this device; what is outside of it is neither read nor written."""
+        """Return the positions of ids in the shard of this device; positions outside are neither read nor written."""
         return ids - jax.lax.axis_index(self._sharding.spec[0]) * mine.shape[0]

@@ -1,4 +1,4 @@
-"""Plans: what training on a mesh of devices would take, found out without the devices."""
+"""Plans: the memory, FLOPs and communication of a training step on a mesh, found without its devices."""
 
 from fluid.planning.plan import Candidate, Plan, plan
 

@@ -1,4 +1,4 @@
-"""A table of what training takes on each of several meshes, as the compiler says."""
+"""Plans: compile a training step for each of several meshes, and tabulate its memory, FLOPs and communication."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -24,16 +24,16 @@ _HEADER = ("mesh", "devices", "parameters", "slots", "feed", "activations", "pea
 
 @dataclass(frozen=True)
 class Candidate:
-    """What each device of a mesh would hold and do in a training step.
+    """The memory and the work of each device of a mesh in a training step.
 
     Attributes:
       mesh: the mesh.
-      devices: how many it has.
+      devices: number of devices of the mesh.
       parameters: bytes of parameters and states.
-      slots: bytes of what the optimizers keep.
+      slots: bytes of the optimizer state.
       feed: bytes of the minibatch.
-      activations: bytes of all that is computed on the way, at the moment when that is most.
-      peak: bytes of everything, at that moment.
+      activations: bytes of all intermediate values at their peak.
+      peak: bytes of everything at that moment.
       work: FLOPs of matrix products and convolutions, and the bytes sent by each kind of collective.
     """
 
@@ -48,13 +48,13 @@ class Candidate:
 
 
 class Plan:
-    """What training a program would take, made by `fluid.plan`.
+    """The memory and the work of training a program on several meshes, returned by `fluid.plan`.
 
     Attributes:
       candidates: a Candidate for each mesh.
-      memory: bytes that a device has, or None.
-      program: that was planned.
-      batch_size: rows of a minibatch.
+      memory: bytes of memory of one device, or None.
+      program: the planned program.
+      batch_size: number of rows of a minibatch.
     """
 
     def __init__(self, candidates: Sequence[Candidate], memory: int | None, program: Program, batch_size: int):
@@ -65,12 +65,12 @@ class Plan:
 
     @property
     def smallest(self) -> Candidate | None:
-        """The candidate of the fewest devices among those that fit; of several the one that computes the least."""
+        """The candidate with the fewest devices that fits in memory; of several, the one with the fewest FLOPs."""
         fitting = [c for c in self.candidates if self._fits(c)]
         return min(fitting, key=lambda c: (c.devices, c.work.flops, sum(c.work.sent.values())), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it."""
+        """Return the whole plan as a dict that JSON can hold."""
         rows = []
         for candidate in self.candidates:
             row = {**asdict(candidate), **candidate.work._asdict(), "mesh": candidate.mesh.axes}
@@ -101,7 +101,7 @@ class Plan:
         return f"{self.program.name}, {counted(self.program.parameter_count, 'parameter')}, {self.batch_size:,} rows"
 
     def _kinds(self) -> list[str]:
-        """What is sent, by kind, for each candidate that sends anything."""
+        """Describe the bytes sent by each kind of collective, one line for each candidate that sends any."""
         return [
             f"{_axes(c.mesh)} sends "
             + ", ".join(f"{scaled(c.work.sent[kind], 'B')} by {counted(n, kind)}" for kind, n in _kinds(c.work))
@@ -134,29 +134,31 @@ def plan(
     shardings: Shardings | None = None,
     precision: str | None = None,
 ) -> Plan:
-    """Find out what a training step would take on each of several meshes, without making an array.
+    """Compute the memory, FLOPs and communication of a training step on each of several meshes.
 
-    The step that a Trainer would run is compiled for as many CPU devices as the largest mesh has, which need not be
-    there: JAX makes them up if it is told before it computes anything, `jax.config.update("jax_num_cpu_devices", 256)`.
-    `python -m fluid plan` does so by itself. Parameters, slots and feeds take the same bytes on every kind of device;
-    activations are those of XLA for CPUs, which fuses less than XLA for GPUs and TPUs.
+    No array is created. The step that a Trainer would run is compiled for as many CPU devices as the largest mesh has.
+    These devices need not exist: JAX simulates them after `jax.config.update("jax_num_cpu_devices", 256)`, which must
+    come before JAX computes anything. `python -m fluid plan` sets this option. Parameters, optimizer state and feeds
+    take equally many bytes on every kind of device. Activations are measured with XLA for CPUs, which fuses less than
+    XLA for GPUs and TPUs.
 
     Args:
       program_func: as for `fluid.Trainer`.
       optimizer: as for `fluid.Trainer`.
-      batch_size: rows of the global minibatch.
+      batch_size: number of rows of the global minibatch.
       meshes: the candidates, such as `[fluid.Mesh(fsdp=64), fluid.Mesh(data=16, model=4)]`.
-      memory: bytes that each device has, to see what does not fit.
-      time: steps of each sequence.
+      memory: bytes of memory of each device; None skips the check for candidates that do not fit.
+      time: number of steps of each sequence.
       shardings: as for `fluid.Trainer`.
       precision: as for `fluid.Trainer`.
 
     Returns:
-      A Plan: `print` it, or look at `plan.candidates` and `plan.smallest`.
+      A Plan: `print` it, or read `plan.candidates` and `plan.smallest`.
 
     Raises:
-      ArgumentError: a mesh has no size, or the program cannot be divided so; or JAX has fewer devices than a mesh.
-      FluidError: the program has a mistake, as for `fluid.Trainer`.
+      ArgumentError: an axis of a mesh has no size, the mesh cannot divide the program, or JAX has fewer devices than
+        a mesh.
+      FluidError: the program has an error, as for `fluid.Trainer`.
 
     Example:
       >>> import fluid
@@ -199,7 +201,7 @@ def _candidate(program: Program, mesh: Mesh, shardings: Shardings | None, batch_
 
 
 def _devices(mesh: Mesh) -> list[jax.Device]:
-    """As many CPU devices as a mesh has."""
+    """Return as many CPU devices as a mesh has."""
     sizes = list(mesh.axes.values())
     if -1 in sizes:
         raise errors.ArgumentError(f"{mesh!r} has an axis of size -1; a plan needs its size, as in fluid.Mesh(data=64)")

@@ -1,4 +1,4 @@
-"""Shapes instead of arrays: the steps of an Engine can be compiled for any mesh, and no array is created."""
+"""Shapes instead of arrays: compile the steps of an Engine for any mesh without creating an array."""
 
 import math
 from collections.abc import Mapping
@@ -10,24 +10,24 @@ from fluid.core import Program, stand_in
 from fluid.parallel import OnMesh
 from fluid.runtime.engine import Engine
 
-# A shape, and where an array of it would lie.
+# A shape and a dtype, with the sharding that the array would have.
 Shape = jax.ShapeDtypeStruct
 
 
 class ShapesOnMesh(OnMesh):
-    """Where arrays would lie."""
+    """A layout on a mesh that returns shapes with their shardings instead of arrays."""
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """The shapes of a program's parameters and states, by name."""
+        """Return the shapes of a program's parameters and states, by name."""
         specs = program.parameters | program.states
         return {n: Shape(spec.shape, spec.dtype, sharding=self.sharding(n)) for n, spec in specs.items()}
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """The shapes of what a rule keeps."""
+        """Return the shapes of the initial optimizer state."""
         return self.slot_shapes(rule, parameters)
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """The shapes of a feed."""
+        """Return the shapes of a feed, by name."""
         return {n: jax.tree.map(lambda array, name=n: self._fed(name, array), value) for n, value in feed.items()}
 
     def _fed(self, name: str, array: Any) -> Shape:
@@ -38,10 +38,10 @@ def feed_shapes(engine: Engine, program: Program, batch_size: int, time: int) ->
     """Return the shapes of a minibatch with their shardings, by name of feed.
 
     Args:
-      engine: its layout is a ShapesOnMesh.
-      program: the program that would be trained.
+      engine: an engine whose layout is a ShapesOnMesh.
+      program: the program to plan.
       batch_size: number of rows.
-      time: steps of each sequence.
+      time: number of steps of each sequence.
     """
     specs = program.feeds
     shapes = jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()})
@@ -49,7 +49,7 @@ def feed_shapes(engine: Engine, program: Program, batch_size: int, time: int) ->
 
 
 def bytes_of(tree: Any) -> int:
-    """How many bytes of the arrays of a tree, or of shapes, one device holds."""
+    """Return the number of bytes that one device holds of a tree of arrays or shapes."""
 
     def size(array: Any) -> int:
         return math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)

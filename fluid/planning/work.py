@@ -1,4 +1,4 @@
-"""What a compiled step computes and sends, read from the text of its module."""
+"""Work: the FLOPs and the communication of a compiled step, read from the text of its module."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _GROUPS = re.compile(r"replica_groups=(\{\{[\d,]+|\[[\d,]+\]|mesh\[[^\]]*\] \{[^}]*\})")
-# How much of its result a device sends when the devices stand in a ring, for a group of n.
+# The share of its result that a device sends, for a group of n devices in a ring.
 _SENT = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
@@ -30,13 +30,13 @@ _SENT = {
 
 
 class Instruction(NamedTuple):
-    """One line of a module.
+    """One instruction (one line) of a compiled module.
 
     Attributes:
-      name: of its result.
-      shape: of its result, as text; a tuple has several.
-      kind: what it does, such as "all-reduce".
-      operands: names of what it reads.
+      name: name of its result.
+      shape: shape of its result, as text; a tuple has several.
+      kind: the opcode, such as "all-reduce".
+      operands: names of its operands.
       rest: its attributes, as text.
     """
 
@@ -48,13 +48,13 @@ class Instruction(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one device does in a step.
+    """The FLOPs and the communication of one device in a step.
 
     Attributes:
-      flops: of matrix products and convolutions, a multiplication and an addition being two.
-      sent: bytes by the kind of collective, counted as if the devices of each group stood in a ring.
-      collectives: how many there are of each kind.
-      partial: whether there is a loop among them whose number of steps the data decides; it is counted as one step.
+      flops: FLOPs of matrix products and convolutions; a multiplication and an addition count as two.
+      sent: bytes sent by each kind of collective, if the devices of each group form a ring.
+      collectives: number of collectives of each kind.
+      partial: True if there is a loop whose trip count depends on the data; the loop counts as one iteration.
 
     Example:
       >>> (Work(10) + Work(5, {"all-reduce": 8.0}, {"all-reduce": 1}).times(2)).sent
@@ -75,17 +75,17 @@ class Work(NamedTuple):
         )
 
     def times(self, count: int) -> "Work":
-        """What it is to do this so many times."""
+        """Return this work repeated `count` times."""
         sent = {kind: size * count for kind, size in self.sent.items()}
         collectives = {kind: number * count for kind, number in self.collectives.items()}
         return Work(self.flops * count, sent, collectives, self.partial)
 
 
 def work_of(text: str) -> Work:
-    """What one device does, by the text of a compiled module, whose loops are counted as often as they turn.
+    """Return the work of one device in a compiled module; the body of a loop counts once for each iteration.
 
     Args:
-      text: of `jax.stages.Compiled.as_text()`.
+      text: the text of the module, from `jax.stages.Compiled.as_text()`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -98,7 +98,7 @@ def work_of(text: str) -> Work:
 
 
 class _Counter:
-    """Counts computations, each once."""
+    """A counter of the work of computations, which visits each computation once."""
 
     def __init__(self, computations: Mapping[str, list[Instruction]]):
         self._computations = computations
@@ -122,7 +122,7 @@ class _Counter:
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[Instruction]]]:
-    """The computations of a module by name; the last one is where it begins."""
+    """Return pairs of the name and the instructions of each computation of a module; the entry comes last."""
     found: dict[str, list[Instruction]] = {}
     entry = name = ""
     for line in text.splitlines():
@@ -148,7 +148,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str) -> int:
-    """The position behind the parenthesis that closes the first one."""
+    """Return the index after the parenthesis that closes the first one."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -158,14 +158,14 @@ def _closing(text: str) -> int:
 
 
 def _called(instruction: Instruction) -> list[str]:
-    """The computations that an instruction runs; those that combine two numbers, as of a sum, are none."""
+    """Return the computations that an instruction calls, except the scalar ones of reductions."""
     if instruction.kind not in ("call", "fusion", "while", "conditional", "async-start", "custom-call"):
         return []
     return [name.strip().lstrip("%") for found in _CALLED.findall(instruction.rest) for name in found.split(",")]
 
 
 def _own(instruction: Instruction, shapes: Mapping[str, str]) -> Work:
-    """What an instruction does itself, without those that it calls."""
+    """Return the work of an instruction itself, without the computations that it calls."""
     kind = instruction.kind.removesuffix("-start")
     if kind in _SENT:
         size = _bytes(instruction.shape)
@@ -187,7 +187,7 @@ def _own(instruction: Instruction, shapes: Mapping[str, str]) -> Work:
 
 
 def _group(rest: str) -> int:
-    """How many devices take part in a collective together; 2 where the text does not tell."""
+    """Return the number of devices in a group of a collective; 2 if the text does not say."""
     found = _GROUPS.search(rest)
     if found is None:
         return 2
@@ -206,7 +206,7 @@ def _dimensions(shape: str) -> list[int]:
 
 
 def _bytes(shape: str) -> float:
-    """The bytes of all arrays of a shape."""
+    """Return the number of bytes of all arrays in the text of a shape."""
     return sum(
         math.prod(int(size) for size in sizes.split(",") if size) * _width(dtype)
         for dtype, sizes in _ARRAY.findall(shape)
@@ -214,7 +214,7 @@ def _bytes(shape: str) -> float:
 
 
 def _width(dtype: str) -> float:
-    """The bytes of a number, by a name such as "f32", "bf16", "f8e4m3fn" or "pred"."""
+    """Return the number of bytes of an element, by the name of its dtype: "f32", "bf16", "f8e4m3fn" or "pred"."""
     bits = _BITS.search(dtype)
     return int(bits[0]) / 8 if bits else 1.0
 

@@ -1,4 +1,4 @@
-"""Populations: many independent trainings of one program, which differ in seeds and numbers, as one XLA program."""
+"""Populations: many independent trainings of one program as one XLA program, with different seeds and numbers."""
 
 from fluid.population.population import Population
 

@@ -1,4 +1,4 @@
-"""Ensembles: the members of a population as one model, whose outputs are the means of theirs."""
+"""Ensembles: the members of a population as one model, whose outputs are the means over the members."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,20 +12,20 @@ from fluid.population.session import PopulationSession
 
 
 def mean_of_members(results: Any) -> Any:
-    """Return the mean over the members of each result of a run in test mode."""
+    """Return the mean over the members of each result of a test-mode run."""
     return jax.tree.map(_mean, results, is_leaf=_is_sequence)
 
 
 def each_member(results: Any) -> Any:
-    """Return each result of a run in test mode with the axis of members after the axis of the batch."""
+    """Return each result of a test-mode run with the axis of members after the axis of the batch."""
     return jax.tree.map(_behind_rows, results, is_leaf=_is_sequence)
 
 
 class Separately:
-    """The members of a population for an Inferencer that gives what each of them predicts; see `Population.each`.
+    """The members of a population for an Inferencer that returns the outputs of each member; see `Population.each`.
 
     Args:
-      make: of a program function, a place and a precision, makes the session.
+      make: a function that returns the session for a program function, a place and a precision.
     """
 
     def __init__(self, make: Callable[..., PopulationSession]):

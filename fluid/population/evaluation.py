@@ -1,4 +1,4 @@
-"""Tests of a population: what one training gathers, for each member."""
+"""Tests of a population: the values of a test for each member."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,20 +22,20 @@ from fluid.trainer.programs import Member
 
 
 class GatheredOfMembers(Gathered):
-    """What each member gathers, and at the end the values of all of them, stacked.
+    """The accumulated values of each member, which `values` stacks.
 
     Args:
       program: the program.
       metrics: as for Gathered.
       rows: as for Gathered.
-      size: how many members there are.
+      size: number of members.
     """
 
     def __init__(self, program: Program, metrics: Metrics, rows: bool, size: int):
         self._each = [Gathered(program, metrics, rows) for _ in range(size)]
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Count one more minibatch; this waits for it."""
+        """Add the results of one minibatch; this waits for the device."""
         here = jax.device_get(found)
         for member, gathered in enumerate(self._each):
             gathered.add(jax.tree.map(lambda array, i=member: array[i], here), names)
@@ -47,17 +47,17 @@ class GatheredOfMembers(Gathered):
         return {index: sum(kept[index] for kept in each) for index in each[0]}
 
     def values(self) -> list[Any]:
-        """One value for each output and each metric, with an axis of members in front."""
+        """Return one value for each output and each metric, with a leading axis of members."""
         columns = zip(*(gathered.values() for gathered in self._each), strict=True)
         return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
 
 
 class MembersEvaluator(Evaluator):
-    """Tests a population, and knows what the last test has given.
+    """An evaluator that tests a population and keeps the results of the last test.
 
     Args:
-      session: of the population.
-      size: how many members there are.
+      session: the session of the population.
+      size: number of members.
     """
 
     def __init__(self, session: Any, size: int):
@@ -68,14 +68,14 @@ class MembersEvaluator(Evaluator):
     def test(
         self, member: Member, reader: ReaderLike, feed_order: FeedOrder, metrics: Metrics, *rest: Any, **more: Any
     ) -> Results:
-        """Run one pass of a reader, see `Evaluator.test`; every value has an axis of members in front."""
+        """Run one pass of a reader as `Evaluator.test`; every value has a leading axis of members."""
         results = super().test(member, reader, feed_order, metrics, *rest, **more)
         if more.get("fetch") is None:
             self._results = Results(list(results), [*output_names(member.program), *metrics])
         return results
 
     def best(self, name: str | None, mode: str) -> int:
-        """The member with the best value of the last test; see `Population.best`."""
+        """Return the member with the best value of the last test; see `Population.best`."""
         if self._results is None:
             raise errors.ArgumentError(
                 "best() compares the results of the last test, and there is none; population.test(reader) makes one"
@@ -99,15 +99,15 @@ class MembersEvaluator(Evaluator):
 
 
 class MembersValidation(Validation):
-    """What a population measures by itself while it trains; refuses handlers that are for one training."""
+    """The measurements of a population while it trains; it refuses handlers that follow a single training."""
 
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
-        """The handlers of a call of `train`, with those that are added to them; arguments as for Validation.
+        """Return the handlers of a call of `train` with the added handlers; arguments as for Validation.
 
         Raises:
-          ArgumentError: a handler, or `restore_best`, follows one number where there is one for each member.
+          ArgumentError: a handler, or `restore_best`, expects one number but gets an array with one number per member.
         """
         for handler in handlers:
             if isinstance(handler, Handler) and not handler.for_members:

@@ -27,25 +27,25 @@ _CONSTANTS: Any = Constants(arrays=0, root=0, rates=None, members=0)  # type: ig
 
 
 class Members(Single):
-    """The members of a population, as their compiled steps see them: `jax.vmap` of the step of one training.
+    """The members of a population in their compiled steps: `jax.vmap` of the step of one training.
 
-    Feeds are the feeds of all members; a feed that has one axis more than its declaration has an entry for each member,
-    after the axis of the batch. A member that is not active goes through the step, and nothing of it changes; the step
-    is compiled anew when the first member stops, since a step that may have to keep arrays copies them.
+    All members share the feeds. A feed with one axis more than its declaration has an entry for each member, after
+    the axis of the batch. A member that is not active runs the step, but none of its arrays change. The step is
+    compiled again when the first member stops, because a step that may keep arrays has to copy them.
 
     Args:
       varied: the values that differ among the members.
-      seeds: of their initial values and random layers.
-      combine: converts the stacked results of a run in test mode; None for the results themselves.
+      seeds: seeds of the initial values and random layers of each member.
+      combine: a function of the stacked results of a test-mode run; None returns the stacked results.
 
     Attributes:
       size: number of members.
       varied: the values that differ among the members.
-      seeds: of their initial values and random layers.
+      seeds: seeds of the initial values and random layers of each member.
       arguments: arrays `[size]` on the device, by name of an argument of the program function.
       numbers: arrays `[size]` on the device, by name of a number of the optimizer.
-      active: the members that are trained: bool `[size]`, on the host.
-      flags: `active` on the device; None while all are active, and a step need not look.
+      active: bool `[size]` on the host, True for members that are trained.
+      flags: `active` on the device; None while all members are active.
     """
 
     size: int
@@ -63,7 +63,7 @@ class Members(Single):
 
     @property
     def variant(self) -> str:  # type: ignore[override]
-        """Why the step is compiled in another form than before."""
+        """The reason for another compilation of the step, or ""."""
         return "" if self.flags is None else "members have stopped"
 
     def move(self, place: Callable[[Any], Any]) -> None:
@@ -74,24 +74,24 @@ class Members(Single):
         self.activate(self.active)
 
     def activate(self, active: np.ndarray) -> None:
-        """Set which members are trained from the next step on: bool `[size]`."""
+        """Set the members that are trained from the next step on: bool `[size]`."""
         self.active = np.array(active, bool)
         self.flags = None if active.all() else self._place(self.active)
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
-        """Return the specs with an axis of members in front."""
+        """Return the specs with a leading axis of members."""
         return {n: replace(spec, shape=(self.size, *spec.shape)) for n, spec in specs.items()}
 
     def draw(self, seed: int) -> Draw:
-        """Return the random root of each member for a run in test mode."""
+        """Return the random root of each member for a test-mode run, `[size, ...]`, and the step number 0."""
         return np.stack([root_of(seed_of(seed, i)) for i in range(self.size)]), np.int32(0)
 
     def constants(self) -> Any:
-        """Return `Constants.members`: what differs among the members."""
+        """Return `Constants.members`: the values that differ among the members."""
         return {"active": self.flags, "arguments": self.arguments, "numbers": self.numbers}
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the training step and the step in test mode, over all members at once."""
+        """Return the training step and the test-mode step, over all members at once."""
 
         def train(state: TrainingState, constants: Constants, feeds: Any, overrides: Any) -> Any:
             def one(state: TrainingState, constants: Constants, feeds: Any) -> Any:
@@ -125,7 +125,7 @@ class Members(Single):
         return jax.vmap(one, axis_size=self.size)(slots, self.numbers)
 
     def unused(self, engine: Engine, program: Program) -> set[str]:
-        """Return the names of values that differ among the members and that a training step does not depend on."""
+        """Return the names of varied values on which a training step does not depend."""
         step = Step(program, engine.rules[program.name], Request(TRAIN, None, tuple(program.feeds)), engine.function)
         state, constants = engine.arguments(step)
         one = jax.tree.map(_of_one, (state, constants._replace(members=None)))
@@ -151,7 +151,7 @@ class Members(Single):
         after, results = own.train(state, constants._replace(members=None), feeds, {**arguments, **overrides})
 
         def changed(new: Any, old: Any) -> Any:
-            new = new.astype(old.dtype)  # a number of the optimizer that is traced has a dtype, as Python's have none
+            new = new.astype(old.dtype)  # a traced number of the optimizer has a dtype, unlike a number of Python
             return new if active is None else jnp.where(active, new, old)
 
         arrays = jax.tree.map(changed, after.arrays, dict(state.arrays))

@@ -32,42 +32,42 @@ from fluid.trainer.together.comparing import compare
 
 
 class Population(Trainer):
-    """Trains a program many times at once, with other seeds and other numbers each time; see `docs/population.md`.
+    """Many trainings of one program at once, with different seeds and numbers; see `docs/population.md`.
 
-    The trainings are its members. They share the program, the shapes and, by default, the minibatches; each has
-    parameters, states, slots and random numbers of its own, and ends with those that a Trainer of its seed and numbers
-    would have. All of them are one XLA program, which does on small models what would take many times as long one after
-    the other. Everything that a Trainer gives, a Population gives with an axis of members in front: the metrics of its
-    events and tests are arrays `[members]`, `population.params` are `[members, ...]`.
+    The trainings are the members of the population. They share the program, the shapes and, by default, the
+    minibatches. Each member has its own parameters, states, optimizer state and random numbers. It ends with the arrays
+    that a Trainer with its seed and numbers would have. All members run as one XLA program, which for small models is
+    many times faster than one training after the other. Everything that a Trainer returns, a Population returns with a
+    leading axis of members: metrics of events and tests are arrays `[members]`, `population.params` `[members, ...]`.
 
     Args:
-      program_func: as for Trainer. It may take arguments, those that `vary` names.
+      program_func: as for Trainer. It may take the arguments that `vary` names.
       optimizer: as for Trainer.
-      size: how many members there are; as many as there are seeds, or values in `vary`, by default.
-      seeds: of the initial values and random layers of each member; `0, 1, 2 ...` by default.
-      vary: what differs among the members besides: a list of one number for each, by name. The name is an argument of
-        the program function, `def program(dropout=0.5)`, which is called with a scalar that stands for the numbers of
-        all members; or a number that the optimizer is made with, `learning_rate`, `beta1`, `weight_decay` ... Where the
-        optimizer has a number for its learning rate, these take its place; a schedule they multiply.
+      size: number of members; by default the number of seeds, or of values in `vary`.
+      seeds: seeds of the initial values and random layers of each member; `0, 1, 2 ...` by default.
+      vary: other differences among the members: a list with one number per member, by name. A name is an argument of
+        the program function or a number of the optimizer. An argument, as in `def program(dropout=0.5)`, is passed as a
+        scalar that stands for the numbers of all members. A number of the optimizer is `learning_rate`, `beta1`,
+        `weight_decay` or the like. Varied learning rates replace a number, and multiply a schedule.
       place: a device; None for JAX's default.
-      precision: as for Trainer, and so are those below.
-      buckets: see there.
-      max_compilations: see there.
-      checkpoint_config: see there; but for `keep_best`, since which checkpoint is best differs among the members.
-      step: see there.
-      params: arrays by name to start from: `[members, ...]`, or those of one training, which all members start from.
-      param_path: a file of such arrays.
+      precision: as for Trainer.
+      buckets: as for Trainer.
+      max_compilations: as for Trainer.
+      checkpoint_config: as for Trainer, without `keep_best`: the best checkpoint differs among the members.
+      step: as for Trainer.
+      params: initial arrays by name: `[members, ...]`, or the arrays of one training for all members.
+      param_path: a file with initial arrays.
 
     Attributes:
       session: the Session underneath; its scope has arrays `[members, ...]`.
       program: the Program.
-      seeds: of the members.
+      seeds: the seed of each member.
       vary: the numbers of each member, by name.
 
     Raises:
-      UnknownNameError: a name in `vary` belongs to nothing.
-      ArgumentError: a list in `vary` or `seeds` has another length than there are members; a value changes nothing, or
-        decides the structure of the program; or it is out of range.
+      UnknownNameError: a name in `vary` is neither an argument nor a number of the optimizer.
+      ArgumentError: the length of a list in `vary` or `seeds` differs from the number of members; a value changes
+        nothing, decides the structure of the program, or is out of range.
       FluidError: as from Trainer.
 
     Example:
@@ -150,7 +150,7 @@ class Population(Trainer):
         """Check that each value that differs among the members changes a training step.
 
         Raises:
-          UnknownNameError: a name belongs to nothing.
+          UnknownNameError: a name is neither an argument nor a number of the optimizer.
           ArgumentError: a number changes nothing, or decides the structure of the optimizer.
         """
         self._varied.check_names(engine.rules[program.name])
@@ -172,10 +172,10 @@ class Population(Trainer):
         return len(self.seeds)
 
     def __getitem__(self, member: int) -> ReadOnlyArrays:
-        """The parameters and states of one member: copies, as `Trainer.params` of a Trainer that has trained it alone.
+        """Return copies of the parameters and states of one member, as `Trainer.params` of its own Trainer.
 
         Args:
-          member: from 0; negative numbers count from the end.
+          member: index of the member, from 0; negative indices count from the end.
 
         Raises:
           ArgumentError: there is no such member.
@@ -192,12 +192,12 @@ class Population(Trainer):
 
     @property
     def active(self) -> np.ndarray:
-        """Which members are trained, bool `[members]`: all of them, but for those that were stopped."""
+        """The members that are trained: bool `[members]`, False for members that were stopped."""
         return self._stacked.active.copy()
 
     @property
     def each(self) -> Separately:
-        """The members for an Inferencer that gives what each computes, `[batch, members, ...]`, and not the mean.
+        """The members for an Inferencer that returns the outputs of each, `[batch, members, ...]`, instead of the mean.
 
         Example:
           >>> import fluid
@@ -216,18 +216,18 @@ class Population(Trainer):
         return Separately(functools.partial(self._inference_session, each_member))
 
     def inference_session(self, function: ProgramFunction, place: Place, precision: str | None) -> PopulationSession:
-        """What `fluid.Inferencer(function, params=population)` runs: its outputs are the means over the members."""
+        """Return the session of `fluid.Inferencer(function, params=population)`, whose outputs are member means."""
         return self._inference_session(mean_of_members, function, place, precision)
 
     @staticmethod
     def separate(readers: Sequence[ReaderLike]) -> Reader:
-        """A reader for `train` that gives each member minibatches of its own, instead of the same to all.
+        """Return a reader for `train` with separate minibatches for each member, instead of shared ones.
 
         Args:
-          readers: one for each member, of the same number of minibatches, and of the same sizes. Not for sequences.
+          readers: one for each member, with equal numbers and sizes of minibatches. Sequences are not supported.
 
         Raises:
-          ReaderError: raised while reading: one ends before the others.
+          ReaderError: one reader ends before the others; raised while reading.
 
         Example:
           >>> import fluid, numpy as np
@@ -243,13 +243,13 @@ class Population(Trainer):
         return separate(readers)
 
     def stop(self, members: Sequence[int] | None = None) -> None:
-        """End training after the current step, of all members or of some.
+        """End the training of all members, or of some, after the current step.
 
-        A member that is stopped keeps its parameters, states and slots as they are, until `train` is called again;
-        training ends when no member is left.
+        A stopped member keeps its parameters, states and optimizer state until the next call of `train`. Training ends
+        when all members have stopped.
 
         Args:
-          members: their numbers; all by default.
+          members: indices of the members; all by default.
         """
         active = self.active
         active[slice(None) if members is None else np.asarray(members, int)] = False
@@ -259,23 +259,23 @@ class Population(Trainer):
             super().stop()
 
     def best(self, name: str | None = None, mode: str = "auto") -> int:
-        """The number of the member with the best value of the last test, by `test` or while training went on.
+        """Return the index of the member with the best value of the last test, including tests during training.
 
         Args:
-          name: of the value: an output of the program or a metric; the first output by default. Outputs without names
-            are called `loss`, `output_1` and so on.
-          mode: "min" or "max": which way is better; by default its name says it, and of the first output, the loss, the
-            smallest is best. Infinities and NaNs are never best.
+          name: name of the value: an output of the program or a metric; the first output by default. Outputs without
+            names are called `loss`, `output_1` and so on.
+          mode: "min" or "max": the better direction. By default the name decides, and the first output, the loss, is
+            best at its minimum. Infinities and NaNs are never best.
 
         Raises:
-          ArgumentError: there was no test, a member has no single number of that name, none has one that is finite, or
-            the name does not say which way is better.
-          UnknownNameError: nothing in the test has that name.
+          ArgumentError: there was no test, the value is not a single number per member, no member has a finite value,
+            or the name does not imply a direction.
+          UnknownNameError: no value of the test has that name.
         """
         return self._tests.best(name, mode)
 
     def save_inference_model(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Raise ArgumentError: a file holds one model."""
+        """Raise ArgumentError, because an exported file holds one model."""
         raise errors.ArgumentError(
             "a file of an exported model holds one model, found a Population, expected the parameters of a member: "
             "fluid.io.save_inference_model(path, infer_func, population[i])"
@@ -296,10 +296,10 @@ class Population(Trainer):
 
 
 def _checked(function: Any) -> ProgramFunction:
-    """The program function.
+    """Return the program function after a check.
 
     Raises:
-      ArgumentTypeError: it is none, or there are several.
+      ArgumentTypeError: there is no program function, or there are several.
     """
     if not callable(function) or isinstance(function, type | Program):
         raise errors.ArgumentTypeError(
@@ -310,10 +310,10 @@ def _checked(function: Any) -> ProgramFunction:
 
 
 def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[int, ...]:
-    """The seed of each member.
+    """Return the seed of each member.
 
     Raises:
-      ArgumentError: how many members there are is not said, or is said in two ways; or a seed is no whole number.
+      ArgumentError: the number of members is not given, or given twice with different values; or a seed is no integer.
     """
     given = next((len(v) for v in vary.values() if hasattr(v, "__len__")), None) if isinstance(vary, Mapping) else None
     count = size if size is not None else len(seeds) if seeds is not None else given
@@ -321,7 +321,7 @@ def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[in
         raise errors.ArgumentError(
             "Population: how many members there are is not said, expected size=16, seeds=[...] or a list in vary"
         )
-    # One training has numbers where a population has arrays, so that it is a Trainer.
+    # At least two members: with one, use Trainer, which returns scalars instead of arrays.
     count = whole_number("Population", "size", count, least=2)
     seeds = range(count) if seeds is None else seeds
     if len(seeds) != count:

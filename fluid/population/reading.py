@@ -1,4 +1,4 @@
-"""Readers of a population whose members do not read the same minibatches."""
+"""A reader with separate minibatches for each member of a population."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ _END = object()
 
 
 def separate(readers: Sequence[ReaderLike]) -> Reader:
-    """A reader that gives the minibatches of several at once, one for each member; see `Population.separate`."""
+    """Return a reader of one minibatch from each of several readers at a time; see `Population.separate`."""
     found = as_readers("Population.separate", readers)
 
     def iterate(epoch: int, start: int) -> Rows:

@@ -1,4 +1,4 @@
-"""PopulationSession: a Session whose arrays are those of many trainings, stacked."""
+"""PopulationSession: a Session whose arrays stack the arrays of many trainings."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -21,11 +21,11 @@ _VARIED = "@vary/"
 
 
 class StackedOnDevice(OneDevice):
-    """Where the arrays of a population lie: on one device, each with an axis of members in front.
+    """The layout of the arrays of a population: on one device, each with a leading axis of members.
 
     Args:
-      device: that device.
-      size: how many members there are.
+      device: the device.
+      size: number of members.
     """
 
     def __init__(self, device: jax.Device, size: int):
@@ -37,7 +37,7 @@ class StackedOnDevice(OneDevice):
         return StackedOnDevice(device, self._size)
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
-        """The initial values of each member, stacked, by name; `root` has a key for each. Zeros for None."""
+        """Return the stacked initial values of all members, by name; `root` has a key per member, None means zeros."""
         keys: list[Any] = [None] * self._size
         if root is not None:
             keys = [jax.random.wrap_key_data(one) for one in np.asarray(jax.random.key_data(root))]
@@ -46,21 +46,21 @@ class StackedOnDevice(OneDevice):
         return stacked
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """What a rule keeps for each member before its first update, stacked."""
+        """Return the stacked initial optimizer state of all members."""
         return self.place(rule.first_slots(parameters, members=self._size))
 
 
 class PopulationSession(Session):
     """A Session of one program and many trainings of it.
 
-    The arrays and optimizer states of its scope, and the random roots, have an axis of members in front. All members
-    share one counter of steps.
+    The arrays and optimizer states of its scope, and the random roots, have a leading axis of members. All members
+    share one step counter.
 
     Args:
       program: the program.
-      members: of the population.
+      members: the members of the population.
       place: a device.
-      mode: of runs that do not name one, see Session.
+      mode: mode of runs that do not name one, see Session.
       options: as for Engine.
     """
 
@@ -75,12 +75,13 @@ class PopulationSession(Session):
         self._open(engine, [program], mode)
 
     def _take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
-        """Set parameters and states from arrays of all members, or from those of one training, which each member gets.
+        """Set parameters and states from arrays of all members, or from one training for all members.
 
         Args:
           source: the arrays.
-          program: accepted for what calls it of a Session; there is only one.
-          rest: as for Session, and so is `allowed`.
+          program: ignored, because there is one program; callers of Session pass it.
+          rest: as for Session.
+          allowed: as for Session.
         """
         specs = self.scope.specs
         shared = {n: a for n, a in source.arrays.items() if n in specs and a.shape == specs[n].shape[1:]}
@@ -88,14 +89,14 @@ class PopulationSession(Session):
         return super()._take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
 
     def learning_rates(self, program: Any = None) -> tuple[Any, ...]:
-        """The learning rates of the next step, one for each `minimize`: float32 `[members]`."""
+        """Return the learning rates of the next step, one for each `minimize`: float32 `[members]`."""
         return tuple(np.asarray(rate) for rate in self.engine.current_rates(self.engine.find(program)))
 
     def set_learning_rates(self, rates: Any, program: Any = None) -> None:
         """Set the learning rates of all members.
 
         Raises:
-          ArgumentError: they are among what differs.
+          ArgumentError: the learning rates differ among the members.
         """
         if "learning_rate" in self._members.numbers:
             raise errors.ArgumentError(
@@ -105,15 +106,15 @@ class PopulationSession(Session):
         super().set_learning_rates(rates, program)
 
     def state(self) -> dict[str, Any]:
-        """All that a later run needs, by name; with `@active`, and what differs among the members as `@vary/...`."""
+        """Return all state of a later run by name, with `@active`, and the varied values as `@vary/...`."""
         differing = {f"{_VARIED}{n}": v for n, v in {**self._members.arguments, **self._members.numbers}.items()}
         return {**super().state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
-        """Take over what `state` returned in a session of the same program.
+        """Restore what `state` returned in a session of an equal program.
 
         Raises:
-          ParameterError: something else differs among the members here; nothing is changed then.
+          ParameterError: the varied values differ from the saved ones; nothing is changed then.
         """
         for name, values in self._members.varied.values.items():
             before = np.asarray(state[f"{_VARIED}{name}"])

@@ -1,4 +1,4 @@
-"""What differs among the members of a population: arguments of the program function, numbers of its optimizer."""
+"""Varied values of a population: arguments of the program function, and numbers of the optimizer."""
 
 import contextlib
 import dataclasses
@@ -19,31 +19,31 @@ from fluid.runtime.fetch import RATE
 from fluid.runtime.update_rules import Rule
 
 Vary = Mapping[str, Sequence[float]]
-"""What `fluid.Population(vary=...)` takes: for each name a number for each member."""
+"""The type of `fluid.Population(vary=...)`: one number per member, by name."""
 
-# Stands for the size of a batch, where a program function is run to see whether it can be.
+# A batch size for trial runs of a program function.
 _BATCH = 37
-# Numbers of an optimizer that decide which slots it keeps, or how often it updates.
+# Numbers of an optimizer that decide the structure of its state, or how often it updates.
 _STRUCTURE = ("accumulate_steps", "k")
 
 
 class Varied:
-    """What differs among the members of a population, by name, and where each name belongs.
+    """The values that differ among the members of a population, by name.
 
-    A name is an argument of the program function or else a number of its optimizer.
+    A name is an argument of the program function, or else a number of the optimizer.
 
     Args:
       function: the program function.
-      vary: a number for each member, by name.
-      size: how many members there are.
+      vary: one number per member, by name.
+      size: number of members.
 
     Attributes:
-      size: the same.
+      size: number of members.
       arguments: values `[size]` of the arguments of the program function.
       numbers: values `[size]`, float32, of the numbers of the optimizer.
 
     Raises:
-      ArgumentError: a list has another length than there are members, or holds something else than numbers.
+      ArgumentError: the length of a list differs from the number of members, or an item is no number.
       ArgumentTypeError: `vary` is no dict of lists.
 
     Example:
@@ -65,15 +65,15 @@ class Varied:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """All that differs, by name."""
+        """All varied values, by name."""
         return {**self.arguments, **self.numbers}
 
     def program(self, function: Callable[..., Any]) -> Callable[[], Any]:
-        """A program function without arguments: those that differ are named values, which each member replaces.
+        """Return a program function without arguments: varied arguments become named values that members override.
 
         Args:
-          function: the one that is trained, or another one that takes some of the same arguments. One that takes none
-            of them comes back as it is.
+          function: the trained function, or another one with some of its arguments. A function without varied arguments
+            is returned as it is.
         """
         parameters = _arguments(function)
         mine = {name: values[0] for name, values in self.arguments.items() if name in parameters}
@@ -90,16 +90,16 @@ class Varied:
 
     @contextlib.contextmanager
     def explaining(self, precision: str | None) -> Iterator[None]:
-        """A block that runs the program function with scalars of a trace: an error says why that cannot be.
+        """Run a block that traces the program function, and explain an error that a traced scalar causes.
 
         Raises:
-          ArgumentError: a value decides the structure of the program, so that plain numbers would do, and scalars not.
+          ArgumentError: a value decides the structure of the program: plain numbers work, and traced scalars do not.
         """
         try:
             yield
         except Exception as error:
             plain = self._plain(0)
-            # With plain numbers, and with one scalar at a time, to see whose fault it is.
+            # Run with plain numbers, and with one traced scalar at a time, to find the argument that causes the error.
             name = next((n for n in plain if _fails(self._with_one_traced(n, plain), precision)), None)
             if name is None or _fails(functools.partial(self._function, **plain), precision):
                 raise
@@ -117,10 +117,10 @@ class Varied:
         )
 
     def check_values(self, precision: str | None) -> None:
-        """Run the program function with the least and the greatest values as plain numbers, which layers look at.
+        """Run the program function with the smallest and the largest values as plain numbers, which layers check.
 
         Raises:
-          FluidError: what a layer says of a number.
+          FluidError: a layer refuses a number.
         """
         extremes: list[Callable[[Any], Any]] = [np.argmin, np.argmax]
         for extreme in extremes if self.arguments else ():
@@ -128,13 +128,14 @@ class Varied:
             discover(functools.partial(self._function, **plain), "program", precision, _BATCH, {})
 
     def check_names(self, rules: Sequence[Rule]) -> None:
-        """Find out whether the optimizer has the numbers that are no arguments of the program function.
+        """Check that the optimizer has the numbers that are no arguments of the program function.
 
         Args:
-          rules: those of the program.
+          rules: the update rules of the program.
 
         Raises:
-          UnknownNameError: a name is none of the optimizer's; ArgumentError: it is both, or a value is out of range.
+          UnknownNameError: the optimizer has no number of a name.
+          ArgumentError: a name is both an argument and a number, or a value is out of range.
         """
         known = {name for rule in rules for name in _numbers(rule.optimizer)}
         arguments = sorted(_arguments(self._function))
@@ -156,14 +157,14 @@ class Varied:
                 f"this may be of any of them; expected one optimizer: fluid.Population(program, optimizer, ...)"
             )
         for name, values in self.numbers.items():
-            for value in values:  # __post_init__ of the optimizer looks at each
+            for value in values:  # __post_init__ of the optimizer checks each value
                 _with_number(rules[0].optimizer, name, float(value), _checked)
 
     def rules(self, rules: Sequence[Rule], numbers: Mapping[str, Any]) -> list[Rule]:
-        """The rules of one member, inside of a trace.
+        """Return the update rules of one member, inside a trace.
 
         Args:
-          rules: those of the program.
+          rules: the update rules of the program.
           numbers: scalars of the member, by name of a number of the optimizer.
         """
         made = list(rules)
@@ -172,7 +173,7 @@ class Varied:
         return made
 
     def replaces_rate(self, rules: Sequence[Rule]) -> bool:
-        """Whether the members' learning rates take the place of a number; a schedule is multiplied by them."""
+        """Return True if the members' learning rates replace a number; they multiply a schedule."""
         return RATE in self.numbers and not callable(rules[0].optimizer.declared_rate)
 
     def _plain(self, member: int) -> dict[str, Any]:
@@ -187,10 +188,11 @@ _SPELLED = 'vary={"learning_rate": [0.001, 0.01]}'
 
 
 def _values(name: str, values: Any, size: int) -> np.ndarray:
-    """The values of one name, `[size]`: float32, int32 or bool.
+    """Return the values of one name, `[size]`: float32, int32 or bool.
 
     Raises:
-      ArgumentTypeError: they are no list; ArgumentError: not as many as members, or not numbers.
+      ArgumentTypeError: `values` is no list.
+      ArgumentError: the number of values differs from `size`, or an item is no finite number.
     """
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | jax.Array):
         raise errors.ArgumentTypeError(f"vary={{{name!r}: {values!r}}}: expected a list of {size} numbers")
@@ -205,7 +207,7 @@ def _values(name: str, values: Any, size: int) -> np.ndarray:
 
 
 def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The arguments that a function can be given by name."""
+    """Return the parameters of a function that can be passed by name."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some built-in callables have none
@@ -214,10 +216,10 @@ def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _traced(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Any]:
-    """A program function that calls another one with named values, which stand at the given numbers until replaced."""
+    """Return a program function that calls `function` with named values, at the given numbers unless overridden."""
 
     def program() -> Any:
-        # Made by an operation, so that they are values of the trace like those that will replace them.
+        # An operation makes them, so that they are values of the trace like the values that override them.
         scalars = {name: jnp.full((), value, value.dtype) for name, value in values.items()}
         return function(**{name: core.record(name, scalar, "Population") for name, scalar in scalars.items()})
 
@@ -230,7 +232,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _fails(function: Callable[[], Any], precision: str | None) -> bool:
-    """Whether a program function cannot be run."""
+    """Return True if a program function raises an error."""
     try:
         discover(function, "program", precision, _BATCH, {})
     except Exception:
@@ -239,7 +241,7 @@ def _fails(function: Callable[[], Any], precision: str | None) -> bool:
 
 
 def _numbers(optimizer: Any) -> list[str]:
-    """The names of the numbers that an optimizer, and the one inside of it, is made with."""
+    """Return the names of the numbers of an optimizer and of its inner optimizer."""
     if not dataclasses.is_dataclass(optimizer):
         return []
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -253,14 +255,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]) -> Any:
-    """An optimizer with another number in it, or in the one inside of it; a schedule is multiplied by the number."""
+    """Return an optimizer with a number replaced, also in its inner optimizer; a schedule is multiplied instead."""
     if name not in {field.name for field in dataclasses.fields(optimizer)}:
         return replaced(optimizer, inner_optimizer=_with_number(optimizer.inner_optimizer, name, value, make))
     declared = getattr(optimizer, name)
     if not callable(declared):
         return make(optimizer, **{name: value})
     if make is _checked:
-        make(optimizer, **{name: value})  # a factor must be what a rate must be
+        make(optimizer, **{name: value})  # a factor must pass the checks of a rate
     return replaced(optimizer, **{name: lambda count: value * declared(count)})
 
 

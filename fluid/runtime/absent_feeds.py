@@ -1,4 +1,4 @@
-"""Absent feeds: stand-ins for feeds that the user leaves out, since the requested results do not depend on them."""
+"""Absent feeds: stand-ins for feeds that the user leaves out, because the requested results do not depend on them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -73,7 +73,7 @@ class AbsentFeeds:
             )
 
     def _takes_its_size(self, name: str, value: Any) -> bool:
-        """Return whether `value` is a scalar override of a value whose shape follows the batch."""
+        """Return True if `value` is a scalar override of a value whose shape follows the batch."""
         known = self._program.values.get(self._program.aliases.get(name, name))
         return not value.shape and known is not None and None in known.shape
 
@@ -93,9 +93,9 @@ def stand_ins(
 ) -> Iterator[dict[str, Any]]:
     """Yield zeros for the absent feeds, by name, in several sizes: the likeliest sizes first.
 
-    A loss raises an error if the sizes of a label do not fit the result of the net, even if the loss is not requested.
-    So a stand-in takes its open sizes, such as the steps of sequences, from a given feed: first from the feed that is
-    declared nearest to the absent one, then from each other feed. The caller takes the first that fits.
+    A loss that is not requested still raises an error if the sizes of a label do not fit the result of the net. So a
+    stand-in takes its open sizes, such as the steps of sequences, from a given feed: first from the feed that is
+    declared nearest to the absent one, then from each other feed. The caller uses the first stand-in that fits.
 
     Args:
       specs: the declarations of all feeds, in order.
@@ -130,10 +130,10 @@ def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
 
     Args:
       function: called with stand-ins, traced.
-      absent: stand-ins in several sizes, from `stand_ins`; the first ones that the function takes are used.
+      absent: stand-ins in several sizes, from `stand_ins`; the first ones that `function` accepts are used.
     """
     closed, shapes, zeros = traced(function, absent)
-    # Evaluated equation by equation inside the trace that is going on.
+    # Evaluated equation by equation inside the current trace.
     results = jax.core.eval_jaxpr(independent(closed.jaxpr), closed.consts, *jax.tree.leaves(zeros))
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
@@ -165,7 +165,7 @@ def _stand_in(spec: FeedSpec, batch: int, sizes: Sequence[Any]) -> Any:
     Args:
       spec: the declaration of the feed.
       batch: the batch size.
-      sizes: of the open dimensions after the batch; the last size belongs to the last open dimension.
+      sizes: sizes of the open dimensions after the batch; the last size belongs to the last open dimension.
     """
     if spec.lod_level:
         return stand_in(spec, batch, (*(1, 1), *sizes)[-2:])

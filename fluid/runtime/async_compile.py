@@ -1,4 +1,4 @@
-"""Ahead: a jitted step that is compiled in a thread, before the first call that needs it."""
+"""Ahead: compile a jitted step in a thread, before its first call."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -8,17 +8,17 @@ import jax
 
 
 class Ahead:
-    """A jitted training step that is being compiled for feeds of some shapes; stands in its place until it has these.
+    """A jitted training step that is compiled in a thread for feeds of some shapes.
 
-    JAX keeps what was compiled with what was traced, so that the jitted function finds it when it is called. What it is
-    compiled for is traced by the caller, in the caller's thread; XLA alone works in the other one, and needs no lock of
-    Python meanwhile. A compilation that fails there is made again by the call, which raises its error.
+    The object replaces the jitted step until the first call with these shapes. JAX caches the compiled step with the
+    trace, so that the jitted function finds it. The caller traces in the caller's thread. The other thread only runs
+    XLA, which does not hold Python's lock. If the compilation fails, the call compiles again and raises the error.
 
     Args:
       jitted: the step.
-      lowered: the same, traced for these shapes.
-      feeds: arrays, or `jax.ShapeDtypeStruct` in their places.
-      take: called with the feeds of the first call that has these shapes, which no longer goes through this object.
+      lowered: the step, lowered for these shapes.
+      feeds: arrays or `jax.ShapeDtypeStruct`, by name.
+      take: a function of the feeds of the first call with these shapes; it removes this object.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class Ahead:
         self._jitted = jitted
         self._form = _form(feeds)
         self._take = take
-        # Not a daemon: Python waits at its end for a thread that is inside of XLA, which would crash otherwise.
+        # No daemon: at exit, Python must wait for a thread inside XLA, or it crashes.
         self._thread = threading.Thread(target=_compile, args=(lowered,), name="fluid-compilation")
         self._thread.start()
 
     def __call__(self, carry: Any, kept: Any, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-        """Run the step, once it is compiled."""
+        """Run the step; a call with the compiled shapes first waits for the compilation."""
         if not overrides and _form(feeds) == self._form:
             try:
                 self._take(feeds)
@@ -49,11 +49,11 @@ class Ahead:
 def _compile(lowered: jax.stages.Lowered) -> None:
     try:
         lowered.compile()
-    except Exception:  # the call that needs it meets the same error, and raises it where it belongs
+    except Exception:  # the call that needs the step compiles again, and raises the error in the right thread
         return
 
 
 def _form(feeds: Mapping[str, Any]) -> Any:
-    """What of feeds a compilation depends on."""
+    """Return the parts of feeds on which a compilation depends: structure, shapes and dtypes."""
     leaves, structure = jax.tree.flatten(dict(feeds))
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]

@@ -1,4 +1,4 @@
-"""Which folder keeps compiled programs: the one that was set, that of the environment, or the user's cache."""
+"""The folder of compiled programs: set by the user, by the environment, or the user's cache folder."""
 
 import errno
 import logging
@@ -23,19 +23,19 @@ log = logging.getLogger("fluid")
 
 
 def set_compilation_cache(folder: str | os.PathLike[str] | None, max_bytes: int = MAX_BYTES) -> None:
-    """Say where this process keeps what it compiles from now on, so that the next process need not compile it again.
+    """Set the folder in which this process stores compiled programs, so that later processes need not compile them.
 
-    Without this call they are kept in the user's cache folder from the first Session on, unless JAX was told another
-    place before, or the environment variable `FLUID_COMPILATION_CACHE` says "off" or names a folder.
+    Without this call, the user's cache folder is used from the first Session on. Exceptions are a folder that JAX was
+    given before, and the environment variable `FLUID_COMPILATION_CACHE`, which is "off" or a folder.
 
-    What is read from the folder is run, so it must be one in which nobody else can write.
+    Files from the folder are executed, so no other user may be able to write to the folder.
 
     Args:
-      folder: is made if it is not there; None keeps nothing.
-      max_bytes: what all files may take together. Those that were used longest ago are removed first.
+      folder: created if it does not exist; None stores nothing.
+      max_bytes: limit for all files together. The least recently used files are removed first.
 
     Raises:
-      ArgumentError: the folder cannot be made, or others can write to it, or the bound is not above 0.
+      ArgumentError: the folder cannot be created, other users can write to it, or the limit is not above 0.
 
     Example:
       >>> import fluid
@@ -62,7 +62,7 @@ def set_compilation_cache(folder: str | os.PathLike[str] | None, max_bytes: int 
 
 
 def keep_compilations() -> None:
-    """Have compiled programs kept, unless the user has decided otherwise: here, by the environment, or in JAX."""
+    """Enable the cache of compiled programs, unless the user has decided: in fluid, by the environment, or in JAX."""
     config = jax.config
     if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
         return
@@ -79,7 +79,7 @@ def keep_compilations() -> None:
 
 
 def _own() -> pathlib.Path:
-    """The folder in the user's cache, where the platform has it."""
+    """Return the default folder in the user's cache folder of this platform."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or pathlib.Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":
@@ -90,11 +90,11 @@ def _own() -> pathlib.Path:
 
 
 def _made(folder: pathlib.Path) -> pathlib.Path:
-    """A folder as an absolute path, made for this user alone where it was not there.
+    """Return a folder as an absolute path, and create it for this user alone if it does not exist.
 
     Raises:
-      OSError: it cannot be made, or belongs to somebody else, whose programs would be run.
-      ArgumentError: others can write to it.
+      OSError: the folder cannot be created, or belongs to another user, whose programs would be run.
+      ArgumentError: other users can write to the folder.
     """
     path = folder.expanduser().absolute()
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _made(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _use(folder: pathlib.Path, max_bytes: int) -> None:
-    """Have JAX keep its compiled programs in a folder, small ones too unless it was told from which size on."""
+    """Make JAX store compiled programs in a folder, including fast compilations unless JAX has another setting."""
     config = jax.config
     config.update("jax_enable_compilation_cache", True)
     config.update("jax_compilation_cache_dir", str(folder))
@@ -119,10 +119,10 @@ def _use(folder: pathlib.Path, max_bytes: int) -> None:
 
 
 def _forget(entries: Entries | None = None) -> None:
-    """Have JAX forget the cache that it has opened, and use these entries.
+    """Make JAX drop its open cache, and use `entries`.
 
-    JAX's own files are not safe: half of one can be read while another process writes it, and a damaged one stays for
-    ever. It has no public way to replace them; in a JAX that has other names inside, its own files serve in the folder.
+    JAX's own files are not safe: a process can read a half-written file, and a damaged file stays for ever. JAX has no
+    public way to replace them. If JAX's internal names change, its own files are used in the folder.
     """
     compilation_cache.reset_cache()
     if entries is not None and hasattr(inside, "_cache"):

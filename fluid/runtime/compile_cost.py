@@ -1,4 +1,4 @@
-"""What a compilation is taken to cost beside what it saves, without a clock: a run that is repeated decides alike."""
+"""Compile cost: an estimate without a clock, so that a repeated run makes equal decisions."""
 
 import math
 
@@ -10,15 +10,15 @@ _FLOPS_PER_SECOND = {"cpu": 5e10}
 _OF_OTHERS = 1e13
 # A multiplication and an addition for each weight, once forward and twice for the gradients.
 _FLOPS_PER_WEIGHT = 6
-# What looks up, adds and pools has next to no weights, and takes its time all the same.
+# Look-ups, additions and pooling have almost no weights, but take time nevertheless.
 _LEAST_FLOPS = 1e5
 
 
 def price_of(program: Program, platform: str) -> float:
-    """The number of steps of one row of its sequences that a program computes while it could be compiled once.
+    """Return the number of sequence steps of one row that a program computes in the time of one compilation.
 
     Args:
-      program: all its weights are taken to be applied at each step, those of embeddings excepted.
+      program: the program; all its weights except embeddings count as applied at each step.
       platform: "cpu", "gpu", ...
 
     Example:

@@ -24,7 +24,7 @@ _BATCHED = (Stack, Picks)
 
 
 def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
-    """Return the compiled step for a request; the same one for equal requests."""
+    """Return the compiled step for a request; equal requests share one step."""
     known: CompiledStep | None = engine.steps.get((program.name, request))
     if known is None:
         known = engine.steps[program.name, request] = CompiledStep(engine, program, request)
@@ -32,18 +32,18 @@ def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
 
 
 class CompiledStep:
-    """A step of one program, jitted, over the arrays of a Session.
+    """A jitted step of one program over the arrays of a Session.
 
-    Calling it runs one step, or the steps of several minibatches. `bind` makes it; feeds are already checked.
+    A call runs one step, or one step for each of several minibatches. `bind` creates it; feeds are already checked.
 
     Args:
-      engine: holds the arrays, and all that steps share.
+      engine: the arrays, and all state that steps share.
       program: the program.
-      request: what one step does.
+      request: mode, fetched values, feeds and overrides of the step.
 
     Attributes:
-      engine: holds the arrays, and all that steps share.
-      request: what one step does.
+      engine: the arrays, and all state that steps share.
+      request: mode, fetched values, feeds and overrides of the step.
       buckets: the sizes to which sequences are padded before they are fed.
     """
 
@@ -79,19 +79,19 @@ class CompiledStep:
         return len(self._shapes)
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """Return the names of the feeds that the results depend on and that the request does not give."""
+        """Return the names of feeds that the results depend on and that the request does not give."""
         return self._absent.needed(self._pure(), feeds, overrides)
 
     def lowered(self, feeds: Mapping[str, Any] | Stack | Picks) -> jax.stages.Lowered:
-        """The step for feeds of these shapes, which is not run: what to compile and to look at.
+        """Return the lowered step for feeds of these shapes, without running it.
 
         Args:
-          feeds: arrays, or `jax.ShapeDtypeStruct` in their places; or those of several steps in one call.
+          feeds: arrays or `jax.ShapeDtypeStruct`, by name; or a Stack or Picks of several minibatches.
         """
         return self.traced(feeds).lower()
 
     def traced(self, feeds: Mapping[str, Any] | Stack | Picks) -> jax.stages.Traced:
-        """Return the step for feeds of these shapes as equations; notes a compilation for new shapes.
+        """Return the step for feeds of these shapes as equations; records a compilation for new shapes.
 
         Args:
           feeds: as for `lowered`.
@@ -108,15 +108,15 @@ class CompiledStep:
         return traced
 
     def compile_ahead(self, feeds: Mapping[str, Any]) -> None:
-        """Begin to compile the training step, in a thread, for the first call with feeds of these shapes.
+        """Begin to compile the training step in a thread, for the first call with feeds of these shapes.
 
-        That call waits for it, and notes the compilation; without such a call none is noted. The program is traced now.
+        The call waits for the compilation and records it; without a call, none is recorded. The program is traced now.
 
         Args:
-          feeds: arrays, or `jax.ShapeDtypeStruct` in their places, with their sharding where they will have one.
+          feeds: arrays, or `jax.ShapeDtypeStruct` with the sharding of the later feeds, by name.
 
         Raises:
-          Exception: whatever the program raises while it is traced; the step itself will raise it again.
+          Exception: any error of the program while it is traced; the step itself will raise the error again.
         """
         if self._frozen is not self.engine.freezing.names:
             self._fit()
@@ -126,7 +126,7 @@ class CompiledStep:
 
         def take(fed: Mapping[str, Any]) -> None:
             self._train = jitted
-            self._record_compilation(dict(sorted(fed.items())))  # as JAX hands them to what it traces
+            self._record_compilation(dict(sorted(fed.items())))  # in the order of JAX
 
         self._ahead = True
         try:
@@ -147,10 +147,10 @@ class CompiledStep:
 
         Args:
           feed: arrays by name for one minibatch; or a Stack or Picks of several minibatches on the device, which are
-            trained on one after another in one call. The results are those of one call for each minibatch.
+            trained on one after another in one call. The results equal one call for each minibatch.
           overrides: values that replace named values; only with one minibatch.
-          draw: the random key of a run in test mode, see `Session.draw`; training ignores it. None for the key of the
-            next training step, so that runs in test mode draw the same numbers until that step has run.
+          draw: the random key of a test-mode run, see `Session.draw`; training ignores it. None for the key of the
+            next training step, so that test-mode runs before that step draw equal numbers.
           count: number of minibatches if `feed` is a Stack or Picks.
         """
         found = self._run(feed, overrides, draw)
@@ -172,14 +172,14 @@ class CompiledStep:
         return self._evaluate(feed, overrides, draw)
 
     def _together(self) -> Any:
-        """The function of several training steps."""
+        """Return the jitted function that trains on several minibatches in one call."""
         if self._several is None:
             train, _ = self.engine.strategy.functions(self._step)
             self._several = jax.jit(self._noted(scanned(train)), donate_argnums=0)
         return self._several
 
     def _evaluate(self, feed: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None) -> Any:
-        """Call what changes nothing; return the results."""
+        """Call the function that changes no arrays; return the results."""
         scope = self._scope
         try:
             if not scope.trained:
@@ -190,12 +190,12 @@ class CompiledStep:
             raise leak_in_own_words(error, self._program.name) from None
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
-        """Call what trains on the arrays of the scope, and put the new ones in their place; return the results."""
+        """Call a training function on the arrays of the scope, and store the new arrays; return the results."""
         if self.engine.replaced:
             self._check_replaced()
         scope = self._scope
-        # The call takes the scope's buffers over, so neither an interrupt nor another thread must come before its
-        # results are in their place.
+        # The call donates the scope's buffers, so neither an interrupt nor another thread may come before its results
+        # are stored.
         with scope.lock, self.engine.guard:
             try:
                 after, results = train(self._state(), self._constants(), *fed)
@@ -207,7 +207,7 @@ class CompiledStep:
         return results
 
     def _jitted(self) -> tuple[Any, Any]:
-        """The training step, and the run that changes nothing, for what is frozen now."""
+        """Return the jitted training step and the jitted test-mode step for the current frozen parameters."""
         step = self._step
         pure_train, pure_test = self.engine.strategy.functions(step)
         train, test = self._traced(pure_train, 2), self._traced(pure_test, 1)
@@ -215,12 +215,12 @@ class CompiledStep:
             return jax.jit(train, donate_argnums=0), jax.jit(test)
         if not step.training:
             return train, self._mesh.taking(jax.jit(test, out_shardings=self._mesh.results))
-        # What a step makes lies where that lay which it takes the place of.
+        # Each result of a step has the sharding of the array that it replaces.
         lie = self._mesh.shardings(self._state())
         return jax.jit(train, donate_argnums=0, out_shardings=(lie, self._mesh.results)), test
 
     def _fit(self) -> None:
-        """Take the step for what is frozen now: the one that was compiled for that before, or a new one."""
+        """Switch to the step for the current frozen parameters: a known one, or a new one."""
         self._fitted[self._frozen] = (self._step, self._train, self._test, self._several)
         self._frozen = self.engine.freezing.names
         known = self._fitted.get(self._frozen)
@@ -237,13 +237,13 @@ class CompiledStep:
         return arrays if self._alone else {n: arrays[n] for n in self._step.kept}
 
     def _constants(self) -> Constants:
-        """Return the arguments of a training step that the step does not replace."""
+        """Return the arguments of a training step that the step does not update."""
         root = self._scope.root if self._step.draws else None
         rates = self.engine.rates.of(self._program.name)
         return Constants(self._kept(), root, rates, self.engine.strategy.constants())
 
     def _rest(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
-        # A small net answers in microseconds, of which each argument takes its share, empty ones too.
+        # A small net answers in microseconds, and each argument takes time, even an empty one.
         arguments = self.engine.strategy.arguments
         if self._program.random or arguments:
             drawn = draw or (self._scope.root, self._scope.step)
@@ -251,13 +251,13 @@ class CompiledStep:
         return (overrides,) if overrides else ()
 
     def _state(self) -> TrainingState:
-        """Return the arguments of a training step that the step replaces, and whose buffers are donated."""
+        """Return the arguments of a training step that the step updates, and whose buffers are donated."""
         scope = self._scope
         arrays = {n: scope.arrays[n] for n in self._step.carried}
         return TrainingState(arrays, scope.slots[self._program.name], scope.step)
 
     def _traced(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """The function, noting its compilations; its argument at the position are the feeds, then come overrides."""
+        """Return `function`, which now records compilations; `position` is the index of the feeds, before overrides."""
 
         def call(*arguments: Any) -> Any:
             feeds, *rest = arguments[position:]
@@ -270,7 +270,7 @@ class CompiledStep:
         return call if self._mesh is None else self._mesh.traced(call, position)
 
     def _noted(self, several: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of several steps, noting its compilations."""
+        """Return the function of several steps, which records its compilations."""
 
         def call(state: TrainingState, constants: Constants, fed: Fed) -> Any:
             self._record_compilation(jax.eval_shape(lambda: fed.feed(0)), "several steps in one call")
@@ -292,7 +292,7 @@ class CompiledStep:
         self.engine.compilations.begin(Compilation(name, mode, reason))
 
     def _reason(self, name: str, mode: str, shapes: str) -> str:
-        """Why the step of a program in a mode is compiled, for feeds of such shapes."""
+        """Return the reason for a compilation of the step of a program in a mode, for feeds of these shapes."""
         same = [c for c in self.engine.compilations if (c.program, c.mode) == (name, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
         variant = self.engine.strategy.variant if self._step.training else ""

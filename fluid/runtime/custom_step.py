@@ -1,4 +1,4 @@
-"""TrainingStep: what a step function of a user's own works with, and what it returns."""
+"""TrainingStep: the argument of a custom step function, and the checks of its result."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,14 +16,14 @@ from fluid.runtime.update_rules import Rule
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Evaluation:
-    """What a program computed from parameters and feeds.
+    """The results of a program for parameters and feeds.
 
     Attributes:
-      losses: one scalar for each `minimize` of the program; of a Trainer with an optimizer the only one.
-      outputs: what the program function returned, in order.
-      states: every state, such as a moving average, with the value for the next step, by name.
-      gradients: of one loss with respect to the parameters of its `minimize`, by name; empty if not asked for.
-      values: the named values that somebody wants to fetch, by name.
+      losses: one scalar for each `minimize` of the program; only one for a Trainer with an optimizer.
+      outputs: the return values of the program function, in order.
+      states: every state, such as a moving average, with its value for the next step, by name.
+      gradients: gradients of one loss for the parameters of its `minimize`, by name; empty if not requested.
+      values: the requested named values, by name.
     """
 
     losses: list[Any]
@@ -34,18 +34,18 @@ class Evaluation:
 
 
 StepFunction = Callable[["TrainingStep"], tuple[Mapping[str, Any], Sequence[Any], Evaluation]]
-"""What `step=` takes: from a TrainingStep to the new parameters, the new slots, and the evaluation to report."""
+"""The type of `step=`: from a TrainingStep to the new parameters, the new optimizer state, and the Evaluation."""
 
 
 class Machinery(NamedTuple):
-    """How a training step computes.
+    """The functions and rules of a training step.
 
     Attributes:
-      rules: how each `minimize` updates.
-      rates: the learning rate of each, from `Rates.of`.
-      apply: runs the program on parameters and states by name, feeds and a key.
-      fetched: the names of values that somebody wants to fetch.
-      frozen: the parameters that are frozen, by name; no step changes them.
+      rules: the update rule of each `minimize`.
+      rates: the learning rate of each `minimize`, from `Rates.of`.
+      apply: a function that runs the program on parameters and states by name, feeds and a key.
+      fetched: names of the requested values.
+      frozen: the frozen parameters, by name; no step changes them.
     """
 
     rules: Sequence[Rule]
@@ -57,21 +57,21 @@ class Machinery(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """What one training step works with, for a step function of one's own: `fluid.Trainer(..., step=function)`.
+    """One training step, the argument of a custom step function: `fluid.Trainer(..., step=function)`.
 
-    All of it is traced and becomes one compiled step. The methods are pure: they return something new and change
-    nothing, so they may be called several times, and inside `jax.grad`, `jax.vmap` or `jax.lax.cond`.
+    The step function is traced and becomes one compiled step. The methods are pure: they return new values and change
+    nothing. So they may be called several times, and inside `jax.grad`, `jax.vmap` or `jax.lax.cond`.
 
-    A step function returns three things: the parameters and slots to go on with, and the Evaluation whose outputs are
-    the metrics of this step and whose states are kept.
+    A step function returns three things: the new parameters, the new optimizer state, and an Evaluation. The outputs of
+    the Evaluation are the metrics of this step, and its states are kept.
 
     Attributes:
-      parameters: those that some `minimize` changes, by name, as they are before the step.
-      slots: the states of the optimizers, one for each `minimize`.
-      states: such as moving averages, by name.
+      parameters: the parameters that some `minimize` changes, by name, before the step.
+      slots: the optimizer states, one for each `minimize`.
+      states: states such as moving averages, by name.
       feeds: the minibatch, by name.
-      key: random key of this step; layers draw from it, and `jax.random.fold_in(key, 1)` is one more.
-      number: how many training steps were done before, int32 `[]`.
+      key: random key of this step; layers draw from it, and `jax.random.fold_in(key, 1)` is an independent key.
+      number: number of training steps before this one, int32 `[]`.
 
     Example:
       >>> import fluid, jax, numpy as np
@@ -95,7 +95,7 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
-    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # the slots that each call of update gave
+    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # the optimizer states from each call of update
 
     def evaluate(
         self,
@@ -104,19 +104,19 @@ class TrainingStep:
         states: Mapping[str, Any] | None = None,
         key: Any = None,
     ) -> Evaluation:
-        """Run the program forwards, in train mode.
+        """Run the program forward, in train mode.
 
         Args:
-          parameters: some or all, by name; the others, and by default all, are those of before the step.
-          feeds: the same of feeds.
-          states: the same of states.
-          key: instead of that of the step, which draws the same random numbers in each evaluation.
+          parameters: some or all parameters, by name; missing ones have their values before the step.
+          feeds: some or all feeds, by name; missing ones come from the minibatch.
+          states: some or all states, by name; missing ones have their values before the step.
+          key: a random key; None for the key of the step, which draws equal random numbers in each evaluation.
 
         Returns:
           An Evaluation without gradients.
 
         Raises:
-          UnknownNameError: the program changes no such parameter, or has no such feed or state.
+          UnknownNameError: the step has no parameter, feed or state of a name.
         """
         arrays = {
             **_merged("parameter", self.parameters, parameters),
@@ -134,14 +134,14 @@ class TrainingStep:
         key: Any = None,
         which: int = 0,
     ) -> Evaluation:
-        """Run the program forwards and backwards.
+        """Run the program forward and backward.
 
         Args:
-          parameters: and the next three, as for `evaluate`.
-          feeds: see there.
-          states: see there.
-          key: see there.
-          which: of which `minimize`, in the order of the program: its loss, its parameters.
+          parameters: as for `evaluate`.
+          feeds: as for `evaluate`.
+          states: as for `evaluate`.
+          key: as for `evaluate`.
+          which: index of the `minimize` whose loss and parameters are used, in the order of the program.
 
         Returns:
           An Evaluation with the gradients.
@@ -166,19 +166,19 @@ class TrainingStep:
         parameters: Mapping[str, Any] | None = None,
         which: int = 0,
     ) -> tuple[dict[str, Any], list[Any]]:
-        """Let an optimizer change parameters.
+        """Update parameters with an optimizer.
 
         Args:
           gradients: one for each parameter of the `minimize`, by name.
-          slots: those of before the step by default.
-          parameters: to be changed, as for `evaluate`.
-          which: of which `minimize`, in the order of the program.
+          slots: optimizer states; by default their values before the step.
+          parameters: the parameters to update, as for `evaluate`.
+          which: index of the `minimize`, in the order of the program.
 
         Returns:
-          All parameters and all slots; those that belong to no other `minimize` than this one have changed.
+          All parameters and all optimizer states; only the entries of this `minimize` have changed.
 
         Raises:
-          UnknownNameError: a gradient is missing, or of something else.
+          UnknownNameError: a gradient is missing, or belongs to no parameter of the `minimize`.
         """
         rule = self._rule(which)
         _check_gradients(gradients, rule.parameters)
@@ -199,10 +199,10 @@ class TrainingStep:
 
 
 def check_function(step: Any) -> None:
-    """Refuse a step of one's own that is no function.
+    """Check that a custom step is a function or None.
 
     Raises:
-      ArgumentTypeError: it is something else, and not None.
+      ArgumentTypeError: the custom step is something else.
     """
     if step is not None and not callable(step):
         raise errors.ArgumentTypeError(
@@ -211,10 +211,10 @@ def check_function(step: Any) -> None:
 
 
 def check_tables(rules: Sequence[Rule]) -> None:
-    """Refuse tables that are updated by rows where a step function computes the gradients.
+    """Refuse row-wise table updates with a custom step, which computes dense gradients.
 
     Raises:
-      ArgumentError: there is one.
+      ArgumentError: a table is updated by rows.
     """
     tables = [table for rule in rules for table in rule.tables]
     if tables:
@@ -225,10 +225,11 @@ def check_tables(rules: Sequence[Rule]) -> None:
 
 
 def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[Any], Evaluation]:
-    """What a step function returned, if training can go on from it.
+    """Return the checked result of a custom step function.
 
     Raises:
-      ProgramError: it is no triple of parameters, slots and Evaluation, or these are not like those of before the step.
+      ProgramError: the result is no triple of parameters, optimizer states and Evaluation, or an array has another
+        name, shape or dtype than before the step.
     """
     if not isinstance(result, tuple) or len(result) != 3 or not isinstance(result[2], Evaluation):
         found = [type(part).__name__ for part in result] if isinstance(result, tuple) else type(result).__name__
@@ -255,7 +256,7 @@ def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[
 
 
 def _warn_of_forgotten(step: TrainingStep, parameters: Mapping[str, Any], slots: Sequence[Any]) -> None:
-    """Warn of a step that calls `step.update` and then returns the parameters, or the slots, of before."""
+    """Warn of a step that calls `step.update` and then returns the old parameters or the old optimizer states."""
     if not step._updates:
         return
     call = "write parameters, slots = step.update(gradients) and return both"
@@ -271,18 +272,18 @@ def _warn_of_forgotten(step: TrainingStep, parameters: Mapping[str, Any], slots:
 
 
 def _same(before: Any, after: Any) -> bool:
-    """Return whether two trees hold the same array objects."""
+    """Return True if two trees hold identical array objects."""
     olds, news = jax.tree.leaves(before), jax.tree.leaves(after)
     return len(olds) == len(news) and all(old is new for old, new in zip(olds, news, strict=True))
 
 
 def _strong(tree: Any) -> Any:
-    """Arrays of the dtypes that they have, however weak these are: the next step shall not be compiled anew."""
+    """Return arrays without weak types, so that the next step is not compiled again."""
     return jax.tree.map(lambda value: jnp.asarray(value, jnp.result_type(value)), tree)
 
 
 def _difference(before: Any, after: Any) -> str | None:
-    """How two trees of arrays differ in structure, shape or dtype; None where they do not."""
+    """Describe the first difference of two trees of arrays in structure, shape or dtype; None for equal trees."""
     structure: Any = jax.tree.structure(before)
     if structure != jax.tree.structure(after):
         return "other names, or another structure"
@@ -295,10 +296,10 @@ def _difference(before: Any, after: Any) -> str | None:
 
 
 def _merged(kind: str, known: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The given arrays over the known ones.
+    """Return the known arrays, replaced by the given ones.
 
     Raises:
-      UnknownNameError: a name is not known.
+      UnknownNameError: the name of a given array is not known.
     """
     for name in given or {}:
         if name not in known:

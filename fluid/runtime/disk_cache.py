@@ -1,4 +1,4 @@
-"""Files of compiled programs that several processes read, write and remove at the same time."""
+"""Disk cache: files of compiled programs that several processes read, write and remove at once."""
 
 import contextlib
 import hashlib
@@ -11,25 +11,25 @@ import time
 _SUFFIX = ".xla"
 _UNFINISHED = ".tmp"
 _DIGEST = 16
-# The folder is looked through after every so large part of its bound has been written.
+# The folder is scanned each time this fraction (1 / _PARTS) of its limit has been written.
 _PARTS = 8
-# Nobody writes one file for so many seconds: what is older was left by a process that was killed.
+# No write takes this many seconds: an older unfinished file is left from a process that was killed.
 _HOUR = 3600
 
 log = logging.getLogger("fluid")
 
 
 class Entries:
-    """Compiled programs by key, as JAX asks for them and hands them over.
+    """Compiled programs on disk by key, with the interface of JAX's compilation cache.
 
-    A file appears whole or not at all. It begins with a digest of the key and of the rest, and is removed when that
-    does not fit. Where the folder cannot be written, nothing is kept. The files that were used longest ago are removed
-    when all files together take more than the bound.
+    A file appears whole or not at all. It begins with a digest of the key and the value, and is removed when the digest
+    does not match. If the folder is not writable, nothing is stored. When all files together exceed the limit, the
+    least recently used files are removed.
 
     Args:
-      folder: of the files; it is there.
-      max_bytes: the bound. Each process looks through the folder after every eighth of it that it has written, so that
-        the files may take this eighth more. A program that takes more than that is not kept.
+      folder: an existing folder.
+      max_bytes: the limit. Each process scans the folder each time it has written an eighth of the limit, so that
+        files may exceed the limit by an eighth. A program larger than an eighth is not stored.
 
     Example:
       >>> entries = Entries(pathlib.Path("."), max_bytes=1 << 20)
@@ -41,11 +41,11 @@ class Entries:
     def __init__(self, folder: pathlib.Path, max_bytes: int):
         self._path = folder  # JAX shows it in a message
         self._max_bytes = max_bytes
-        self._written = max_bytes  # by this process since the folder was looked through; unknown of those before
+        self._written = max_bytes  # by this process since its last scan; at first unknown, so the first write scans
         self._refused = False
 
     def get(self, key: str) -> bytes | None:
-        """What was put under a key; None where there is nothing, or what there was is damaged."""
+        """Return the value under a key; None if there is no value, or the file is damaged."""
         path = self._file(key)
         try:
             content = path.read_bytes()
@@ -61,7 +61,7 @@ class Entries:
         return value if is_whole else None
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep a value under a key, in the place of what is there."""
+        """Store a value under a key, and replace an older value."""
         content = _digest(key, value) + value
         if len(content) > self._max_bytes // _PARTS:
             return
@@ -91,7 +91,7 @@ class Entries:
             raise
 
     def _remove_oldest(self) -> None:
-        """Remove files until the rest is within the bound; others may remove the same at the same time."""
+        """Remove the oldest files until the rest is within the limit; other processes may remove files at this time."""
         found = []
         with os.scandir(self._path) as files:
             for file in files:
@@ -111,5 +111,5 @@ class Entries:
 
 
 def _digest(key: str, value: bytes) -> bytes:
-    """Return the checksum of a value and its key, so that a file under the name of another program is not run."""
+    """Return the digest of a value and its key, so that a file under another program's name is not run."""
     return hashlib.blake2b(value, digest_size=_DIGEST, key=hashlib.blake2b(key.encode()).digest()).digest()

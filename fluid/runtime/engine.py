@@ -72,27 +72,27 @@ class Engine:
 
     Args:
       layout: the device, or the mesh of devices.
-      seed: of initial values and random layers.
-      strategy: how the pure step runs: for one training by default, or for the members of a population.
-      function: a training step of the user's own, or None.
-      precision: of programs that are added as functions, see `fluid.Program`.
+      seed: seed of initial values and random layers.
+      strategy: runs the pure step: for one training by default, or for the members of a population.
+      function: a custom training step, or None.
+      precision: precision of programs that are added as functions, see `fluid.Program`.
       buckets: sizes to pad sequences to, see `fluid.Session`.
-      max_compilations: how many compilations of a step the choice of sizes may cause.
+      max_compilations: maximum number of compilations of a step that the choice of sizes may cause.
 
     Attributes:
       layout: the device, or the mesh of devices.
-      strategy: how the pure step runs.
-      function: a training step of the user's own, or None.
+      strategy: runs the pure step, for one training or many.
+      function: a custom training step, or None.
       programs: Program by name.
-      rules: how each `minimize` of a program updates its parameters, by the program's name.
+      rules: the update rule of each `minimize` of a program, by the program's name.
       scope: the arrays by name, with optimizer states, step counter and random root.
       rates: the learning rates of all programs.
-      freezing: the names that training leaves as they are.
-      replaced: parameters whose average stands in their place now, by that average; a step must not change them.
-      seeds: of runs in test mode; training steps, checkpoints and tests do not use them.
+      freezing: the frozen parameters, which training does not change.
+      replaced: original values of parameters that now hold their average, by average; a step must not change them.
+      seeds: seeds of test-mode runs; training steps, checkpoints and tests do not use them.
       compilations: all compilations so far.
       guard: keeps Ctrl-C out of the middle of a step.
-      nans: warns of NaN in what is fed.
+      nans: warns of NaN in feeds.
       steps: the compiled steps, by program and request.
     """
 
@@ -127,7 +127,7 @@ class Engine:
 
     @property
     def members(self) -> int | None:
-        """Number of trainings whose arrays are stacked, in a population; else None."""
+        """Number of trainings whose arrays are stacked in a population; else None."""
         return self.strategy.size
 
     @property
@@ -136,14 +136,14 @@ class Engine:
         return self.layout.device
 
     def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
-        """Add a program: discover it, and create the parameters and optimizer states that are not there yet.
+        """Add a program: discover it, and create its missing parameters and optimizer states.
 
         Args:
           function: a program function, or a Program.
-          initial: False leaves zeros in the place of initial values.
+          initial: False uses zeros instead of initial values.
 
         Returns:
-          The Program; its name is the function's, numbered if that is taken.
+          The Program; its name is the name of the function, with a number if that name is taken.
         """
         program = function if isinstance(function, Program) else Program(function, precision=self._precision)
         name = program.name
@@ -173,7 +173,7 @@ class Engine:
         """Check that the names in `buckets` and in the layout belong to the programs, once all are added.
 
         Raises:
-          UnknownNameError: a name belongs to nothing.
+          UnknownNameError: a name matches nothing.
         """
         named = (n for p in self.programs.values() for n, spec in p.feeds.items() if spec.lod_level)
         check_names(self._ladders, named)
@@ -185,7 +185,8 @@ class Engine:
         """Return a program by its name, its function or itself; the only one by None.
 
         Raises:
-          UnknownNameError: there is no such program; ArgumentTypeError: there are several, and none is named.
+          UnknownNameError: there is no such program.
+          ArgumentTypeError: there are several programs, and none is named.
         """
         if program is None and len(self.programs) == 1:
             return next(iter(self.programs.values()))
@@ -205,7 +206,7 @@ class Engine:
     def take(
         self, program: Program, feed: Mapping[str, Any], given: Sequence[str], replaced: Sequence[str], buckets: Buckets
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return feeds and overrides as a step takes them: checked, padded and on the device.
+        """Return feeds and overrides for a step: checked, padded and on the device.
 
         Args:
           program: the program that is fed.
@@ -215,16 +216,16 @@ class Engine:
           buckets: the sizes to which sequences are padded.
 
         Raises:
-          FeedError: data does not fit.
+          FeedError: the data does not match the feeds.
         """
         feeds = named(self, program.feeds, feed, given, buckets)
         return feeds, self.layout.take({n: as_array(feed[n]) for n in replaced})
 
     def draw(self, seed: int | None) -> Draw | None:
-        """Return the random key of a run in test mode. `seed=7` draws the same numbers as step 0 of `Session(seed=7)`.
+        """Return the random key of a test-mode run. `seed=7` draws the numbers of step 0 of `Session(seed=7)`.
 
         Args:
-          seed: of the run, see `Seeds.of`; None where nothing is drawn.
+          seed: seed of the run, see `Seeds.of`; None for a run that draws nothing.
         """
         return None if seed is None else self.place(self.strategy.draw(seed))
 
@@ -232,13 +233,13 @@ class Engine:
         """Return the learning rates of the next training step of a program, on the device, one for each `minimize`.
 
         Raises:
-          UnknownNameError: an optimizer does not tell its rate.
+          UnknownNameError: the learning rate of an optimizer is unknown.
         """
         name = program.name
         return self.strategy.learning_rates(self.rates, name, self.rules[name], self.scope.slots[name])
 
     def arguments(self, step: Step) -> tuple[TrainingState, Constants]:
-        """Return the arguments of a training step, from the arrays as they are now."""
+        """Return the arguments of a training step, from the current arrays."""
         scope, name = self.scope, step.program.name
         state = TrainingState({n: scope.arrays[n] for n in step.carried}, scope.slots[name], scope.step)
         root = scope.root if step.draws else None

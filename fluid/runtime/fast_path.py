@@ -24,7 +24,7 @@ _Answer = Callable[[Mapping[str, Any]], Results | None]
 
 
 class FastPath:
-    """Answers to NumPy arrays whose names, shapes and dtypes have passed every check in an earlier call.
+    """Fast results for NumPy arrays whose names, shapes and dtypes have passed every check in an earlier call.
 
     The arithmetic of a net displaces Python from the caches of a CPU, so the checks of one call take longer than in a
     loop without the net: 5 to 8 percent of the time of LeNet for one image.
@@ -54,8 +54,8 @@ class FastPath:
         """Answer feeds like this one without checks from now on, unless the program needs a check of each feed.
 
         Args:
-          plan: answered the feed.
-          feed: as the user gave it.
+          plan: the plan of the call.
+          feed: the feed from the user.
           checked: the feed after checks and conversions.
           values: the results.
         """
@@ -72,12 +72,12 @@ class FastPath:
 
 
 def fast_step(engine: Engine, program: Program, request: Request) -> "CompiledStep | FastStep":
-    """Return the step of a request in test mode: a FastStep for dense feeds on one CPU, else a CompiledStep.
+    """Return the test-mode step of a request: a FastStep for dense feeds on one CPU, else a CompiledStep.
 
     Args:
-      engine: runs the program.
+      engine: the engine that runs the program.
       program: a program of the engine.
-      request: in test mode.
+      request: a request in test mode.
     """
     step = bind(engine, program, request)
     one_cpu = engine.layout.mesh is None and engine.device.platform == "cpu" and engine.members is None
@@ -87,7 +87,7 @@ def fast_step(engine: Engine, program: Program, request: Request) -> "CompiledSt
 
 
 class FastStep:
-    """A step in test mode that takes its arrays in the form in which a CPU computes with them.
+    """A test-mode step that gets its arrays in the memory layout in which a CPU computes.
 
     XLA on a CPU copies the filters `[filters, channels, height, width]` of a convolution to
     `[height, width, channels, filters]` in each call, 8 to 10 percent of the time of LeNet for one image. Copies in
@@ -95,10 +95,10 @@ class FastStep:
     takes time too, so small vectors, such as biases, are concatenated: 2 to 4 percent. Results do not change by a bit.
     Figures: `python benchmarks/run.py inference` with and without, jax 0.10.2, 2 cores.
 
-    An array of the scope that was replaced is another object, and the next call converts it.
+    A new array in the scope is a new object, and the next call converts it.
 
     Args:
-      step: the same step over the arrays of the scope, which runs once a training step may donate them.
+      step: a step over the arrays of the scope; it runs once a training step may donate the arrays.
       scope: the arrays.
 
     Example:
@@ -125,7 +125,7 @@ class FastStep:
         overrides: Mapping[str, Any] = {},  # noqa: B006
         draw: Draw | None = None,
     ) -> StepResults:
-        """Run the step, as a CompiledStep does."""
+        """Run the step, like a CompiledStep."""
         if not self._scope.trained:
             try:
                 if self._shapes is None:
@@ -141,7 +141,7 @@ class FastStep:
         The function returns None once a training step may donate the arrays.
 
         Args:
-          names: of the results, or None.
+          names: names of the results, or None.
         """
         jitted, scope, as_numpy = self._jitted, self._scope, np.asarray
 
@@ -160,7 +160,7 @@ class FastStep:
         return call
 
     def _prepare(self, feeds: Mapping[str, Any]) -> None:
-        """Choose the form of each array."""
+        """Choose the memory layout of each array."""
         traced = self._step.traced(feeds)
         arrays = traced.args_info[0][0]
         self._axes = _filter_axes(traced.jaxpr.jaxpr, list(arrays))
@@ -173,18 +173,18 @@ class FastStep:
         self._shapes = {name: array.shape for name, array in arrays.items()}
 
     def _arguments(self) -> Sequence[Any]:
-        """Return the arrays of the scope in the form in which the compiled function takes them."""
+        """Return the arrays of the scope in the layout for the compiled function."""
         if self._is_current():
             return self._cached[1]
         known = {name: self._scope.arrays[name] for name in self._shapes or ()}
         single = [_transposed(known[name], self._axes.get(name)) for name in self._single]
         joined = [_concatenated([known[name] for name in names]) for names in self._joined]
         arguments = (*single, *joined)
-        self._cached = (known, arguments)  # both at once, for other threads
+        self._cached = (known, arguments)  # one assignment, so that other threads see a consistent pair
         return arguments
 
     def _is_current(self) -> bool:
-        """Return whether the arrays of the scope are those of the last call."""
+        """Return True if the arrays of the scope are still the arrays of the last call."""
         known = self._cached[0]
         return known is not None and all(map(operator.is_, known.values(), map(self._scope.arrays.__getitem__, known)))
 
@@ -210,7 +210,7 @@ def _filter_axes(jaxpr: Any, names: Sequence[str]) -> dict[str, tuple[int, ...]]
 
     Args:
       jaxpr: the equations of a program.
-      names: of its first arguments.
+      names: names of its first arguments.
     """
     known = dict(zip(jaxpr.invars, names, strict=False))
     axes: dict[str, tuple[int, ...]] = {}
@@ -227,7 +227,7 @@ def _transposed(array: Any, axes: Sequence[int] | None) -> Any:
     """Return an array with its axes in this order; None for no change."""
     if axes is None:
         return array
-    # By NumPy: XLA would compile a program for each shape.
+    # NumPy does this, because XLA would compile a program for each shape.
     return jax.device_put(np.ascontiguousarray(np.asarray(array).transpose(axes)), array.sharding)
 
 

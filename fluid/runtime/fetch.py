@@ -1,4 +1,4 @@
-"""The names that a user gives: of values to fetch, to replace, and to differentiate with respect to."""
+"""Names from the user: of values to fetch, to replace, and to differentiate with respect to."""
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,35 +22,35 @@ Fetch = str | Sequence[str]
 
 
 def rate_names(program: Program) -> list[str]:
-    """The names under which a training step gives the learning rates of the `minimize` of a program, in order."""
+    """Return the names of the learning rates of each `minimize` of a program, as a training step returns them."""
     return [f"{RATE}_{i}" for i in range(len(program.minimizes))]
 
 
 def step_names(program: Program) -> list[str]:
-    """The names of all values that a training step has beside those of the program.
+    """Return the names of all values of a training step besides the values of the program.
 
-    These are for each `minimize` its learning rate, the norm of its gradients before any clip, and the norm of its
-    update divided by that of its parameters; with precision="float16" also what its loss is multiplied by.
+    For each `minimize`: the learning rate, the norm of the gradients before any clip, and the norm of the update
+    divided by the norm of the parameters; with precision="float16" also the loss scale.
     """
     kinds = (RATE, GRAD_NORM, UPDATE_RATIO, *([LOSS_SCALE] if program.precision == "float16" else []))
     return [f"{kind}_{i}" for kind in kinds for i in range(len(program.minimizes))]
 
 
 def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, ...]:
-    """Names that can be fetched from a program.
+    """Return names that can be fetched from a program, with globs expanded.
 
     Args:
       program: the program.
-      fetch: a name or several: outputs of a dict, named values, layers (their last result), feeds, parameters, states;
-        globs such as "fc_*.w_0", which stand for all names that match; a line of the program, "net.py:12", for the
-        last value made there; and any of them with "@GRAD" behind it.
+      fetch: one name or several. A name is an output of a dict, a named value, a layer (its last result), a feed, a
+        parameter or a state. A glob such as "fc_*.w_0" stands for all matching names. A line of the program,
+        "net.py:12", stands for the last value computed there. "@GRAD" after any of them requests the gradient.
       mode: "train" or "test"; only a training step has the values of `step_names`.
 
     Returns:
-      The names, with those that match a glob in the order in which the program makes them.
+      The names; matches of a glob are in the order of the program.
 
     Raises:
-      UnknownNameError: the program has no such value, or `NAME@GRAD` asks for the gradient of what has none.
+      UnknownNameError: the program has no such value, or `NAME@GRAD` is for a value without a gradient.
     """
     names = [fetch] if isinstance(fetch, str) else list(fetch)
     known = _fetchable(program, mode) if names else {}
@@ -81,10 +81,10 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
 
 
 def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
-    """What a user gives as a feed.
+    """Return `feed` after a check.
 
     Raises:
-      ArgumentTypeError: it is no dict.
+      ArgumentTypeError: `feed` is no dict.
     """
     if isinstance(feed, Mapping):
         return feed
@@ -95,11 +95,11 @@ def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
 
 
 def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
-    """The error for a program that a session does not have, or that is not said where it has several.
+    """Return the error for an unknown program, or for a missing name if a session has several programs.
 
     Args:
-      program: what was given: a name, a function, or None.
-      known: the names of its programs.
+      program: a name, a function, or None.
+      known: names of the programs of the session.
     """
     if program is None:
         shown = " or ".join(map(repr, known)) or "none yet: session.add(function)"
@@ -114,10 +114,10 @@ def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
 
 
 def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which of the names that a feed gives are feeds of the program, and which replace other values of it.
+    """Split names into the feeds of a program and the other values that they replace.
 
     Raises:
-      UnknownNameError: the program has no such name, or it cannot be replaced.
+      UnknownNameError: the program has no such name, or the value cannot be replaced.
     """
     known = {**program.feeds, **program.values, **program.parameters, **program.states, **program.aliases}
     for name in names:
@@ -135,14 +135,14 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
 
 
 def as_array(value: Any) -> Any:
-    """An override as a step takes it: a sequence batch, a JAX array or a NumPy array."""
+    """Return an override in the form for a step: a sequence batch, a JAX array or a NumPy array."""
     if isinstance(value, LoDTensor):
         return value.batch()
     return value if isinstance(value, SequenceBatch | NestedSequenceBatch | jax.Array) else np.asarray(value)
 
 
 def is_line(name: str) -> bool:
-    """Whether a name is a line of a file, such as "net.py:12"."""
+    """Return True if a name is a line of a file, such as "net.py:12"."""
     path, colon, number = name.rpartition(":")
     return bool(path and colon) and number.isdecimal()
 
@@ -195,7 +195,7 @@ def _line(program: Program, name: str) -> str:
 
 
 def _absent(program: Program) -> str:
-    """What else to say when a program has no such name."""
+    """Return an addition to the error message for an unknown name: an exported program has fewer names."""
     if not program.exported:
         return ""
     return (

@@ -1,4 +1,4 @@
-"""Checks of arrays for infinities and NaNs, in files and in a running training."""
+"""Finite checks: find infinities and NaNs in arrays, in files and during training."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,17 +9,16 @@ import numpy as np
 
 from fluid.core import ParameterSpec, warn
 
-# How many names a message lists.
+# Number of names that a message lists.
 _SHOWN = 5
 
 
 def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], members: int | None = None) -> list[str]:
     """Return the names of non-finite parameters and states whose initial values were finite.
 
-    Args:
-      specs: of the parameters and states, by name. Parameters that are not trainable are not checked.
-      arrays: by name; those on a device are waited for.
-      members: of how many trainings the arrays hold one each; while one member is finite, nothing is spoilt.
+    specs: specs of the parameters and states, by name. Parameters that are not trainable are not checked.
+    arrays: arrays by name; this waits for arrays on a device.
+    members: number of trainings whose arrays are stacked; the result is empty while one of them is finite.
     """
     checked = {n: a for n, a in arrays.items() if n in specs and specs[n].trainable is not False}
     found = [n for n in non_finite(checked) if not _begins_non_finite(specs[n])]
@@ -29,7 +28,7 @@ def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], member
 
 
 def _begins_non_finite(spec: ParameterSpec) -> bool:
-    """Return whether the initial value has an infinity or a NaN, as a mask has or the best loss so far."""
+    """Return True if the initial value has an infinity or a NaN, as a mask or the best loss so far can have."""
     value = spec.initializer(jax.random.key(0), spec.shape, jnp.dtype(spec.dtype))
     return not _finite_on_host(np.asarray(value))
 
@@ -44,14 +43,14 @@ def non_finite(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _is_on_device(array: Any) -> bool:
-    """Return whether NumPy cannot read an array where it is; on a CPU it can, and nothing is compiled for its shape."""
+    """Return True if NumPy cannot read an array directly; on a CPU it can, which avoids a compilation per shape."""
     if not isinstance(array, jax.Array):
         return False
     return not array.is_fully_addressable or any(device.platform != "cpu" for device in array.devices())
 
 
 def finite_members(arrays: Iterable[Any], members: int) -> np.ndarray:
-    """Return which members of a population are finite in all of its arrays, bool `[members]`."""
+    """Return flags of the members of a population that are finite in all arrays, bool `[members]`."""
     stacked = [array for array in map(np.asarray, arrays) if array.shape[:1] == (members,)]
     inexact = [array.reshape(members, -1) for array in stacked if jnp.issubdtype(array.dtype, jnp.inexact)]
     return np.all([np.isfinite(array).all(axis=1) for array in inexact], axis=0)
@@ -63,7 +62,7 @@ def _finite_on_host(array: np.ndarray) -> bool:
 
 @jax.jit
 def _finite_on_device(arrays: list[jax.Array]) -> jax.Array:
-    """Return whether each array is finite, as one array `[arrays]`: to read each array would cost a transfer."""
+    """Return flags of the finite arrays as one array, bool `[arrays]`: reading each flag would cost a transfer."""
     return jnp.stack(
         [jnp.isfinite(a).all() if jnp.issubdtype(a.dtype, jnp.inexact) else jnp.array(True) for a in arrays]
     )
@@ -82,7 +81,7 @@ def holding(names: Sequence[str]) -> str:
 
 
 def warn_of_spoilt(caller: str, names: Sequence[str]) -> None:
-    """Warn that a file is written with arrays that are not finite."""
+    """Warn that a file is written with non-finite arrays."""
     warn(
         f"{caller}: {holding(names)}, so that what the file "
         f"computes is NaN too. Save the last parameters that were finite: "
@@ -92,15 +91,15 @@ def warn_of_spoilt(caller: str, names: Sequence[str]) -> None:
 
 
 class Health:
-    """Finds infinities and NaNs, except in arrays that had some before training began.
+    """A check for infinities and NaNs, except in arrays that had some before training began.
 
-    What a program itself makes infinite, such as a mask of minus infinities, or an optimizer, such as the best loss so
-    far, says nothing about the health of training.
+    A program may make a value infinite on purpose, such as a mask; so may an optimizer, such as its best loss so far.
+    These arrays say nothing about the health of training.
 
     Args:
-      exempt: names of arrays that are not looked at.
-      members: of how many trainings the arrays hold one each, `[members, ...]`; None for one training. While one of
-        them is finite in all arrays, there is nothing to complain of: a population goes on without those that are lost.
+      exempt: names of arrays that are not checked.
+      members: number of trainings whose arrays are stacked, `[members, ...]`; None for one training. While all arrays
+        of one member are finite, there is no complaint: a population goes on without the other members.
 
     Example:
       >>> import numpy as np
@@ -124,7 +123,7 @@ class Health:
         """Return a sentence about non-finite arrays, such as "w and b are not finite", or None.
 
         Args:
-          arrays: by name, on the host or on a device; those on a device are waited for.
+          arrays: arrays by name, on the host or on a device; this waits for arrays on a device.
         """
         seen = {name: array for name, array in arrays.items() if name not in self.exempt}
         if self._members is not None and finite_members(seen.values(), self._members).any():

@@ -1,4 +1,4 @@
-"""Freezing: which parameters and states the training steps of a session leave as they are."""
+"""Freezing: parameters and states that the training steps of a session leave unchanged."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,19 +15,19 @@ FROZEN = "@frozen"
 
 
 class Freezing:
-    """What is frozen, by name; compiled steps look here before each run.
+    """The frozen parameters and states of a session; compiled steps read them before each run.
 
-    Moving statistics are frozen with the parameters of their layer: those whose parameters are all frozen.
+    Moving statistics of a layer are frozen when all parameters of the layer are frozen.
 
     Args:
       scope: the arrays of the session.
-      rules: how each `minimize` of a program updates its parameters, by the program's name.
-      place: puts an array on the device.
-      members: of a population, how many trainings the arrays are of.
+      rules: the update rules of each program, by the program's name.
+      place: a function that puts an array on the device.
+      members: number of members of a population; None for one training.
 
     Attributes:
-      chosen: names that were frozen.
-      names: of all parameters and states that stand still; another object after each change.
+      chosen: names that were frozen by `freeze`.
+      names: names of all frozen parameters and states; a new object after each change.
 
     Example:
       >>> import fluid
@@ -60,7 +60,7 @@ class Freezing:
         """Freeze parameters and states from the next training step on.
 
         Returns:
-          The names that stand still now and did not before.
+          The names that are frozen now and were not before.
 
         Raises:
           UnknownNameError: a pattern matches no name.
@@ -74,14 +74,14 @@ class Freezing:
         return [name for name in self._scope.specs if name in names - before]
 
     def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
-        """Let parameters and states change again; None stands for all that `freeze` has frozen.
+        """Unfreeze parameters and states; None unfreezes everything that `freeze` has frozen.
 
         Returns:
-          The names that do not stand still any more.
+          The names that are no longer frozen.
 
         Raises:
-          UnknownNameError: a pattern matches nothing that is frozen.
-          ArgumentError: statistics would go on without any parameter of their layer.
+          UnknownNameError: a pattern matches no frozen name.
+          ArgumentError: a name belongs to statistics that are frozen with the parameters of their layer.
         """
         frozen = [name for name in self._scope.specs if name in self.names]
         freed = set(frozen if patterns is None else select(patterns, frozen, "unfreeze"))
@@ -97,28 +97,28 @@ class Freezing:
         return [name for name in frozen if name in before - names]
 
     def put(self, chosen: frozenset[str]) -> None:
-        """Freeze these names, as `chosen` holds them, and nothing else."""
+        """Freeze exactly the names `chosen`, and unfreeze all others."""
         self.chosen = chosen
         self.names = self._with_statistics(chosen)
 
     def state(self) -> dict[str, Any]:
-        """Which names are frozen, as bool `[names]` in their alphabetical order; nothing where none is."""
+        """Return flags of the frozen names, bool `[names]` in alphabetical order; empty if nothing is frozen."""
         if not self.chosen:
             return {}
         return {FROZEN: self._place(np.array([name in self.chosen for name in sorted(self._scope.specs)]))}
 
     def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Shape and dtype of what `state` returns, if a file has it."""
+        """Return the shape and dtype of an entry of `state`, if a file has it."""
         return {FROZEN: ((len(self._scope.specs),), "bool")} if FROZEN in names else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned; without it nothing is frozen."""
+        """Restore what `state` returned; without its entry nothing is frozen."""
         flags = state.get(FROZEN)
         names = sorted(self._scope.specs)
         self.put(frozenset() if flags is None else frozenset(n for n, f in zip(names, flags, strict=True) if f))
 
     def _with_statistics(self, chosen: frozenset[str]) -> frozenset[str]:
-        """The chosen names, and the states of layers all of whose parameters are among them."""
+        """Return the chosen names, and the states of layers whose parameters are all chosen."""
         layers: dict[str, list[str]] = {}
         for name, spec in self._scope.specs.items():
             if spec.trainable is not None and spec.layer:
@@ -128,7 +128,7 @@ class Freezing:
         return chosen.union(states)
 
     def _check(self, names: frozenset[str]) -> None:
-        """Refuse to freeze what leaves nothing to train, or what an optimizer cannot leave out."""
+        """Refuse to freeze if nothing is left to train, or if an optimizer cannot leave the names out."""
         trained = [n for rules in self._rules.values() for rule in rules for n in rule.parameters]
         if trained and names.issuperset(trained):
             raise errors.ArgumentError(

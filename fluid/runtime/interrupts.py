@@ -1,4 +1,4 @@
-"""Keeping Ctrl-C out of the middle of a step."""
+"""Interrupts: delay Ctrl-C until a step has ended."""
 
 import contextlib
 import signal
@@ -10,10 +10,10 @@ _MAIN = threading.main_thread()
 
 
 class InterruptGuard:
-    """Lets SIGINT wait while a block runs; then it goes to the handler that it would have gone to.
+    """A context manager that delays SIGINT until its block ends; then the previous handler gets the signal.
 
-    `with guard:` around a block does so. A loop of many blocks is quicker inside `with guard.watching():`, which puts
-    the signal handler in place once. Elsewhere than in the main thread, which alone receives signals, nothing is done.
+    Use `with guard:` around a block. A loop of many blocks is faster inside `with guard.watching():`, which installs
+    the signal handler once. Outside the main thread, which alone receives signals, the guard does nothing.
 
     Example:
       >>> import signal
@@ -36,7 +36,7 @@ class InterruptGuard:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Hold the signal handler for a while; signals that come between guarded blocks act at once."""
+        """Install the signal handler for the length of the block; signals between guarded blocks act at once."""
         mine = self._hold()
         try:
             yield
@@ -66,13 +66,13 @@ class InterruptGuard:
         try:
             self._previous = previous
             signal.signal(signal.SIGINT, self._receive)
-        except BaseException:  # the signal came in this very moment
+        except BaseException:  # the signal arrived during the call
             self._let_go()
             raise
         return True
 
     def _let_go(self) -> None:
-        # Interrupted here, it goes on holding, which does no harm: signals between steps are passed on.
+        # An interrupt here leaves the handler installed, which is harmless: it forwards signals between steps.
         signal.signal(signal.SIGINT, self._previous)
         self._previous = None
         self._alone = False

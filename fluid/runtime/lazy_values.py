@@ -1,4 +1,4 @@
-"""Values on demand: what was fed once, and what has been computed from it since."""
+"""Lazy values: a feed of a program, and the values that are computed from it on request."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +19,14 @@ from fluid.runtime.seeds import Draw
 class Fed:
     """A feed of one program, and the values that were computed from it.
 
-    A value is computed when it is first requested, and kept while the arrays of the scope are the same.
+    A value is computed when it is first requested, and cached while the arrays of the scope are unchanged.
 
     Attributes:
       program: the program.
-      mode: "train" or "test"; either changes nothing.
-      feeds: arrays by name, as a step takes them.
+      mode: "train" or "test"; neither changes arrays.
+      feeds: arrays by name, in the form for a step.
       overrides: arrays that replace other values, by name.
-      draw: the random key of all values, see `Engine.draw`; None for that of the next training step.
+      draw: the random key of all values, see `Engine.draw`; None for the key of the next training step.
     """
 
     program: Program
@@ -35,14 +35,14 @@ class Fed:
     overrides: Mapping[str, Any]
     draw: Draw | None
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
-    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # those that the kept values were computed from
+    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # inputs of the kept values
 
     def value(self, fetch: Fetch, engine: Engine) -> Any:
         """Return a value, or Results of several; see `Session.value`.
 
         Args:
-          fetch: names.
-          engine: runs the program.
+          fetch: names of values.
+          engine: the engine that runs the program.
         """
         names = check_fetch(self.program, fetch)
         with engine.scope.lock:
@@ -55,19 +55,19 @@ class Fed:
         return found[0] if isinstance(fetch, str) and not is_glob(fetch) else Results(found, names)
 
     def _forget_old(self, scope: Scope) -> None:
-        """Forget what was computed from arrays that are others now: after a training step, a load, an assignment."""
+        """Drop the cached values if an array of the scope was replaced: by a training step, a load or an assignment."""
         now = {**scope.arrays, "@step": scope.step, "@root": scope.root}
-        # The arrays are held on to, so that no new one can be taken for one of them.
+        # References to the arrays are kept, so that no new array gets the identity of an old one.
         if now.keys() != self._arrays.keys() or any(now[name] is not known for name, known in self._arrays.items()):
             self._kept.clear()
             self._arrays = now
 
 
 class ValuesOnDemand:
-    """What Session inherits: values of what was fed last.
+    """The methods of a Session for lazy values of the last feed.
 
     Attributes:
-      engine: runs the programs.
+      engine: the engine that runs the programs.
     """
 
     engine: Engine
@@ -83,19 +83,19 @@ class ValuesOnDemand:
         *,
         seed: int | None = None,
     ) -> None:
-        """Feed a program, to look at its values one by one, see `value`. Nothing is computed yet.
+        """Feed a program, to read its values one by one, see `value`. Nothing is computed yet.
 
-        All values of one feed are computed from the same random numbers.
+        All values of one feed are computed from one set of random numbers.
 
         Args:
           feed: as for `run`.
           program: as for `run`.
-          mode: "test"; or "train" for the values of a training step, with its random numbers, which trains nothing
-            all the same.
+          mode: "test"; or "train" for the values of a training step, with its random numbers. Neither trains.
           seed: as for `run`.
 
         Raises:
-          FeedError, UnknownNameError: as from `run`; what was fed before stays then.
+          FeedError: as from `run`; the previous feed is kept then.
+          UnknownNameError: as from `run`; the previous feed is kept then.
         """
         self._check_open()
         found = self.engine.find(program)
@@ -106,10 +106,10 @@ class ValuesOnDemand:
         self._fed = Fed(found, mode, *taken, draw)
 
     def value(self, fetch: Fetch) -> Any:
-        """A value of the program that was fed last: computed when it is asked for, and kept until the next `feed`.
+        """Return a value of the last fed program; it is computed on request, and cached until the next `feed`.
 
-        Only what the value depends on is computed, and need have been fed. A value that was kept is computed anew when
-        the parameters have changed since, as by a training step.
+        Only the necessary part of the program is computed, and only its feeds are required. A cached value is computed
+        again after the parameters have changed, for example by a training step.
 
         Args:
           fetch: as for `run`: a name, or several, or globs.

@@ -1,4 +1,4 @@
-"""The learning rates of a session: as declared, or as they were set since."""
+"""The learning rates of a session: declared by the program, or set later."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,17 +12,17 @@ from fluid.optimizer.parts import replaced
 from fluid.runtime.update_rules import Rule
 
 PREFIX = "@learning_rate/"
-# Where a schedule was declared it decides while the rate is negative.
+# A negative rate stands for the declared schedule.
 _AS_DECLARED = -1.0
 
 
 class Rates:
-    """What the compiled steps of a session take for learning rates: scalars on the device, to be set at any time.
+    """The learning rates of the compiled steps of a session: scalars on the device, to be set at any time.
 
-    A rate that is set takes the place of the declared number or schedule, until it is set to None.
+    A rate that is set replaces the declared number or schedule, until it is set to None.
 
     Args:
-      place: puts an array on the device.
+      place: a function that puts an array on the device.
 
     Example:
       >>> import fluid
@@ -46,28 +46,28 @@ class Rates:
         self._scalars: dict[str, list[Any]] = {}
 
     def add(self, program: str, rules: Sequence[Rule]) -> None:
-        """Take the declared rates of a program."""
+        """Add the declared rates of a program."""
         self._rules[program] = list(rules)
-        # Compiled where it is used, as it is by a handler at each step.
+        # Compiled, because a handler may read the rates at each step.
         self._functions[program] = jax.jit(
             lambda rates, slots: [rule.rate(r, s) for rule, r, s in zip(rules, rates, slots, strict=True)]
         )
         self.put(program, [None] * len(rules))
 
     def current(self, program: str, slots: Any) -> list[jax.Array]:
-        """The learning rates of the next update, as scalars on the device.
+        """Return the learning rates of the next update, as scalars on the device.
 
         Args:
-          program: its name.
-          slots: those of the program.
+          program: name of the program.
+          slots: optimizer state of the program.
 
         Raises:
-          UnknownNameError: an optimizer does not tell its rate.
+          UnknownNameError: the learning rate of an optimizer is unknown.
         """
         return self._functions[program](self.of(program), slots)
 
     def read(self, program: str, slots: Any) -> tuple[float, ...]:
-        """The same as floats; only that of a schedule is computed, which waits for the device."""
+        """Return the learning rates of the next update as floats; only a schedule makes this wait for the device."""
         pairs = zip(self._set[program], self._rules[program], strict=True)
         known = [rule.optimizer.declared_rate if value is None else value for value, rule in pairs]
         if all(isinstance(value, int | float) for value in known):
@@ -75,26 +75,26 @@ class Rates:
         return tuple(map(_number, self.current(program, slots)))
 
     def of(self, program: str) -> list[Any]:
-        """For each `minimize` of a program the scalar that `Optimizer.at_rate` takes."""
+        """Return the scalar for `Optimizer.at_rate`, for each `minimize` of a program."""
         return self._scalars[program]
 
     def given(self, program: str) -> list[float | None]:
-        """For each `minimize` of a program the rate that was set, or None."""
+        """Return the rate that was set, or None, for each `minimize` of a program."""
         return list(self._set[program])
 
     def put(self, program: str, values: Sequence[float | None]) -> None:
-        """Set the rates of a program to what `given` returned."""
+        """Set the rates of a program from the result of `given`."""
         self._set[program] = list(values)
         declared = [rule.optimizer.declared_rate for rule in self._rules[program]]
         pairs = zip(values, declared, strict=True)
         self._scalars[program] = [self._scalar(rate if value is None else value) for value, rate in pairs]
 
     def set(self, program: str, values: Sequence[float | None]) -> None:
-        """Set the rates of a program, one for each `minimize`; None stands for what was declared.
+        """Set the rates of a program, one for each `minimize`; None restores the declared rate.
 
         Raises:
-          ArgumentError: a value is no number from 0 on, or there are more or fewer of them than `minimize` calls.
-          UnknownNameError: one is for an optimizer that does not tell its rate.
+          ArgumentError: a rate is no finite number from 0 up, or the number of rates differs from the `minimize` calls.
+          UnknownNameError: a rate is for an optimizer whose learning rate is unknown.
         """
         rules = self._rules[program]
         if len(values) != len(rules):
@@ -106,45 +106,45 @@ class Rates:
         rates = [_checked(value) for value in values]
         for rule, rate in zip(rules, rates, strict=True):
             if rate is not None:
-                rule.optimizer.at_rate(rate)  # raises where there is no rate
+                rule.optimizer.at_rate(rate)  # raises if the rate is unknown
                 _warn_of_rows(rule)
         self.put(program, rates)
 
     def state(self) -> dict[str, Any]:
-        """Float32 scalars by name, one for each rate that is set: none for a training with the rates as declared."""
+        """Return a float32 scalar for each rate that is set, by name; an empty dict if all rates are as declared."""
         return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
 
     def optional(self, names: Iterable[str]) -> list[str]:
-        """Which of the names that a file holds are those of rates, whether they are set here or not."""
+        """Return the names among `names` that belong to rates of this session, set or not."""
         known = self._named()
         return [name for name in names if name in known]
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned; rates that it does not hold are as declared."""
+        """Restore what `state` returned; rates without an entry are as declared."""
         for program, rules in self._rules.items():
             found = [state.get(f"{PREFIX}{program}/{i}") for i in range(len(rules))]
             self.put(program, [None if value is None else _number(value) for value in found])
 
     def _named(self) -> dict[str, float | None]:
-        """Return for each `minimize` of all programs the rate that was set, or None, by its name in files."""
+        """Return the rate that was set, or None, for each `minimize` of all programs, by its name in files."""
         return {f"{PREFIX}{program}/{i}": rate for program, its in self._set.items() for i, rate in enumerate(its)}
 
     def _scalar(self, rate: Any) -> jax.Array:
-        # A Python number, so that the scalar is weakly typed: parameters of half precision stay what they are.
+        # A Python number makes a weakly typed scalar, so that parameters of half precision keep their dtype.
         number = _AS_DECLARED if rate is None or callable(rate) else float(rate)
         return self._place(number)
 
 
 def _number(scalar: Any) -> float:
-    """A float32 scalar as the shortest decimal that stands for it: 0.1, and not 0.10000000149."""
+    """Return a float32 scalar as the shortest decimal that rounds to it: 0.1 instead of 0.10000000149."""
     return float(str(np.float32(scalar)))
 
 
 def _checked(value: Any) -> float | None:
-    """A rate that somebody sets, as a float, or None.
+    """Return a rate from a user as a float, or None.
 
     Raises:
-      ArgumentError: it is no number from 0 on.
+      ArgumentError: the rate is no finite number from 0 up.
     """
     if value is None:
         return None
@@ -158,7 +158,7 @@ def _checked(value: Any) -> float | None:
 
 
 def _warn_of_rows(rule: Rule) -> None:
-    """Warn where the update of a table by rows is not exact once the learning rate changes."""
+    """Warn if row-wise updates of a table become inexact when the learning rate changes."""
     changing = replaced(rule.optimizer, learning_rate=lambda count: 0.0)
     if rule.tables and changing.whole_tables:
         warn(

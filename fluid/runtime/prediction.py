@@ -1,4 +1,4 @@
-"""Prediction: how batches of data are answered, and those of a whole data set one after the other."""
+"""Prediction: plans of inference calls, and results over a whole data set."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,11 +23,11 @@ _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
 class Constant(NamedTuple):
-    """What is fed beside every minibatch of a data set, on the device.
+    """The constant feeds beside every minibatch of a data set, on the device.
 
     Attributes:
       feeds: arrays by name.
-      overrides: what takes the place of other values, by name.
+      overrides: arrays that replace other values, by name.
     """
 
     feeds: dict[str, Any]
@@ -35,18 +35,18 @@ class Constant(NamedTuple):
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is more than scalars in the place of values, so that minibatches cannot be padded."""
+        """True if there is a feed or an override that is no scalar, so that minibatches cannot be padded."""
         return bool(self.feeds) or any(value.shape for value in self.overrides.values())
 
 
 class Ensemble(Protocol):
-    """Several models with the parameters of one program each, which predict together; a `fluid.Population` is one."""
+    """Several models of one program that predict together, such as a `fluid.Population`."""
 
     def inference_session(self, function: Any, place: Place, precision: str | None) -> Session:
-        """The Session that runs a program function for all of them.
+        """Return the Session that runs a program function for all models.
 
         Args:
-          function: what an Inferencer is given.
+          function: the program function of an Inferencer.
           place: a device.
           precision: as for `fluid.Program`.
         """
@@ -55,17 +55,17 @@ class Ensemble(Protocol):
 def ensemble_session(
     ensemble: Any, function: Any, place: Place, precision: str | None, refused: Sequence[Any]
 ) -> Session | None:
-    """The Session of an ensemble; None for anything else.
+    """Return the Session of an ensemble; None for other parameters.
 
     Args:
-      ensemble: what was given as parameters.
-      function: as for Ensemble, and so are `place` and `precision`.
+      ensemble: the `params` of an Inferencer.
+      function: the program function of an Inferencer.
       place: a device.
-      precision: see there.
-      refused: arguments that an ensemble does not take.
+      precision: as for `fluid.Program`.
+      refused: arguments that an ensemble does not accept.
 
     Raises:
-      ArgumentTypeError: there is one of these.
+      ArgumentTypeError: one of the refused arguments is given.
     """
     make = getattr(ensemble, "inference_session", None)
     if make is None:
@@ -80,15 +80,16 @@ def ensemble_session(
 
 
 def constant(session: Session, program: Program, feed: Mapping[str, Any] | None) -> Constant:
-    """What a user feeds beside every minibatch.
+    """Check the feeds that a user passes beside every minibatch, and put them on the device.
 
     Args:
-      session: which runs the program.
+      session: the session that runs the program.
       program: the program.
-      feed: by name, as for `Session.run`; None for nothing.
+      feed: values by name, as for `Session.run`; None for no feeds.
 
     Raises:
-      FeedError: data does not fit; UnknownNameError: the program has no such name.
+      FeedError: the data does not match a feed.
+      UnknownNameError: the program has no value of a name.
     """
     checked = check_feed(program, {} if feed is None else feed)
     given, replaced = split_names(program, checked)
@@ -96,13 +97,13 @@ def constant(session: Session, program: Program, feed: Mapping[str, Any] | None)
 
 
 def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | None, fixed: Constant) -> tuple[str, ...]:
-    """The feeds that values of a program depend on, in test mode, beside those that are fed already.
+    """Return the feeds that values of a program depend on in test mode, without the constant feeds.
 
     Args:
-      session: which runs the program.
+      session: the session that runs the program.
       program: the program.
-      names: of the values; None for the outputs.
-      fixed: what is fed beside every minibatch.
+      names: names of the values; None for the outputs.
+      fixed: the constant feeds beside every minibatch.
     """
     step = bind(session.engine, program, Request(TEST, names, tuple(fixed.feeds), tuple(fixed.overrides)))
     needed = step.needed_feeds(fixed.feeds, fixed.overrides)
@@ -114,7 +115,7 @@ def order_of_results(program: Program, names: Sequence[str] | None) -> str | Non
 
     Args:
       program: the program.
-      names: of the results; None for the outputs.
+      names: names of the results; None for the outputs.
     """
     return "predict" if program.feeds.keys().isdisjoint(names or ()) else None
 
@@ -123,7 +124,7 @@ class Predictions(Iterator[Results]):
     """An iterator over the Results of each minibatch, computed when they are read.
 
     Args:
-      results: an iterator of them.
+      results: an iterator of Results.
 
     Example:
       >>> [results["p"] for results in Predictions(iter([Results([1], ["p"]), Results([2], ["p"])]))]
@@ -182,8 +183,8 @@ def stream(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]
     """Return the results of minibatches, in order. While the device computes, the next minibatch is read.
 
     Args:
-      pipeline: its next pass is read.
-      begin: starts a feed, without waiting for it, and returns a function that waits for its results.
+      pipeline: the pipeline, of which the next pass is read.
+      begin: starts the step of a feed without waiting, and returns a function that waits for its results.
     """
     return Predictions(_streamed(pipeline, begin))
 
@@ -198,22 +199,22 @@ def _streamed(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Resul
 
 
 def on_host(values: Sequence[Any]) -> list[Any]:
-    """Values as NumPy arrays, and sequence batches of NumPy arrays; waits for them."""
+    """Return values as NumPy arrays, or sequence batches of NumPy arrays; waits for the device."""
     return [jax.tree.map(np.asarray, v) if isinstance(v, _SEQUENCES) else np.asarray(v) for v in values]
 
 
 class Plan:
-    """How calls with the same names are answered.
+    """A plan for inference calls with equal names of feeds and results.
 
     Args:
-      feeds: name and declaration of the feeds that are given.
-      overrides: names of the values that are replaced.
+      feeds: names and declarations of the given feeds.
+      overrides: names of the replaced values.
       step: the compiled step.
-      padded: whether batches may be padded.
-      names: of the results, or None.
-      sizes: to which batches may be padded; None for powers of two.
+      padded: True if batches may be padded.
+      names: names of the results, or None.
+      sizes: sizes to which batches may be padded; None for powers of two.
       draw: returns the random key of the next call; None for a program that draws nothing.
-      checked: the program, to warn of outputs whose rows depend on each other; None for other results than its outputs.
+      checked: the program, for a warning if rows of its outputs depend on each other; None for other results.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ class Plan:
         self._draw = draw
         self._checked = checked
         self.ragged = any(spec.lod_level for _, spec in feeds)
-        self._proven = False  # whether padding was shown to leave the results as they are
+        self._proven = False  # True once padding was shown to leave the results unchanged
 
     def begin(
         self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
@@ -245,11 +246,11 @@ class Plan:
 
         Args:
           feeds: arrays by name.
-          overrides: what takes the place of other values, by name.
-          draw: the random key; None for the next one, of a program that draws random numbers.
+          overrides: arrays that replace other values, by name.
+          draw: the random key; None for the next key, if the program draws random numbers.
 
         Returns:
-          A function that gives the values, and waits for them where they are to be cut.
+          A function that returns the values, and waits for the device if padded rows must be removed.
         """
         if draw is None and self._draw is not None:
             draw = self._draw()
@@ -280,7 +281,7 @@ class Plan:
         )
 
     def padded_size(self, size: int) -> int:
-        """Return the number of rows that a batch of this size is padded to."""
+        """Return the number of rows to which a batch of `size` rows is padded."""
         if self._sizes is None:
             return 1 << (size - 1).bit_length()
         return min((room for room in self._sizes if room >= size), default=size)
@@ -291,12 +292,12 @@ class Plan:
         size = batch_size(_with_rows(feeds, overrides))
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size) if np.ndim(x) else x, (feeds, overrides))
         values = self.step(feeds, overrides, draw).values
-        # Results are cut on the host: on the device each size would be a compilation of its own.
+        # Results are sliced on the host: on the device each size would need another compilation.
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What has one row for each example: all but scalars in the place of values."""
+    """Return the arrays with one row per example: all feeds, and the overrides that are no scalars."""
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
 
 

@@ -9,7 +9,7 @@ from fluid import errors
 
 
 class ReadOnlyArrays(dict[str, jax.Array]):
-    """A dict of copies of parameters and states; assigning raises an error that says how to set them.
+    """A dict of copies of parameters and states; an assignment raises an error that shows how to set them.
 
     To JAX it is a pytree with the keys of a dict. Copies and pickles of it are plain dicts.
 

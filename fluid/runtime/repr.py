@@ -1,4 +1,4 @@
-"""What objects around the programs of a Session say of themselves."""
+"""Reprs of objects that run the programs of a Session."""
 
 import html
 import math
@@ -10,7 +10,7 @@ from fluid.runtime.session import Session
 
 
 class ShowsProgram:
-    """One line, and a small table for notebooks; nothing is computed for them, nor waited for.
+    """A repr in one line, and a small table for notebooks; neither computes or waits.
 
     Attributes:
       program: the program, if there is one.
@@ -35,11 +35,11 @@ class ShowsProgram:
         return html.escape(repr(self)) + "".join(program._repr_html_() for program in self._shown_programs())
 
     def _shown_programs(self) -> Sequence[Program]:
-        """All programs of the object."""
+        """Return all programs of the object."""
         return [self.program]
 
 
 def parameter_count(programs: Iterable[Program]) -> int:
-    """How many numbers all parameters of some programs hold together, those that they share once."""
+    """Return the number of elements of all parameters of some programs; shared parameters count once."""
     shapes = {name: spec.shape for program in programs for name, spec in program.parameters.items()}
     return sum(map(math.prod, shapes.values()))

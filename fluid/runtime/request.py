@@ -1,4 +1,4 @@
-"""Request: what one compiled step does."""
+"""Request: the mode, the results and the feeds of one compiled step."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from fluid.core import TEST, TRAIN
 
 @dataclass(frozen=True)
 class Request:
-    """What one compiled step does; equal requests share a compilation.
+    """The mode, the results and the feeds of one compiled step; equal requests share a compilation.
 
     Attributes:
       mode: "train" or "test".
       fetch: names of the values to return, or None for the outputs of the program.
       feeds: names of the feeds that are given.
       overrides: names of the values that are replaced.
-      parts: True to return what each output contributes to its value over several minibatches as well, see `Found`.
-      also: names of further values to return, apart from those of `fetch`.
-      updates: False for a run in train mode that changes nothing, to see what layers do there.
+      parts: True returns the contribution of each output to its value over several minibatches as well, see `Found`.
+      also: names of further values to return, separate from `fetch`.
+      updates: False for a train-mode run that changes no arrays.
     """
 
     mode: str
@@ -40,10 +40,10 @@ class Request:
 
 
 def checked_mode(mode: str) -> str:
-    """Return a mode that was checked.
+    """Return `mode` after a check.
 
     Raises:
-      ArgumentError: there is no such mode.
+      ArgumentError: `mode` is neither "train" nor "test".
     """
     if mode not in (TRAIN, TEST):
         raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')

@@ -1,4 +1,4 @@
-"""Requested values: the names of a Request, and where a step finds the values of these names."""
+"""Requested values: the names of a Request, and the lookup of their values in a step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ class Found(NamedTuple):
     Attributes:
       fetched: the values of `Request.fetch`.
       also: the values of `Request.also`.
-      parts: with `Request.parts`, what each output contributes to its value over several minibatches.
+      parts: with `Request.parts`, the contribution of each output to its value over several minibatches.
     """
 
     fetched: tuple[Any, ...]
@@ -33,11 +33,11 @@ class RequestedValues:
     Args:
       program: the program.
       request: the request.
-      rules: number of `minimize` calls whose updates the step does.
+      rules: number of update rules that the step applies.
 
     Attributes:
       gradients: names of the values whose gradient is requested, as the program records them.
-      lines: the requested lines of source code, "net.py:12", which stand for the last value computed there.
+      lines: the requested lines of source code, "net.py:12"; each stands for the last value computed in the line.
       of_rules: pairs of a kind, such as "grad_norm", and the index of a `minimize`.
     """
 
@@ -54,7 +54,7 @@ class RequestedValues:
 
     @property
     def names(self) -> list[str]:
-        """The requested names, as the program records their values."""
+        """The requested names, with aliases replaced by the recorded names."""
         return [self.recorded(name) for name in self._request.names]
 
     def recorded(self, name: str) -> str:
@@ -94,8 +94,8 @@ class RequestedValues:
         """Return the requested values.
 
         Args:
-          outputs: of the program; empty if its function has ended before it returned them.
-          parts: see `Found`.
+          outputs: the outputs of the program; empty if its function has ended before it returned them.
+          parts: the contribution of each output, see `Found`.
           values: all values of the step, by recorded name.
           gradients_of: returns the gradients of the loss of one `minimize`, by its index.
         """
@@ -114,14 +114,14 @@ class RequestedValues:
         return Found(fetched, tuple(map(value, request.also)), tuple(parts) if request.parts else ())
 
     def _gradient(self, name: str, gradients_of: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
-        """Return the gradient of a value: of the first `minimize` that trains it, else of the first loss."""
+        """Return the gradient of a value, for the first `minimize` that trains the value, else for the first loss."""
         mine = [i for i, m in enumerate(self._program.minimizes) if name in m.parameters]
         found = gradients_of(mine[0] if mine else 0)
         if name in found.arrays:
             return found.arrays[name]
         gradient = found.perturbations[name]
         is_array = gradient is data_of(gradient)
-        # The lengths of a sequence have no gradient; the lengths of the value itself say which steps are valid.
+        # The lengths of a sequence have no gradient; the gradient gets the lengths of the value.
         return gradient if is_array else values[name].with_data(gradient.data)
 
 

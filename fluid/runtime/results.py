@@ -13,10 +13,10 @@ from fluid.formatting import html_table
 class Results(Sequence[Any]):
     """Values in the order of the program's outputs (or of `fetch`), by name as well.
 
-    A sequence of values, which unpacks like a tuple. With names it is also read like a dict: `r["loss"]`, `r.loss`,
-    `"loss" in r`, `dict(r)`, `f(**r)`. Values stay on the device until somebody reads one; scalars are 0-d, so
-    `float(r[0])`, `"%f" % r[0]` and `r[0] < 0.1` work. `float(r)` is the only value there is, and so are
-    `r < 0.1` and `f"{r:.3f}"`; of several results they are errors that ask which one.
+    A sequence of values, which unpacks like a tuple. With names it also reads like a dict: `r["loss"]`, `r.loss`,
+    `"loss" in r`, `dict(r)`, `f(**r)`. Values stay on the device until they are read; scalars are 0-d, so
+    `float(r[0])`, `"%f" % r[0]` and `r[0] < 0.1` work. With exactly one value, `float(r)`, `r < 0.1` and `f"{r:.3f}"`
+    use this value; with several they raise an error that asks for an index or a name.
 
     Args:
       values: arrays.
@@ -98,10 +98,10 @@ class Results(Sequence[Any]):
         return format(float(self), spec) if spec else str(self)
 
     def keys(self) -> list[str]:
-        """The names.
+        """Return the names.
 
         Raises:
-          UnknownNameError: the results have none.
+          UnknownNameError: the results have no names.
         """
         if self.names is None:
             raise errors.UnknownNameError(
@@ -110,20 +110,20 @@ class Results(Sequence[Any]):
         return list(self.names)
 
     def values(self) -> list[Any]:
-        """The values in order."""
+        """Return the values in order."""
         return list(self._values)
 
     def items(self) -> list[tuple[str, Any]]:
-        """Names and values in order; an error as for `keys` when there are no names."""
+        """Return pairs of name and value in order; raises UnknownNameError if there are no names."""
         return list(zip(self.keys(), self._values, strict=True))
 
     def unread(self, place: int) -> Any:
-        """The value at a place, as something that NumPy can read later on: nothing is done for it now."""
+        """Return the value at an index as an object that NumPy can read later; the device does nothing now."""
         later = getattr(self._values, "later", None)
         return self._values[place] if later is None else later(place)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a name, or a default when there is no such name."""
+        """Return the value of a name, or a default if there is no value of that name."""
         return self[name] if name in self else default
 
     def __repr__(self) -> str:
@@ -162,12 +162,12 @@ class StepResults(Sequence[StepResult]):
     """Results of one call of a compiled step: one StepResult for each minibatch, on the device.
 
     Args:
-      found: the values of `Request.fetch`, those of `Request.also`, and with `Request.parts` what each output
-        contributes to its value over several minibatches.
-      names: of the values of `Request.fetch`, or None.
+      found: the values of `Request.fetch`, the values of `Request.also`, and with `Request.parts` the contribution of
+        each output to its value over several minibatches.
+      names: names of the values of `Request.fetch`, or None.
       also: `Request.also`.
-      count: number of minibatches in the call, of which all values are stacked, `[capacity, ...]`; None for one
-        minibatch that was fed by itself.
+      count: number of minibatches in the call, whose values are stacked, `[capacity, ...]`; None for one minibatch
+        whose values are not stacked.
 
     Attributes:
       values: the values of `Request.fetch`, without names.
@@ -258,7 +258,7 @@ class _OfOne(Sequence[Any]):
         return len(self._stacks)
 
     def later(self, index: int) -> Later:
-        """Return a value as something that `np.asarray` reads."""
+        """Return a value as an object that `np.asarray` reads later."""
         return Later(self._stacks[index], self._number)
 
 

@@ -1,4 +1,4 @@
-"""Seeds: the random numbers of runs in test mode. Each run draws other numbers, and a seed repeats a run."""
+"""Seeds: the random numbers of test-mode runs. Each run draws new numbers, and a seed repeats a run."""
 
 import functools
 import hashlib
@@ -13,16 +13,16 @@ from fluid import errors
 from fluid.core import Program, warn
 from fluid.core.arguments import whole_number
 
-# The random root of a run in test mode and the number of its step, both on the device.
+# The random root of a test-mode run and its step number, both on the device.
 Draw = tuple[Any, Any]
 
 _BITS = 64
 
 
 class Seeds:
-    """A sequence of seeds, one for each run in test mode of a program that draws random numbers.
+    """A sequence of seeds, one for each test-mode run of a program that draws random numbers.
 
-    Run number n draws the same numbers as a run with `seed=seed_of(first, n)`. Threads may share a sequence.
+    Run number n draws the numbers of a run with `seed=seed_of(first, n)`. Threads may share a sequence.
 
     Args:
       call: the public call that takes the seed, for messages, such as "Inferencer".
@@ -74,7 +74,7 @@ class Seeds:
         return None
 
     def unused(self, call: str, program: str, seed: int) -> None:
-        """Warn, once, that a seed does nothing."""
+        """Warn, once, that a seed has no effect."""
         if not self._warned:
             self._warned = True
             warn(
@@ -98,7 +98,7 @@ def checked_seed(call: str, seed: Any) -> int:
     """Check a seed from a user, and return it as an int.
 
     Raises:
-      ArgumentError: it is no whole number from 0 to 2**64 - 1.
+      ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
 
     Example:
       >>> checked_seed("infer", np.int32(7))

@@ -41,32 +41,34 @@ if TYPE_CHECKING:
 
 
 class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
-    """Runs programs over one set of named arrays.
+    """A set of named arrays on a device, and the programs that run over them.
 
     Args:
       program_functions: program functions or Programs; they share parameters by name.
       place: a device, see `fluid.place.device_of`, None for JAX's default; or with `parallel` the devices, see
         `fluid.place.devices_of`, None for all.
-      seed: of initial values, and of random layers in training and in test mode.
-      precision: "bfloat16" or "float16" to compute in it, see Program.
-      buckets: sizes to pad sequences to: a list for all, or a dict of lists by feed; None chooses by what is fed.
-      max_compilations: how many compilations of a step that choice may lead to.
-      mode: of runs that do not name one; None for "train" when the program minimises, else "test". "test" in Trainers.
-      step: a function of a `fluid.TrainingStep` that computes a training step, instead of one gradient and one update.
-      parallel: None for one device; True to divide each batch among all devices; "fsdp" to divide parameters and slots
-        among them as well; or a `fluid.Mesh`. The numbers stay those of one device, see `docs/parallel.md`.
-      shardings: by names and globs of parameters, the axis of the mesh that divides each of their dimensions, or None:
-        `{"*/fc_*.w_0": (None, "model")}`. The first that matches counts, before `ParamAttr(sharding=)`.
-      initial: False leaves zeros in the place of initial values, for who sets every array next, as `load_params` does.
+      seed: seed of initial values, and of random layers in training and in test mode.
+      precision: "bfloat16" or "float16" for computation in that dtype, see Program.
+      buckets: sizes to pad sequences to: a list for all feeds, or a dict of lists by feed; None derives them from the
+        data.
+      max_compilations: maximum number of compilations of a step for derived sizes.
+      mode: mode of runs that do not name one; None for "train" if the program minimises, else "test". Trainers pass
+        "test".
+      step: a custom training step, a function of a `fluid.TrainingStep`; None for one gradient and one update.
+      parallel: None for one device; True divides each batch among all devices; "fsdp" also divides parameters and
+        optimizer state; or a `fluid.Mesh`. Results equal the results on one device, see `docs/parallel.md`.
+      shardings: by name or glob of parameters, the mesh axis that divides each dimension, or None:
+        `{"*/fc_*.w_0": (None, "model")}`. The first match decides, before `ParamAttr(sharding=)`.
+      initial: False uses zeros instead of initial values, if every array is set next, as by `load_params`.
 
     Attributes:
       programs: Program by name.
-      scope: the arrays by name, filled with initial values.
-      compilations: every compilation so far and its reason; its length counts them.
-      engine: the inside of the session, for the rooms of fluid: layout, update rules, learning rates, compiled steps.
+      scope: the arrays by name, with initial values.
+      compilations: every compilation so far with its reason; the length is their number.
+      engine: the Engine, for other modules of fluid: layout, update rules, learning rates, compiled steps.
 
     Raises:
-      FluidError: whatever mistake the programs' shapes show.
+      FluidError: the shapes of a program show an error.
 
     Example:
       >>> import fluid, numpy as np
@@ -116,7 +118,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         mode: str | None = None,
         initial: bool = True,
     ) -> None:
-        """Start with an engine, and add the first programs; arguments as for Session."""
+        """Initialize the session with an engine, and add the first programs; arguments as for Session."""
         keep_compilations()
         self.engine = engine
         self.programs = engine.programs
@@ -143,11 +145,11 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     def place(self) -> str | list[str]:
         """The device, such as "cpu:0"; a list of devices with `parallel`.
 
-        It can be set before the first run, to any value that `place=` of a Session takes. All arrays move there.
+        Before the first run, it can be set to any value that `place=` of a Session accepts. All arrays move there.
 
         Raises:
           DeviceError: this machine has no such device.
-          ArgumentError: a program has run already, or there are several devices.
+          ArgumentError: a program has already run, or there are several devices.
 
         Example:
           >>> import fluid
@@ -200,10 +202,10 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         return repr(self) + html_table(programs, ("program", "feeds", "outputs", "parameters"), right=[3])
 
     def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
-        """Add a program: discover it, create the parameters and slots that are not there yet; `initial` as for Session.
+        """Add a program: discover it, and create its missing parameters and optimizer states; `initial` as for Session.
 
         Returns:
-          The Program; its name is the function's, numbered when that is taken.
+          The Program; its name is the name of the function, with a number if that name is taken.
         """
         return self.engine.add(function, initial)
 
@@ -218,26 +220,27 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     ) -> Results:
         """Run a program once.
 
-        A program that draws random numbers in test mode draws other ones in each run. Their sequence depends on the
-        seed of the session only, and differs from the numbers of training steps.
+        A program that draws random numbers in test mode draws new ones in each run. Their sequence depends on the seed
+        of the session only, and differs from the numbers of training steps.
 
         Args:
-          program: its name, its function or itself; may be left out when there is one.
-          feed: arrays by name: of feeds, and of any other named value, which is replaced by them; a scalar stands there
-            for an array of it. Feeds that the result does not depend on need not be given.
-          fetch: names of values to return: outputs of a dict, named values, feeds, parameters (as they are after the
-            run), or `NAME@GRAD`, the gradient of the minimised loss (of the first output when nothing is minimised). A
-              training step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
-          mode: "train" updates parameters and states, "test" changes nothing; None for that of the session.
-          seed: of the random numbers of this run, in test mode: a number from 0 to 2**64 - 1 repeats one answer. None
-            for the next of the sequence.
+          program: its name, its function or itself; optional if there is one program.
+          feed: arrays by name, for feeds and for any other named values, which they replace; a scalar replaces a whole
+            array. Feeds that the results do not need may be left out.
+          fetch: names of values to return: outputs of a dict, named values, feeds, parameters (after the run), or
+            `NAME@GRAD`, the gradient of the minimised loss (of the first output if nothing is minimised). A training
+            step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
+          mode: "train" updates parameters and states, "test" changes nothing; None for the mode of the session.
+          seed: seed of the random numbers of this run in test mode, from 0 to 2**64 - 1: repeats one answer. None for
+            the next seed of the sequence.
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
 
         Raises:
-          FeedError: data does not fit; UnknownNameError: no such program, feed or value. The Scope stays as it was.
-          ArgumentError: a seed for a training step, or no whole number from 0 to 2**64 - 1.
+          FeedError: the data does not match the feeds. The Scope does not change.
+          UnknownNameError: there is no program, feed or value of a name. The Scope does not change.
+          ArgumentError: the seed is for a training step, or is no whole number from 0 to 2**64 - 1.
         """
         self._check_open()
         found = self.engine.find(program)
@@ -246,7 +249,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
         step = bind(self.engine, found, Request(mode, names, given, replaced))
-        if isinstance(feed, Feed) and feed.program is found:  # converted already
+        if isinstance(feed, Feed) and feed.program is found:  # already converted
             taken: tuple[Mapping[str, Any], Mapping[str, Any]] = (feed.arrays, {})
         else:
             taken = self.engine.take(found, feed, given, replaced, step.buckets)
@@ -261,10 +264,10 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         program: str | Callable[[], Any] | Program | None = None,
         fetch: Fetch | None = None,
     ) -> Results:
-        """Train one step of a program that minimises something: `run` in train mode, for a loop of your own.
+        """Run one training step of a program that minimises a loss: `run` in train mode, for a custom loop.
 
-        A loop may call it as often as it likes without reading a result: so many steps at most are under way on the
-        device, as in a Trainer. Of a minibatch of `fluid.reader.prefetch`, the next one is read while the device works.
+        A loop may call it without reading results: the number of steps in flight is limited, as in a Trainer. With a
+        minibatch of `fluid.reader.prefetch`, the next minibatch is read while the device works.
 
         Args:
           feed: as for `run`.
@@ -272,10 +275,12 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
           fetch: as for `run`.
 
         Returns:
-          Results, as of `run`, on the device.
+          Results, as from `run`, on the device.
 
         Raises:
-          ArgumentError: the program minimises nothing. FeedError, UnknownNameError: as from `run`.
+          ArgumentError: the program minimises nothing.
+          FeedError: as from `run`.
+          UnknownNameError: as from `run`.
 
         Example:
           >>> import fluid, numpy as np
@@ -303,7 +308,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         return results
 
     def _drawn(self, program: Program, mode: str, seed: int | None, call: str = "session.run") -> Draw | None:
-        """Return the random key of a run in test mode, see `Seeds.of`; None in training, or if nothing is drawn."""
+        """Return the random key of a test-mode run, see `Seeds.of`; None in training, or if nothing is drawn."""
         if mode == TRAIN and seed is not None:
             raise errors.ArgumentError(
                 f"{call}(mode='train', seed={seed!r}): a training step draws from the seed of the session and the "
@@ -315,15 +320,15 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         return self.engine.draw(self.engine.seeds.of(call, program, seed))
 
     def learning_rates(self, program: str | Callable[[], Any] | Program | None = None) -> tuple[float, ...]:
-        """The learning rates of the next training step of a program, one for each `minimize`.
+        """Return the learning rates of the next training step of a program, one for each `minimize`.
 
-        Reading that of a schedule waits for the steps that are under way; numbers are known without.
+        A schedule is computed, which waits for the steps in flight; numbers are known without waiting.
 
         Args:
-          program: its name, its function or itself; may be left out when there is one.
+          program: its name, its function or itself; optional if there is one program.
 
         Raises:
-          UnknownNameError: there is no such program, or an optimizer does not tell its rate.
+          UnknownNameError: there is no such program, or the learning rate of an optimizer is unknown.
         """
         name = self.engine.find(program).name
         return self.engine.rates.read(name, self.scope.slots[name])
@@ -331,16 +336,16 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     def set_learning_rates(
         self, rates: float | Sequence[float | None] | None, program: str | Callable[[], Any] | Program | None = None
     ) -> None:
-        """Set the learning rates of a program from the next training step on. Nothing is compiled anew.
+        """Set the learning rates of a program from the next training step on, without another compilation.
 
         Args:
-          rates: a number for each `minimize`, or the number itself where there is one. It takes the place of the number
-            or schedule of the optimizer until it is set to None. It is saved and restored with the session.
+          rates: a number for each `minimize`, or just the number if there is one. It replaces the number or schedule of
+            the optimizer until it is set to None. It is saved and restored with the session.
           program: as for `learning_rates`.
 
         Raises:
-          ArgumentError: a rate is no number from 0 on, or there are more or fewer than `minimize` calls.
-          UnknownNameError: there is no such program, or an optimizer does not tell its rate.
+          ArgumentError: a rate is no finite number from 0 up, or the number of rates differs from the `minimize` calls.
+          UnknownNameError: there is no such program, or the learning rate of an optimizer is unknown.
         """
         values = list(rates) if isinstance(rates, Sequence) and not isinstance(rates, str) else [rates]
         self.engine.rates.set(self.engine.find(program).name, values)
@@ -356,11 +361,11 @@ def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "O
     """Return the device or the mesh of devices for the arguments of a Session."""
     if parallel in (None, False) and shardings is None:
         return OneDevice(device_of(place))
-    from fluid.parallel import layout_of  # not everybody needs it
+    from fluid.parallel import layout_of  # loaded on use
 
     return layout_of(place, parallel, shardings)
 
 
 def _device_name(device: jax.Device) -> str:
-    """Return the name of a device, as `place=` takes it."""
+    """Return the name of a device, in the form of `place=`."""
     return f"{device.platform}:{device.id}"

@@ -1,7 +1,7 @@
-"""Row-sparse updates: the gradient, the slots and the update of an embedding table, for the rows that were looked up.
+"""Row-sparse updates: gradient, optimizer state and update of an embedding table, for the looked-up rows only.
 
-Rows of the table and of every optimizer slot of its shape are gathered, updated by the same optax transformation as all
-other parameters, and scattered back. The cost follows the rows touched, never the table.
+The looked-up rows of the table and of every optimizer state of its shape are gathered and scattered back. The optax
+transformation of the other parameters updates them. The cost depends on the number of rows, and not on the table.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Rows(NamedTuple):
     """Gradients of some rows of a table.
 
     Attributes:
-      ids: `[n]`, each row once, ascending; unused places hold the number of rows.
-      values: `[n, width]`, zeros in unused places.
+      ids: row numbers `[n]`, ascending and unique; unused entries hold the number of rows of the table.
+      values: `[n, width]`, zeros in unused entries.
     """
 
     ids: Any
@@ -35,10 +35,10 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, mesh: OnMesh | 
     """Add up the gradients of look-ups, row by row.
 
     Args:
-      ids: for each look-up, integers `[...]`; `count` for what is no row.
+      ids: for each look-up, integers `[...]`; `count` for padding.
       values: for each look-up, gradients `[..., width]`.
       count: number of rows of the table.
-      mesh: where the table lies on several devices; None for one.
+      mesh: the layout on several devices; None for one.
 
     Example:
       >>> rows = merge([jnp.array([3, 1, 3])], [jnp.array([[1.0], [2.0], [4.0]])], count=5)
@@ -46,7 +46,7 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, mesh: OnMesh | 
       ([1, 3, 5], [[2.0], [5.0], [0.0]])
     """
     flat = jnp.concatenate([i.reshape(-1) for i in ids])
-    flat = flat if mesh is None else mesh.together(flat)  # as all of them sort all ids
+    flat = flat if mesh is None else mesh.together(flat)  # because each device sorts all ids
     width = values[0].shape[-1]
     gradients = jnp.concatenate([v.reshape(-1, width) for v in values])
     unique, places = jnp.unique(flat, return_inverse=True, size=flat.size, fill_value=count)
@@ -65,15 +65,15 @@ def update(
     """Update parameters, some of them by rows.
 
     Args:
-      transformation: optax transformation over a dict of all these parameters.
-      gradients: of the dense parameters, by name.
-      rows: of the tables, by name.
-      slots: the optax state for the whole parameters.
-      params: all of them, whole.
-      mesh: where they lie on several devices; None for one.
+      transformation: an optax transformation over a dict of all these parameters.
+      gradients: gradients of the dense parameters, by name.
+      rows: gradients of the tables, by name.
+      slots: the optax state of the whole parameters.
+      params: all parameters, whole, by name.
+      mesh: the layout on several devices; None for one.
 
     Returns:
-      The new parameters and the new slots, whole.
+      The new parameters and the new optimizer state, whole.
     """
     if not rows:
         updates, slots = transformation.update(dict(gradients), slots, dict(params))
@@ -96,10 +96,10 @@ def update(
 
 
 def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
-    """Whether updating the touched rows alone gives what updating the whole table gives.
+    """Return True if an update of the touched rows alone equals an update of the whole table.
 
-    So it is where a zero gradient leaves a row and its slots as they are, and no row sees another. It is found out by
-    doing both with a small table for a few steps.
+    This holds if a zero gradient leaves a row and its optimizer state unchanged, and rows are independent. The function
+    compares both updates of a small table over a few steps.
 
     Example:
       >>> keeps_other_rows(optax.sgd(0.1)), keeps_other_rows(optax.sgd(0.1, momentum=0.9))
@@ -108,7 +108,7 @@ def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return _compare(transformation)
-    except (TypeError, ValueError):  # it wants more than gradients, or less than rows
+    except (TypeError, ValueError):  # the rule needs more than gradients, or whole tables
         return False
 
 
@@ -126,7 +126,7 @@ def _compare(transformation: optax.GradientTransformation) -> bool:
 
 
 class _WholeTable:
-    """Reads and writes some rows of a table of which a device has all; `fluid.parallel.tables` is about others."""
+    """A reader and writer of rows of a whole table on a device; `fluid.parallel.tables` is for divided tables."""
 
     def read(self, array: Any, ids: Any) -> Any:
         return array.at[ids].get(mode="fill", fill_value=0, indices_are_sorted=True, unique_indices=True)
@@ -141,7 +141,7 @@ class _WholeTable:
 def _map_slots(
     function: Callable[..., Any], rows: Mapping[str, Rows], params: Mapping[str, Any], slots: Any, *more: Any
 ) -> Any:
-    """Call a function with the table and the slot, for slots that belong to one row by row; of others keep the last."""
+    """Call a function with the table and each state array that has its rows; other arrays keep the last value."""
 
     def visit(path: Any, *found: Any) -> Any:
         name = _table_of(path, found[0], rows, params)
@@ -151,7 +151,7 @@ def _map_slots(
 
 
 def _table_of(path: Any, slot: Any, rows: Mapping[str, Rows], params: Mapping[str, Any]) -> str | None:
-    """The table that a slot belongs to row by row: optax keeps such slots under the names of the parameters."""
+    """Return the table whose rows an optimizer state has: optax keeps such arrays under the names of parameters."""
     for entry in path:
         name = getattr(entry, "key", "")
         if name in rows and np.shape(slot)[:1] == params[name].shape[:1]:

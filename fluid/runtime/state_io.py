@@ -1,4 +1,4 @@
-"""What a Session saves and loads: parameters alone, or everything that a later run needs."""
+"""State IO: save and load the parameters of a Session alone, or all state of a later run."""
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,14 +21,14 @@ from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.storage import PathLike
 
 _SLOTS = "@slots/"
-_KEPT = 0.9  # From here on a rate of copies is most likely the share that is to be kept.
+_KEPT = 0.9  # a larger rate of copies is most likely meant as the share to keep
 
 
 class SavesArrays:
-    """The arrays of a Session, as they go to files and come back.
+    """Methods of a Session that save and load its arrays.
 
     Attributes:
-      engine: holds learning rates, layout and the names that are frozen.
+      engine: the engine, with learning rates, layout and the frozen names.
       scope: the arrays by name.
       programs: Program by name.
     """
@@ -41,7 +41,7 @@ class SavesArrays:
     _closed: bool
 
     def save(self, path: PathLike) -> None:
-        """Write parameters, states, optimizer slots, step counter and random root to one file, atomically."""
+        """Write parameters, states, optimizer state, step counter and random root to one file, atomically."""
         with self.scope.lock:
             state = jax.tree.map(jnp.copy, self.state())
         self._write(path, state, "session")
@@ -52,15 +52,15 @@ class SavesArrays:
         """Restore the session from a file of `save`, or only parameters and states from a file of `save_params`.
 
         Args:
-          path: of the file.
+          path: path of the file.
           strict: as for `load_params`. With False, optimizer states that the file lacks keep their values too.
           rename: as for `load_params`. The optimizer states of a parameter follow its name.
           skip: as for `load_params`. The optimizer states of a skipped parameter keep their values.
 
         Raises:
-          ParameterFileError: there is no such file, or it holds something else.
+          ParameterFileError: the file does not exist, or holds something else.
           ParameterError: names, shapes or dtypes differ; nothing is changed then.
-          UnknownNameError: something to skip is neither in the file nor in the programs.
+          UnknownNameError: a name in `skip` is neither in the file nor in the programs.
 
         Example:
           >>> import fluid
@@ -106,7 +106,7 @@ class SavesArrays:
                 state[name.removesuffix(owner) + new_names[owner]] = array
             elif name[0] == "@" and owner is None and name != FROZEN and (strict or name in here):
                 state[name] = array
-        # What the file lacks, or what was skipped, keeps its value, and so do its optimizer states.
+        # An array that is missing in the file, or skipped, keeps its value, and so do its optimizer states.
         state |= {n: a for n, a in here.items() if n not in state and (not strict or self._left(n, report.taken))}
         if not strict:
             state = {name: array for name, array in state.items() if name in here}
@@ -114,7 +114,7 @@ class SavesArrays:
         return state
 
     def _left(self, name: str, taken: Collection[str]) -> bool:
-        """Return whether an array of this session keeps its value, because its parameter is not in `taken`."""
+        """Return True if an array of this session keeps its value, because its parameter is not in `taken`."""
         owner = name if name in self.scope.specs else _owner(name, self.scope.specs)
         return name == FROZEN or (owner is not None and owner not in taken)
 
@@ -122,12 +122,12 @@ class SavesArrays:
         """Write parameters and states to one file; see `fluid.io.save_arrays`.
 
         Args:
-          path: of the file.
+          path: path of the file.
           names: names and globs, such as `["backbone/*"]`; all by default.
 
         Raises:
           ArgumentError: `names` is empty.
-          UnknownNameError: something in it is no name here.
+          UnknownNameError: an entry of `names` matches no name.
           ParameterFileError: the file cannot be written.
         """
         self._check_open()
@@ -149,24 +149,23 @@ class SavesArrays:
         rename: storage.Rename = None,
         skip: str | Sequence[str] = (),
     ) -> storage.LoadReport:
-        """Set parameters and states from a file of `save_params`, or from arrays by name; slots stay as they are.
+        """Set parameters and states from a file of `save_params`, or from arrays by name, but no optimizer state.
 
         Args:
           source: a path or a mapping. A path that ends in ".safetensors" may come from another framework.
-          strict: False takes what is there and has the shape that is needed here: what is missing keeps its value, and
-            what no program here has is left. Other shapes are an error all the same, unless they are skipped. What is
-            missing or left is logged as a warning.
-          rename: names there to names here, with globs and `{n}` for numbers, as in `{"old/*": "new/*"}` and
-            `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
-          skip: names and globs of what is not taken, by its name here, whatever its shape is: `["head/*"]`.
+          strict: False ignores arrays that no program has, and keeps the values of arrays that the source lacks; both
+            are logged as a warning. Different shapes remain an error, unless they are skipped.
+          rename: a mapping from names in the source to names in the programs, with globs and `{n}` for numbers, as in
+            `{"old/*": "new/*"}` and `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
+          skip: names and globs of arrays to leave out, by their names in the programs, at any shape: `["head/*"]`.
 
         Returns:
-          A LoadReport: what was taken, what was left, and what is missing.
+          A LoadReport with the names that were taken, left and missing.
 
         Raises:
-          ParameterFileError: there is no such file, or it holds something else.
-          ParameterError: names, shapes or dtypes differ, or nothing would be taken. Nothing is changed then.
-          UnknownNameError: something to skip is neither there nor here.
+          ParameterFileError: the file does not exist, or holds something else.
+          ParameterError: names, shapes or dtypes differ, or no array would be set. Nothing is changed then.
+          UnknownNameError: a name in `skip` is neither in the source nor in the programs.
         """
         found = storage.source_of(source).renamed(rename)
         report = self._take_params(found, skip=skip, allow_missing=not strict, allow_extra=not strict)
@@ -177,11 +176,11 @@ class SavesArrays:
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
         """Copy the parameters and states of one net to another net, or move the other net a part of the way.
 
-        Call it after each step with a small rate, and the second net is a moving average of the first.
+        After each step with a small rate, the second net is a moving average of the first.
 
         Args:
           names: from names to names, with globs: `{"online/*": "target/*"}`.
-          rate: in `(0, 1]`; the new value is `old + rate * (source - old)`. Integers are copied whatever the rate is.
+          rate: in `(0, 1]`; the new value is `old + rate * (source - old)`. Integers are copied at any rate.
 
         Returns:
           The names of the arrays that were set.
@@ -242,10 +241,10 @@ class SavesArrays:
         return list(pairs)
 
     def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:
-        """Warn of a copy that the optimizer moves as well, and of a rate that looks like the share to keep.
+        """Warn of a copy that the optimizer also trains, and of a rate that looks like the share to keep.
 
         Args:
-          pairs: what is moved, and towards what.
+          pairs: source names by target name.
           rate: below 1.
         """
         trained = {
@@ -288,14 +287,14 @@ class SavesArrays:
         allow_extra: bool = False,
         advice: str = storage.TAKE_A_PART,
     ) -> storage.LoadReport:
-        """Set parameters and states from arrays that have the names of here; see `load_params`.
+        """Set parameters and states from arrays with the names of this session; see `load_params`.
 
         Args:
           source: the arrays.
-          program: whose parameters and states are set; None for those of all programs.
+          program: the program whose parameters and states are set; None for all programs.
           skip: as for `load_params`.
-          allow_missing: whether arrays may be missing, and keep their values then.
-          allow_extra: whether there may be more arrays.
+          allow_missing: True keeps the values of arrays that the source lacks, instead of an error.
+          allow_extra: True ignores arrays that no program has, instead of an error.
           advice: a sentence for error messages that says how to resolve a difference.
         """
         self._check_open()
@@ -316,7 +315,7 @@ class SavesArrays:
         return report
 
     def _write(self, path: PathLike, arrays: Mapping[str, jax.Array], kind: str) -> None:
-        """Write arrays to a file; where several processes share them, the first one does, and others wait for it."""
+        """Write arrays to a file; with several processes, the first one writes and the others wait for it."""
         arrays = {name: whole(array) for name, array in arrays.items()}
         sites = creation_sites(self.scope.specs)
         mesh = self.engine.layout.mesh
@@ -328,7 +327,7 @@ class SavesArrays:
         group().meet(f"the file {os.fspath(path)} that was written")
 
     def params(self) -> ReadOnlyArrays:
-        """Parameters and states by name: copies, which stay valid while training goes on.
+        """Return copies of parameters and states by name, which stay valid during further training.
 
         The dict is read-only. `session.scope["fc_0.w_0"] = array` sets a parameter.
         """
@@ -336,13 +335,13 @@ class SavesArrays:
         return ReadOnlyArrays(self.scope.copies())
 
     def state(self) -> dict[str, Any]:
-        """All that a later run needs, by name: parameters and states, and `@slots/...`, `@step` and `@root`.
+        """Return all state of a later run by name: parameters, states, `@slots/...`, `@step` and `@root`.
 
-        Learning rates that were set are among them, as `@learning_rate/...`; those that are as declared are not. If
-        parameters are frozen, `@frozen` says which.
+        Learning rates that were set are included as `@learning_rate/...`; declared ones are not. If parameters are
+        frozen, `@frozen` marks them.
 
         Returns:
-          The arrays themselves: a training step takes them over, so copy or write them before the next one.
+          The arrays themselves. The next training step donates their buffers, so copy or write them before.
         """
         self._check_open()
         slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
@@ -351,16 +350,16 @@ class SavesArrays:
         return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
-        """Take over what `state` returned in a session of the same programs.
+        """Restore what `state` returned in a session of equal programs.
 
         Args:
-          state: arrays by name; names, shapes and dtypes as `check_state` requires them.
-          own: the names of those that lie where they shall, and that nobody else has; they are not copied.
+          state: arrays by name; names, shapes and dtypes as `check_state` requires.
+          own: names of arrays that already have their sharding and are used nowhere else; they are not copied.
         """
         self._check_open()
         state = {name: state[there] for there, name in names_here(self.programs, state).items()}
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        # All of it before anything changes.
+        # Everything that can fail comes before anything changes.
         names = self.state().keys() - self._optional_state().keys()
         new = self.engine.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
         new |= {name: state[name] for name in names.intersection(own)}
@@ -372,18 +371,18 @@ class SavesArrays:
         self.engine.freezing.restore(state)
 
     def freeze(self, patterns: str | Sequence[str]) -> list[str]:
-        """Keep parameters, and moving statistics with them, as they are from the next training step on.
+        """Freeze parameters, and the moving statistics of their layers, from the next training step on.
 
-        Their slots stay, and so do those of all others; steps are compiled anew once. It is saved and restored with the
+        All optimizer states are kept; steps are compiled once more. The frozen names are saved and restored with the
         session.
 
         Args:
-          patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. A layer's moving statistics
-            stand still when they are named, or when all parameters of the layer are frozen; batch_norm then normalises
+          patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. Moving statistics of a layer
+            are frozen when they are named, or when all parameters of the layer are frozen; batch_norm then normalises
             with them.
 
         Returns:
-          The names that stand still now and did not before.
+          The names that are frozen now and were not before.
 
         Raises:
           UnknownNameError: a pattern matches no name.
@@ -393,23 +392,23 @@ class SavesArrays:
         return self.engine.freezing.freeze(patterns)
 
     def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
-        """Train again what `freeze` has frozen. What the program itself freezes stays so.
+        """Unfreeze what `freeze` has frozen. Parameters that the program itself freezes stay frozen.
 
         Args:
-          patterns: names and globs; all that is frozen by default.
+          patterns: names and globs; by default everything that is frozen.
 
         Returns:
-          The names that do not stand still any more.
+          The names that are no longer frozen.
 
         Raises:
-          UnknownNameError: a pattern matches nothing that is frozen.
-          ArgumentError: it names statistics that stand still with the parameters of their layer.
+          UnknownNameError: a pattern matches no frozen name.
+          ArgumentError: a name belongs to statistics that are frozen with the parameters of their layer.
         """
         self._check_open()
         return self.engine.freezing.unfreeze(patterns)
 
     def _optional_state(self) -> dict[str, Any]:
-        """What `state` has only in some sessions."""
+        """Return the entries of `state` that only some sessions have."""
         return {**self.engine.rates.state(), **self.engine.freezing.state()}
 
     def _check_open(self) -> None:
@@ -430,12 +429,12 @@ def check_state(
       session: the session that restores the state.
       found: arrays, or objects with a shape and a dtype, by name.
       where: the origin of the state, for the message.
-      advice: what to do about a difference, for the message.
+      advice: how to resolve a difference, for the message.
       sites_there: the line that created each array of the other session, as far as known.
 
     Raises:
-      ParameterError: they differ from the state of `session`. Learning rates and the names of frozen parameters are
-        optional.
+      ParameterError: a name, shape or dtype differs from the state of `session`. Learning rates and the names of frozen
+        parameters are optional.
     """
     found = {name: found[there] for there, name in names_here(session.programs, found).items()}
     engine = session.engine
@@ -449,8 +448,8 @@ def check_state(
 def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[str, str]:
     """Return, for every name in the `state` of another session, the name in a session of `programs`.
 
-    Slots and learning rates are named after their program. The name of a function that is the only one to be
-    trained, there and here, does not count: it may have been renamed.
+    Optimizer states and learning rates are named after their program. If exactly one function is trained in both
+    sessions, its name does not count: the function may have been renamed.
     """
     every = {name: name for name in names}
     prefixes = (_SLOTS, PREFIX)
@@ -465,12 +464,12 @@ def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[st
 
 @jax.jit
 def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
-    """Return `old + rate * (new - old)`; for integers a copy of `new`."""
+    """Return `old + rate * (new - old)`; a copy of `new` for integers."""
     return (old + rate * (new - old)).astype(old.dtype) if jnp.issubdtype(old.dtype, jnp.inexact) else new + 0
 
 
 def _owner(slot: str, names: Collection[str]) -> str | None:
-    """Return the parameter that an optimizer state belongs to: the longest of `names` that ends its name."""
+    """Return the parameter of an optimizer state: the longest of `names` that its name ends with."""
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TrainingState(NamedTuple):
-    """All that a training step replaces.
+    """The arguments of a training step that the step updates.
 
     Attributes:
       arrays: the parameters that are trained, and all states, by name.
@@ -39,13 +39,13 @@ class TrainingState(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """All that a training step reads and does not replace.
+    """The arguments of a training step that the step only reads.
 
     Attributes:
       arrays: parameters that are not trained, by name.
       root: random root; None for a program that draws nothing.
       rates: the learning rate of each `minimize`, from `Rates.of`.
-      members: what differs among the members of a population; None for one training.
+      members: the values that differ among the members of a population; None for one training.
     """
 
     arrays: Mapping[str, Any]
@@ -78,8 +78,8 @@ class _Update(NamedTuple):
       parameters: new values by name.
       slots: the new optimizer state of each rule.
       states: new values by name.
-      outputs: of the program.
-      values: what can be fetched, by name.
+      outputs: the outputs of the program.
+      values: the values that can be fetched, by name.
       gradients_of: returns the gradients of the loss of one rule.
     """
 
@@ -96,20 +96,20 @@ class Step:
 
     Args:
       program: the program.
-      rules: from `rules_of`.
-      request: what one step does.
+      rules: the update rules, from `rules_of`.
+      request: mode, fetched values, feeds and overrides of the step.
       function: a custom training step, see `TrainingStep`; None for one gradient and one update.
       frozen: names of parameters and states that training keeps as they are.
       mesh: the devices that share the arrays; None for one device.
 
     Attributes:
       program: the program.
-      training: whether a step changes parameters and states.
+      training: True if a step changes parameters and states.
       rules: the update rules, without the frozen parameters; none in test mode.
       updated: names of the parameters that some rule changes.
       carried: names of the arrays in TrainingState.
       kept: names of the arrays in Constants.
-      draws: whether a step draws random numbers.
+      draws: True if a step draws random numbers.
 
     Raises:
       UnknownNameError: a gradient is requested, and only the custom function computes gradients.
@@ -146,8 +146,8 @@ class Step:
         """Run one training step.
 
         Args:
-          state: what the step replaces.
-          constants: what the step reads and does not replace.
+          state: the arrays that the step updates.
+          constants: the values that the step only reads.
           feeds: arrays by name.
           overrides: values that replace named values.
 
@@ -162,7 +162,7 @@ class Step:
         else:
             done = self._custom_update(state, arrays, constants.rates, feeds, overrides, key)
         new = {**done.parameters, **self._states_after(state, done)}
-        # A rate that the program computes comes before the declared one; parameters are those after the update.
+        # A rate that the program computes overrides the declared one; parameters have their values after the update.
         values = {**self._rates_and_scales(state.slots, constants.rates), **done.values, **new}
         found = self._requested.found(done.outputs, (), values, done.gradients_of)
         return TrainingState(new, done.slots, state.step + 1), found
@@ -203,8 +203,8 @@ class Step:
     ) -> tuple[Applied, Callable[[int], Variables]]:
         """Run the program forward, and prepare its backward passes.
 
-        The backward pass of a loss runs when its gradients are first needed: one pass for each rule, all of them at the
-        parameters before the step.
+        The backward pass of a loss runs when its gradients are first needed. Each rule has one pass, and all passes
+        use the parameters before the step.
 
         Args:
           arrays: parameters and states, by name.
@@ -263,7 +263,7 @@ class Step:
             return {n: applied.values[n] for n in inner}, rows
 
         zeros: tuple[Any, Any] = ({}, {})
-        if inner or self._tables:  # traced once more for the shapes, and not computed
+        if inner or self._tables:  # traced again for the shapes only
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(values))
         return Variables({n: arrays[n] for n in names}, *zeros)
 
@@ -275,7 +275,7 @@ class Step:
         applied: Applied,
         gradients_of: Callable[[int], Variables],
     ) -> _Update:
-        """Update parameters and optimizer states: once for each rule, in the order of the program.
+        """Update parameters and optimizer states, once for each rule, in the order of the program.
 
         Args:
           arrays: parameters and states, by name.
@@ -311,7 +311,7 @@ class Step:
         return _Update(parameters, slots, applied.states, applied.outputs, values, gradients_of)
 
     def _states_after(self, state: TrainingState, done: _Update) -> dict[str, Any]:
-        """Return the states after a step: those before the step if a scaled update had to be skipped."""
+        """Return the states after a step; a skipped update of a scaled loss keeps the states before the step."""
         skipped = [
             was_skipped(before, after)
             for rule, before, after in zip(self.rules, state.slots, done.slots, strict=True)
@@ -354,7 +354,7 @@ class Step:
     def _custom_update(
         self, state: TrainingState, arrays: Any, rates: Any, feeds: Any, overrides: Any, key: Any
     ) -> _Update:
-        """Run the custom step function of the user in the place of `gradients` and `update`."""
+        """Run the custom step function of the user instead of `gradients` and `update`."""
         assert self._function is not None
 
         def apply(chosen: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Applied:

@@ -1,4 +1,4 @@
-"""Strategies: how the pure step of a program runs, for one minibatch or several, for one training or many."""
+"""Strategies: run the pure step of a program for one or several minibatches, and for one or many trainings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,12 +16,12 @@ from fluid.runtime.update_rules import Rule
 
 
 class Single:
-    """The strategy of one training: the pure step as it is. `fluid.population.Members` is the strategy of many.
+    """The strategy of one training: the unchanged pure step. `fluid.population.Members` is the strategy of many.
 
     Attributes:
       size: number of trainings whose arrays are stacked along a first axis; None for one training without this axis.
       arguments: values of each training for the named values of the program, by name.
-      variant: why the step is compiled in another form than before, for messages; empty for the first form.
+      variant: the reason for another compilation of the step, for messages; empty for the first one.
     """
 
     size: int | None = None
@@ -29,11 +29,11 @@ class Single:
     variant: str = ""
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the training step, and the step in test mode, as pure functions."""
+        """Return the training step and the test-mode step as pure functions."""
         return step.train, step.test
 
     def constants(self) -> Any:
-        """Return `Constants.members`: what differs among the members; None for one training."""
+        """Return `Constants.members`: the values that differ among the members; None for one training."""
         return None
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
@@ -41,7 +41,7 @@ class Single:
         return specs
 
     def draw(self, seed: int) -> Draw:
-        """Return the random root of a run in test mode, on the host."""
+        """Return the random root and the step number of a test-mode run, on the host."""
         return root_of(seed), np.int32(0)
 
     def learning_rates(self, rates: Rates, program: str, rules: Sequence[Rule], slots: Any) -> list[jax.Array]:
@@ -50,19 +50,19 @@ class Single:
         Args:
           rates: the learning rates of all programs.
           program: the name of the program.
-          rules: its update rules.
-          slots: its optimizer states.
+          rules: update rules of the program.
+          slots: optimizer states of the program.
         """
         return rates.current(program, slots)
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Move what the strategy itself holds to another device."""
+        """Move the arrays of the strategy itself to another device."""
 
 
 def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, Constants, Fed], tuple[Any, Any]]:
     """Return a function of several training steps, one after the other, for `jax.jit`.
 
-    The number of steps is an input of the loop and not part of its shape, so one compilation serves any number of
+    The number of steps is an input of the loop and not part of its shape. So one compilation serves any number of
     steps up to the capacity.
 
     Args:

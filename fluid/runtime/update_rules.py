@@ -1,4 +1,4 @@
-"""Rules: how each `minimize` of a program updates its parameters."""
+"""Update rules: the parameter update of each `minimize` of a program."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from fluid.runtime.sparse_update import Rows, keeps_other_rows, update
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh
 
-# Larger slots are filled on the device, so that they need not go there.
+# A larger optimizer state is created on the device, so that it need not be transferred.
 _MOST_BY_NUMPY = 1 << 26
-# Schedules of these libraries may be constant, and those who use one know it.
+# Schedules of these libraries may be constant on purpose, so they get no warning.
 _SCHEDULES = ("optax.", "fluid.")
 
 
 class Rule(NamedTuple):
-    """How one `minimize` updates its parameters.
+    """The parameter update of one `minimize`.
 
     Attributes:
-      optimizer: what was recorded.
+      optimizer: the recorded optimizer.
       settings: the ParamAttr of each parameter, or None, by name.
-      parameters: their names.
-      tables: those among them that are updated by the rows that were looked up.
-      scaled: whether the loss is scaled, and updates with gradients that have overflowed are left out.
-      frozen: names of parameters that it would change too if they were not frozen, and that its slots are for as well.
+      parameters: names of the parameters.
+      tables: names of the parameters that are updated by the rows that were looked up.
+      scaled: True if the loss is scaled, and updates with overflowed gradients are skipped.
+      frozen: names of frozen parameters that the optimizer state includes as well.
     """
 
     optimizer: Any
@@ -51,7 +51,7 @@ class Rule(NamedTuple):
     frozen: tuple[str, ...] = ()
 
     def without(self, names: frozenset[str]) -> Rule:
-        """The same rule while some parameters are frozen."""
+        """Return this rule with some parameters frozen."""
         frozen = tuple(n for n in self.parameters if n in names)
         if not frozen:
             return self
@@ -64,29 +64,29 @@ class Rule(NamedTuple):
         )
 
     def check(self, parameters: Mapping[str, Any], slots: Any, members: int | None = None) -> None:
-        """Find out whether an update is possible; arguments as for `update`, of which only the shapes matter.
+        """Check that an update is possible; only the shapes of the arguments matter.
 
         Args:
-          parameters: by name.
-          slots: the state of the optimizer.
+          parameters: arrays or shapes by name.
+          slots: the optimizer state.
           members: as for `first_slots`.
 
         Raises:
-          ArgumentError: the optimizer cannot leave out what is frozen.
+          ArgumentError: the optimizer cannot leave out a frozen parameter.
         """
         update = self._transformation(self.optimizer).update
         jax.eval_shape(update if members is None else jax.vmap(update), dict(parameters), slots, dict(parameters))
 
     def init(self, parameters: Mapping[str, Any]) -> Any:
-        """The slots before the first update."""
+        """Return the optimizer state before the first update."""
         return self._transformation(self.optimizer).init(dict(parameters))
 
     def first_slots(self, parameters: Mapping[str, Any], members: int | None = None) -> Any:
-        """What `init` returns, as arrays; computed without XLA where it can be, and is not large.
+        """Return the initial optimizer state as arrays, computed by NumPy instead of XLA if small and constant.
 
         Args:
-          parameters: by name.
-          members: of how many trainings these are the stacked parameters, `[members, ...]`; so are the slots then.
+          parameters: arrays by name.
+          members: number of trainings whose parameters and results are stacked, `[members, ...]`; None for one.
         """
         arrays = dict(parameters)
         one = arrays if members is None else jax.eval_shape(lambda: {n: a[0] for n, a in arrays.items()})
@@ -101,10 +101,10 @@ class Rule(NamedTuple):
         return jax.tree.unflatten(structure, values)
 
     def rate(self, rate: Any, slots: Any) -> Any:
-        """The learning rate of the next update, a scalar; arguments as for `update`.
+        """Return the learning rate of the next update, a scalar; arguments as for `update`.
 
         Raises:
-          UnknownNameError: the optimizer does not tell it.
+          UnknownNameError: the learning rate of the optimizer is unknown.
         """
         return self._at(rate).current_rate(slots)
 
@@ -117,18 +117,18 @@ class Rule(NamedTuple):
         parameters: Mapping[str, Any],
         mesh: OnMesh | None = None,
     ) -> tuple[dict[str, Any], Any]:
-        """Update the parameters. Nowhere else do gradients meet an optimizer.
+        """Update the parameters. All optimizer updates go through this method.
 
         Args:
-          rate: from `Rates.of`: the learning rate, a scalar that may be traced.
-          gradients: of the parameters that are no tables, by name.
-          rows: of the tables, by name.
-          slots: the state of the optimizer.
-          parameters: all of them, whole, and those that are frozen.
-          mesh: where they lie on several devices; None for one.
+          rate: the learning rate from `Rates.of`, a scalar that may be traced.
+          gradients: gradients of the dense parameters, by name.
+          rows: gradients of the tables, by name.
+          slots: the optimizer state.
+          parameters: all parameters, whole, including the frozen ones.
+          mesh: the layout on several devices; None for one.
 
         Returns:
-          The new parameters, without those that are frozen, and the slots.
+          The new parameters without the frozen ones, and the new optimizer state.
         """
         still = {n: jnp.zeros_like(parameters[n]) for n in self.frozen}
         every = {**gradients, **still}
@@ -136,7 +136,7 @@ class Rule(NamedTuple):
         return {n: changed[n] for n in self.parameters}, slots
 
     def _at(self, rate: Any) -> Any:
-        """The optimizer with a learning rate; as it is where it does not tell its own."""
+        """Return the optimizer with a learning rate; the optimizer itself if its learning rate is unknown."""
         return self.optimizer if self.optimizer.declared_rate is None else self.optimizer.at_rate(rate)
 
     def _transformation(self, optimizer: Any) -> optax.GradientTransformation:
@@ -145,12 +145,12 @@ class Rule(NamedTuple):
 
 
 def rules_of(program: Program) -> list[Rule]:
-    """One Rule for each `minimize` of a program.
+    """Return one Rule for each `minimize` of a program.
 
-    Warns when a table that was declared sparse has to be updated densely, and of a schedule that is none.
+    Warns of a table that is declared sparse but needs dense updates, and of a schedule that is constant.
     """
     if program.minimizes:
-        load_optax_ahead()  # initial values come first
+        load_optax_ahead()  # optax loads in a thread while initial values are computed
     rules = []
     for minimize in program.minimizes:
         _check_schedule(minimize.optimizer)
@@ -165,7 +165,7 @@ def rules_of(program: Program) -> list[Rule]:
 
 
 def _tables_of(program: Program, optimizer: Any, parameters: tuple[str, ...]) -> tuple[str, ...]:
-    """The tables that are updated by rows."""
+    """Return the tables that are updated by rows."""
     looked_up = [n for n in parameters if n in program.lookups]
     shared = [n for n in looked_up if n in program.dense_uses]
     tables = [n for n in looked_up if n not in shared]
@@ -187,7 +187,7 @@ def _tables_of(program: Program, optimizer: Any, parameters: tuple[str, ...]) ->
 
 
 def needs_all_rows(optimizer: Any) -> str | None:
-    """Why an optimizer cannot update a table by rows; None where it can."""
+    """Return the reason why an optimizer cannot update a table by rows; None if it can."""
     if optimizer.whole_tables:
         return "(with its accumulate_steps, norms, averages or schedule) needs tables as a whole"
     if optimizer.lazy_mode or keeps_other_rows(optimizer.rule()):
@@ -196,11 +196,10 @@ def needs_all_rows(optimizer: Any) -> str | None:
 
 
 def _check_schedule(optimizer: Any) -> None:
-    """Warn of a function for a learning rate that gives one number whatever the number of updates done is.
+    """Warn of a learning rate function that does not depend on the number of updates.
 
     Raises:
-      ArgumentError: the function gives no scalar, or needs the number itself, which is known to nobody while a step is
-        compiled.
+      ArgumentError: the function returns no scalar, or needs a concrete number, which a compiled step does not have.
     """
     schedule = optimizer.declared_rate
     if not callable(schedule):
@@ -234,7 +233,7 @@ def _check_direction(optimizer: Any) -> None:
 
     def probe() -> Any:
         rule = optimizer.rule()
-        start = {"w": jnp.zeros((2, 2))}  # where a decay of weights is 0
+        start = {"w": jnp.zeros((2, 2))}  # weight decay of zeros is 0
         gradient = {"w": jnp.asarray([[1.0, 2.0], [3.0, 4.0]])}
         updates, _ = rule.update(gradient, rule.init(start), start)
         return jnp.sum(updates["w"] * gradient["w"])
@@ -242,7 +241,7 @@ def _check_direction(optimizer: Any) -> None:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.transfer_guard("allow"):
             ascends = float(jax.jit(probe)()) > 0
-    except Exception:  # it wants more than gradients, or parameters of certain names
+    except Exception:  # the rule needs more than gradients, or parameters of certain names
         return
     if ascends:
         what = "the optax transformation" if isinstance(optimizer, Optax) else f"{type(optimizer).__name__}.rule()"
@@ -254,7 +253,7 @@ def _check_direction(optimizer: Any) -> None:
 
 
 def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
-    """Warn of a decay that makes weights grow, as it multiplies them by a number below -1 in each step."""
+    """Warn of a weight decay that makes weights grow: each step multiplies them by a number of at most -1."""
     rate = optimizer.declared_rate
     if not isinstance(rate, Real):
         return
@@ -263,7 +262,7 @@ def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
     for name, attr in settings.items():
         attr = attr or ParamAttr()
         decay = attr.regularizer or optimizer.regularization
-        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):  # other rules divide by its size
+        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):  # other rules divide by the gradient size
             coefficient, shown, limit = decay.regularization_coeff, f"regularization={decay!r}", most
         else:
             coefficient, limit = getattr(optimizer, "weight_decay", 0), 2
@@ -278,14 +277,14 @@ def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _check_excluded(optimizer: Any, specs: Sequence[ParameterSpec]) -> None:
-    """Warn of a function for `exclude_from_weight_decay_fn` that excludes nothing, or everything."""
+    """Warn of an `exclude_from_weight_decay_fn` that excludes no parameter, or every parameter."""
     argument = "exclude_from_weight_decay_fn"
     exclude = getattr(optimizer, argument, None)
     if exclude is None:
         return
     excluded = [decide(argument, exclude, spec.name, spec) for spec in specs]
     names = ", ".join(spec.name for spec in specs[:4]) + (", ..." if len(specs) > 4 else "")
-    # A net without vectors has nothing that is usually excluded, and one without matrices nothing that is decayed.
+    # Usually vectors are excluded and matrices are decayed, so a net without one kind gets no warning about that kind.
     if not any(excluded) and any(len(spec.shape) < 2 for spec in specs):
         found = "excludes none of the parameters"
     elif all(excluded) and any(len(spec.shape) > 1 for spec in specs):
@@ -299,7 +298,7 @@ def _check_excluded(optimizer: Any, specs: Sequence[ParameterSpec]) -> None:
 
 
 def _check_clipped(program: Program) -> None:
-    """Warn of a clip whose `need_clip` holds for no parameter of the program."""
+    """Warn of a gradient clip whose `need_clip` is True for no parameter of the program."""
     clipped: dict[int, tuple[Any, bool]] = {}
     for minimize in program.minimizes:
         need_clip = getattr(getattr(innermost(minimize.optimizer), "grad_clip", None), "need_clip", None)

@@ -1,4 +1,4 @@
-"""Finding good settings for a training before it begins: the learning rate."""
+"""Tuning: find a good learning rate before a training begins."""
 
 from fluid.tuning.rate_finder import RateSweep, find_learning_rate
 

@@ -1,4 +1,4 @@
-"""A learning rate finder: a short training in which the rate grows, on parameters that are put back afterwards."""
+"""Learning rate finder: a short training with a growing rate, whose changes are undone afterwards."""
 
 import contextlib
 import itertools
@@ -22,18 +22,18 @@ from fluid.runtime import Request
 from fluid.runtime.compiled_step import bind
 from fluid.trainer import Trainer
 
-# How much of the running mean of losses, by which a sweep is ended, is kept at each step.
+# Decay of the running mean of the losses, which ends a sweep.
 _KEPT = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class RateSweep:
-    """What `find_learning_rate` found.
+    """The rates and losses that `find_learning_rate` returns.
 
     Attributes:
-      rates: of the steps that were done, ascending, float64 `[steps]`.
-      losses: of these steps, each before its update, float64 `[steps]`; the last may be infinite or NaN.
-      suggestion: the rate at which the smoothed loss falls fastest; None when it falls nowhere.
+      rates: rates of the completed steps, ascending, float64 `[steps]`.
+      losses: losses of the completed steps, each before its update, float64 `[steps]`; the last may be infinite or NaN.
+      suggestion: the rate at which the smoothed loss falls fastest; None if the loss never falls.
 
     Example:
       >>> import numpy as np
@@ -59,16 +59,16 @@ class RateSweep:
 
     @property
     def smoothed(self) -> np.ndarray:
-        """The means of the finite losses over a window around each step, a twentieth of the sweep wide, `[finite]`."""
+        """The means of the finite losses, `[finite]`, in windows of about a tenth of the sweep around each step."""
         finite = self.losses[np.isfinite(self.losses)]
         width = len(self.losses) // 20
         return np.array([finite[max(i - width, 0) : i + width + 1].mean() for i in range(len(finite))])
 
     def plot(self, path: PathLike | None = None) -> Any:
-        """Draw the losses over the rates, with the suggestion.
+        """Plot the losses over the rates, with the suggestion.
 
         Args:
-          path: of a file to write, such as "rates.png"; None writes none.
+          path: path of a file to write, such as "rates.png"; None writes none.
 
         Returns:
           The matplotlib Figure.
@@ -109,30 +109,30 @@ def find_learning_rate(
     which: int = 0,
     feed_order: FeedOrder = None,
 ) -> RateSweep:
-    """Train for a few steps with a learning rate that grows from step to step, and see how the loss follows.
+    """Train for a few steps with a growing learning rate, and record the loss of each step.
 
-    The method is that of Smith (2017), section 3.3, with rates that grow exponentially. Afterwards everything is as it
-    was before: parameters, states, optimizer slots, counters, random numbers, the learning rate, and the position of a
-    reader of fluid. What was compiled stays, so that training itself need not compile it again.
+    The method is described in Smith (2017), section 3.3; here the rates grow exponentially. Afterwards, everything is
+    restored: parameters, states, optimizer state, counters, random numbers, the learning rate, and the position of a
+    reader of fluid. The compiled step is kept for the training itself.
 
     Args:
-      target: a Trainer, which is left as it is; or a program function.
-      reader: as in `Trainer.train`; begun anew when it ends before the sweep. An iterator that can be read only once
-        has lost what the sweep has read.
-      optimizer: of a program function that minimises nothing itself, as for Trainer.
+      target: a Trainer, which is restored afterwards; or a program function.
+      reader: as in `Trainer.train`; restarted when it ends before the sweep. An iterator that can be read only once
+        loses the minibatches that the sweep reads.
+      optimizer: the optimizer of a program function that does not call `minimize`, as for Trainer.
       start: rate of the first step.
       end: rate of the last step.
-      steps: how many steps, at least 2.
-      diverged: the sweep ends when the running mean of the loss is so many times the smallest one.
-      which: of which `minimize`, where the program has several; the others keep their rates.
+      steps: number of steps, at least 2.
+      diverged: the sweep ends when the running mean of the loss exceeds this multiple of its minimum.
+      which: index of the `minimize` whose rate grows, where the program has several; the others keep their rates.
       feed_order: as in `Trainer.train`.
 
     Returns:
       A RateSweep: `sweep.suggestion`, `sweep.rates`, `sweep.losses`, `sweep.plot()`.
 
     Raises:
-      ArgumentError: the rates do not ascend from above 0, or there are too few steps.
-      UnknownNameError: the optimizer is a bare optax transformation, which does not tell its learning rate.
+      ArgumentError: the rates do not ascend from above 0, or `steps` is too small.
+      UnknownNameError: the optimizer is a bare optax transformation, whose learning rate is unknown.
 
     Example:
       >>> import fluid, numpy as np
@@ -179,11 +179,11 @@ def find_learning_rate(
 
 
 def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Generator[float, None, None]:
-    """The losses of training steps, without end: each step is done when its loss is asked for."""
+    """Yield the losses of training steps without end; each step runs when its loss is requested."""
     session = trainer.session
     program = trainer.program
     step = bind(session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
-    # The Buckets are new, so that the sweep does not influence the padding of the training.
+    # Use fresh Buckets, so that the sweep does not influence the padding sizes of training.
     convert = Converter(session.engine, program.feeds, feed_order, session.engine.buckets(program))
     pipeline = InputPipeline(minibatches(reader), [convert])
     for _ in itertools.count():
@@ -194,7 +194,7 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
 
 @contextlib.contextmanager
 def _put_back(trainer: Trainer, reader: ReaderLike) -> Iterator[None]:
-    """Whatever the block does, give the session its arrays and rates back, and the reader its position."""
+    """Restore the arrays and rates of the session and the position of the reader after the block."""
     keeps_position = hasattr(reader, "state") and hasattr(reader, "restore")
     position = reader.state() if keeps_position else None  # type: ignore[union-attr]
     state = {name: np.array(value) for name, value in trainer.session.state().items()}
