@@ -74,7 +74,7 @@ class Layer:
         self._named: dict[str, str] = {}
 
     def here(self) -> "Layer":
-        """Return a copy of this layer for the current frame, such as the inside of a loop around this call."""
+        """Return a copy of this layer for the current frame, such as the frame inside a loop."""
         same = copy.copy(self)
         same.frame = core.current_frame(self._caller)
         return same
