@@ -246,10 +246,10 @@ def check_carry(this: Layer, what: str, found: Any, given: Any) -> Any:
       this: the layer, for messages.
       what: the name of the function that returned the carry, for messages.
       found: the new carry.
-        given: the previous carry.
+      given: the previous carry.
 
-      Raises:
-        ShapeError: the new carry has another structure, other shapes or other dtypes than the previous carry.
+    Raises:
+      ShapeError: the new carry has another structure, other shapes or other dtypes than the previous carry.
     """
     found = strongly_typed(found)
     check_same_specs(

@@ -47,11 +47,11 @@ def beam_search(
     Args:
       step: called with the last ids `[batch * beam]` and the state; returns log-probabilities of the next id
         `[batch * beam, ids]`, as from `layers.log_softmax`, and the new state. Log-probabilities are at most 0, and
-          minus infinity excludes an id. The result of `fc(act="softmax")` is converted to log-probabilities. `step` may
-          call layers.
-        state: a pytree of arrays and SequenceBatches `[batch, ...]`. `step` is called with `[batch * beam, ...]`: each
-          hypothesis has its own row. All hypotheses share scalars.
-        start_id: the id before the first id: an integer, or integers `[batch]` or `[batch, 1]`.
+        minus infinity excludes an id. The result of `fc(act="softmax")` is converted to log-probabilities. `step` may
+        call layers.
+      state: a pytree of arrays and SequenceBatches `[batch, ...]`. `step` is called with `[batch * beam, ...]`: each
+        hypothesis has its own row. All hypotheses share scalars.
+      start_id: the id before the first id: an integer, or integers `[batch]` or `[batch, 1]`.
       end_id: the id that ends a hypothesis.
       beam_size: the number of hypotheses to keep and return, for each row.
       max_length: length of the longest hypothesis.
