@@ -42,7 +42,7 @@ class Init:
     found: dict[Any, list[Any]] = field(default_factory=dict)
 
     def shapes(self) -> Any:
-        """Return parameters and states, with a shape and dtype in the place of each array."""
+        """Return parameters and states, with a shape and dtype instead of each array."""
         return jax.eval_shape(self.function, jax.random.key(0), *self.inputs)
 
     def leaf(self, key: Any, place: int) -> Any:
@@ -93,7 +93,7 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
 
     Args:
       module: of Flax or Haiku, see `layers.module`.
-      call: called as `call(module, *inputs, train)` in the place of `module(*inputs)`.
+      call: called as `call(module, *inputs, train)` instead of `module(*inputs)`.
 
     Raises:
       ArgumentTypeError: it is no such module.
@@ -139,7 +139,7 @@ def _arguments(function: Any) -> set[str]:
 
 
 def _mode(function: Any, train: bool) -> dict[str, bool]:
-    """Return the arguments that tell a function the mode, under the names in its signature."""
+    """Return the arguments that pass the mode to a function, under the names in its signature."""
     return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
 
 

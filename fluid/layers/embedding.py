@@ -43,12 +43,12 @@ def embedding(
         computed for these rows alone, if the result is equal (SGD, Adagrad) or the optimizer has `lazy_mode=True`.
       is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
       padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.
-      param_attr: ParamAttr of the table; the same name shares it between embeddings.
+      param_attr: ParamAttr of the table; equal names share the table between embeddings.
       dtype: of the table.
       name: instead of `embedding_N`.
 
     Returns:
-      `[batch, ..., width]`: the row takes the place of the last dimension, 1.
+      `[batch, ..., width]`: the row replaces the last dimension, 1.
 
     Raises:
       ArgumentError: the size is no pair of positive integers, or the table has no row `padding_idx`.

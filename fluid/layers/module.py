@@ -25,8 +25,8 @@ def module(
     the module's states are frozen, by `fluid.frozen` or `trainer.freeze`, the module runs as in test mode.
     Flax and Haiku are not installed with fluid.
 
-    A module object of NNX keeps the arrays that it was created with: training changes `trainer.params`, where the
-    trained arrays have the names of the module, such as `module_0/kernel`.
+    A module object of NNX keeps its initial arrays. Training changes `trainer.params`, where the trained
+    arrays have the names of the module, such as `module_0/kernel`.
 
     Args:
       module: a Flax Linen module; a Flax NNX module, whose arrays are the initial values, or a function of `rngs` that

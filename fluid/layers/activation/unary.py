@@ -28,7 +28,7 @@ _DOCUMENTATION = """{title}
       float32[batch, 3]
     """
 
-# These functions have no value or no slope at some numbers, such as 0. They read 0.5 in the place of padding.
+# These functions have no value or no slope at some numbers, such as 0. They read padding as 0.5.
 _PARTIAL = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
 
 

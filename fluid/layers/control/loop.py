@@ -47,7 +47,7 @@ def while_loop(
 
     Args:
       cond: called with the loop variables; returns a bool `[]` or `[1]`.
-      body: called with the loop variables; returns their new values, of the same structure, shapes and dtypes.
+      body: called with the loop variables; returns their new values, with equal structure, shapes and dtypes.
       loop_vars: the initial values: a list of values, or of pytrees of values.
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
@@ -60,7 +60,7 @@ def while_loop(
 
     Raises:
       ArgumentError: there are no loop variables, or `max_iterations` is no positive integer.
-      ShapeError: the body returns a structure, shapes or dtypes other than those of its arguments.
+      ShapeError: the body returns another structure, other shapes or other dtypes than its arguments have.
       ProgramError: a gradient is requested without `max_iterations`.
 
     Example:

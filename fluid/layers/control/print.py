@@ -33,7 +33,7 @@ def Print(  # noqa: N802
 
     Args:
       input: any shape, or a SequenceBatch.
-      first_n: the number of times to print, counted from 0 in each compilation; -1 for always.
+      first_n: the number of times to print, counted separately for each compilation; -1 for always.
       message: the beginning of each line.
       summarize: the number of elements to show; -1 for all.
       print_tensor_name: whether to show the name.

@@ -19,11 +19,11 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     do gradients, up to rounding. Values inside can be fetched and overridden by name. In test mode the layer only calls
     the function.
 
-    Consecutive parts of a net save most memory if each part is large and has small results: the blocks of a deep net,
-    an encoder and a decoder. Wrapping the whole net saves nothing, because all values are then recomputed at once. For
-    blocks of one structure use `layers.repeat(block, n, x, remat=True)`, which compiles them once. XLA is told not to
-    recompute before the gradient arrives. XLA for CPUs ignores this when it orders operations, so on a CPU, outside of
-    loops, this layer saves little memory or none.
+    Consecutive parts of a net save most memory if each part is large and has small results. Examples are the blocks of
+    a deep net, or an encoder and a decoder. Wrapping the whole net saves nothing, because all values are then
+    recomputed at once. For blocks of one structure use `layers.repeat(block, n, x, remat=True)`, which compiles them
+    once. The layer forbids XLA to recompute before the gradient arrives. XLA for CPUs ignores this when it orders
+    operations. So on a CPU, outside of loops, this layer saves little memory or none.
 
     Args:
       function: calls layers: a layer such as `layers.fc`, or a custom function. The function may open name scopes and

@@ -32,9 +32,9 @@ def repeat(
     own slice of that array, which is initialized from its own random key, and its own dropout masks. All blocks share
     an array that is named by `ParamAttr(name=...)`, as in a Python loop.
 
-    An optimizer sees the array of all blocks. Rules that look at each element alone (SGD, Momentum, Adam, ...) give the
-    result for single parameters. Rules that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in
-    ParamAttr) take the norm of all blocks together.
+    An optimizer sees the array of all blocks. This makes no difference for rules that look at each element alone (SGD,
+    Momentum, Adam, ...). Rules that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in ParamAttr)
+    take the norm of all blocks together.
 
     With `pipeline="stage"` and a mesh such as `fluid.Mesh(stage=4)` each device along that axis has its share of the
     blocks, of their arrays and of the optimizer state. The batch passes through the devices in parts, so that all
@@ -61,8 +61,8 @@ def repeat(
       The result of the last block; with `xs` also the `y_i` of all blocks, `[n, ...]`.
 
     Raises:
-      ShapeError: a block returns a structure, shapes or dtypes other than those of its input; `xs` do not have `n`
-        slices; or a value in the `x` of a pipeline has no rows.
+      ShapeError: a block returns another structure, other shapes or other dtypes than its input has; `xs` do not have
+        `n` slices; or a value in the `x` of a pipeline has no rows.
       ArgumentError: `n` is no positive integer. For a pipeline: the mesh has no such axis, or the axis divides the
         batch; the axis does not divide `n`; a row depends on other rows; states change; or there are `xs`.
 

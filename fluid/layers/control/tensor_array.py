@@ -182,7 +182,7 @@ def _check_tensor_array(this: Layer, array: Any) -> TensorArray:
 
 
 def _index(this: Layer, i: Any, room: int) -> Any:
-    """Return an index as an integer array `[]`; an int must lie within the capacity."""
+    """Return an index as an integer array `[]`; an int must be less than the capacity."""
     if isinstance(i, int | np.integer):
         i = core.whole_number(this.name, "i", i, least=0, most=room - 1)
     index = array_of(this, i)

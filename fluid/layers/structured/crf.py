@@ -27,9 +27,9 @@ def linear_chain_crf(
 ) -> jax.Array:
     """Compute the cost of sequences of tags under a linear-chain conditional random field (Lafferty et al., 2001).
 
-    The score of a sequence of tags is the sum of the inputs for its tags, of the transitions between neighbouring tags,
-    and of the scores of its first and last tag. The probability of a sequence is the softmax over the scores of all
-    sequences. The cost is minus the logarithm of the probability of the right sequence.
+    The score of a sequence of tags is a sum: the inputs for its tags, the transitions between neighbouring tags, and
+    the scores of its first and last tag. The probability of a sequence is the softmax over the scores of all sequences.
+    The cost is minus the logarithm of the probability of the right sequence.
 
     Args:
       input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or such an array with `length`.

@@ -50,10 +50,9 @@ def dynamic_decode(
       kwargs: passed to `decoder.step`; the decoders of fluid pass them to the cell.
 
     Returns:
-      The outputs of all steps, arrays `[batch, steps, ...]` in the structure of the outputs of a step, or
-      SequenceBatches if the inputs of a `TrainingHelper` are sequence batches; the states after the last step; and,
-      with `return_length`, the number of steps until each row was finished, int32 `[batch]` (for beams `[batch,
-      beam]`).
+      The outputs of all steps, arrays `[batch, steps, ...]` in the structure of the outputs of a step; SequenceBatches
+      if a `TrainingHelper` reads sequence batches. Then the states after the last step. With `return_length`, also the
+      number of steps until each row was finished, int32 `[batch]` (for beams `[batch, beam]`).
 
     Raises:
       ArgumentError: neither `max_step_num` nor the decoder gives the largest number of steps.

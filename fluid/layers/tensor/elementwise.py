@@ -40,7 +40,7 @@ _DOCUMENTATION = """{title}
       {found}[batch, 3, 4]
     """
 
-# These functions have no value or no slope if both arguments are 0. They read 1 in the place of padding.
+# These functions have no value or no slope if both arguments are 0. They read padding as 1.
 _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
 
 

@@ -168,8 +168,8 @@ def where(
 ) -> Any:
     """Return elements of one value where a condition holds, and of another value elsewhere.
 
-    The form `where(condition)`, which lists the indices of true elements, is not possible: the number of these indices
-    depends on data, and shapes of a compiled program cannot depend on data.
+    The form `where(condition)`, which lists the indices of true elements, is not possible. The number of these indices
+    depends on data, and shapes of a compiled program cannot.
 
     Args:
       condition: bool, any shape, or a SequenceBatch.
