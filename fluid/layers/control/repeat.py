@@ -33,8 +33,8 @@ def repeat(
     an array that is named by `ParamAttr(name=...)`, as in a Python loop.
 
     An optimizer sees the array of all blocks. This makes no difference for rules that look at each element alone (SGD,
-    Momentum, Adam, ...). Rules that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in ParamAttr)
-    take the norm of all blocks together.
+    Momentum, Adam, ...). Rules that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in
+    ParamAttr) take the norm of all blocks together.
 
     With `pipeline="stage"` and a mesh such as `fluid.Mesh(stage=4)` each device along that axis has its share of the
     blocks, of their arrays and of the optimizer state. The batch passes through the devices in parts, so that all
