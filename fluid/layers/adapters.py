@@ -96,7 +96,7 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
       call: called as `call(module, *inputs, train)` instead of `module(*inputs)`.
 
     Raises:
-      ArgumentTypeError: it is no such module.
+      ArgumentTypeError: the object is no such module.
     """
     # Only the names of base classes are compared, so that a library is imported only for its own modules.
     kind = module if inspect.isclass(module) else type(module)

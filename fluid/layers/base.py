@@ -292,7 +292,7 @@ def channels_last(value: Any) -> Any:
     """Return the images `[batch, *pixels, channels]` from which a layer transposed this value, or None.
 
     A CPU computes faster with the channels last. Such a layer returns the transposed result, because the program
-    expects channels first. The next layer reads the images themselves, and an unused transpose is not computed.
+    expects channels first. The next layer reads the images directly, and an unused transpose is not computed.
     """
     return core.current_frame("layers").fact(dense(value), "channels_last")
 

@@ -31,8 +31,8 @@ def data(
 
     Args:
       name: the name under which data is fed.
-      shape: of one example. With `append_batch_size=False`, or when one size is -1 or None, it is the whole shape, in
-        which -1 or None stands for the batch.
+      shape: of one example. With `append_batch_size=False`, or when one size is -1 or None, `shape` is the whole
+        shape, in which -1 or None stands for the batch.
       dtype: "float32", "int64" and so on. "int64" is kept as JAX's default integer; data that does not fit that dtype
         is refused.
       lod_level: 0 for examples of one shape, 1 for sequences of any length whose steps have this shape, 2 for sequences

@@ -14,7 +14,7 @@ from fluid.layers.looked_up import few_rows, output_looked_up
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.param_attr import ParamSetting
 
-# Fluid divides such a table among parameter servers.
+# Fluid divides the table among parameter servers.
 NOT_DISTRIBUTED = Warned(
     "the table is held as a whole",
     asks=lambda value, given: bool(value),
@@ -39,7 +39,7 @@ def embedding(
     Args:
       input: integer ids `[batch, ..., 1]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
-      is_sparse: for a large table of which a batch looks up few rows. Gradient, optimizer state and update are then
+      is_sparse: for a large table, if a batch looks up few rows. Gradient, optimizer state and update are then
         computed for these rows alone, if the result is equal (SGD, Adagrad) or the optimizer has `lazy_mode=True`.
       is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
       padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.

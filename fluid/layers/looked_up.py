@@ -31,8 +31,7 @@ class LookedUp(NamedTuple):
     def values(self) -> jax.Array:
         """Return the value, `[..., width]`, with NaN for ids outside the table."""
         width = self.rows.shape[1]
-        # If the slices keep both dimensions, XLA adds up the gradient of the rows without copying all incoming
-        # gradients.
+        # If the slices keep both dimensions, XLA adds up the gradient of the rows without copying its inputs.
         both = jax.lax.GatherDimensionNumbers((1, 2), collapsed_slice_dims=(), start_index_map=(0,))
         found = jax.lax.gather(self.rows, self.ids.reshape(-1, 1), both, (1, width), mode="fill", fill_value=np.nan)
         return found.reshape(*self.ids.shape, width)

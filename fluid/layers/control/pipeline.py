@@ -225,8 +225,7 @@ def _on_stage(
 
 def _last(array: Any) -> Any:
     """Return the result of the last stage, on all devices, from an array `[stages, ...]`."""
-    # XLA would send a slice twice. XLA computes a sum on the devices of the stages, and the gradient of the sum sends
-    # nothing.
+    # XLA would send a slice twice. It sums on the devices of the stages, and the gradient of a sum sends nothing.
     size = array.shape[0]
     chosen = (jnp.arange(size) == size - 1).reshape(size, *[1] * (array.ndim - 1))
     return jnp.sum(jnp.where(chosen, array, 0), axis=0, dtype=array.dtype)

@@ -248,8 +248,7 @@ class _Search:
 
     def _undecided(self, carry: _Carry) -> jax.Array:
         """Return whether an unfinished hypothesis of any row can still become one of the best."""
-        # The log-probability of a hypothesis only falls, and the penalty is largest at the shortest or the longest
-        # length.
+        # Log-probabilities only fall, and the penalty is largest at the shortest or the longest length.
         penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
         decided = jnp.min(carry.finished.scores, axis=1) >= jnp.max(carry.totals, axis=1) / penalty
         return (carry.time < self.longest) & ~jnp.all(decided)

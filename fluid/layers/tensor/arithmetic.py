@@ -16,7 +16,7 @@ from fluid.layers.functional import Activation
 
 @layer
 def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
-    """Add a number.
+    """Add a number to a value.
 
     Args:
       x: any shape, or a SequenceBatch.

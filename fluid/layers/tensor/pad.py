@@ -90,7 +90,7 @@ def crop(
     offsets: Sequence[int] | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Cut out a part with a given shape.
+    """Cut a part with a given shape out of an array.
 
     Args:
       x: any shape.
@@ -122,7 +122,7 @@ def crop_tensor(
     offsets: Sequence[int] | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Cut out a part with a given shape: a later name for `crop`.
+    """Cut a part with a given shape out of an array: a later name for `crop`.
 
     Args:
       x: any shape.
