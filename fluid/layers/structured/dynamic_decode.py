@@ -58,7 +58,7 @@ def dynamic_decode(
       ArgumentError: neither `max_step_num` nor the decoder gives the largest number of steps.
       ArgumentTypeError: `decoder` is no Decoder.
       ShapeError: a step returns states or inputs with another structure or shape than its arguments.
-      ProgramError: a method of the decoder returns a wrong number of results.
+      ProgramError: a method of the decoder is missing, or returns a wrong number of results.
 
     Example:
       >>> import fluid
