@@ -439,7 +439,7 @@ def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]
 def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
     """Return the dimension of the array of a value that an axis stands for.
 
-    The two differ for a sequence batch, whose steps count as rows: axis 1 of a SequenceBatch is dimension 2 of its array.
+    The two differ in a sequence batch, whose steps are rows: axis 1 of a SequenceBatch is dimension 2 of its array.
 
     Args:
       value: an array or a sequence batch.
