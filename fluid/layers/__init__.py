@@ -1,11 +1,11 @@
-"""Layers: what a program function calls.
+"""Layers: the functions that a program function calls.
 
-The families are loaded on use. `__init__.pyi` says which file each name comes from.
+The families are loaded on use. `__init__.pyi` lists the file of each name.
 """
 
 from fluid import lazy, name_hints
 
-# What nearly every program calls is loaded at once, and with it core and JAX.
+# Nearly every program calls these three layers, so they are loaded at once, together with core and JAX.
 from fluid.layers.data import data  # noqa: F401
 from fluid.layers.embedding import embedding  # noqa: F401
 from fluid.layers.fc import fc  # noqa: F401

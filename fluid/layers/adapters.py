@@ -11,12 +11,12 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 
-# By what names modules are told whether they train; and whether True stands for training or for the opposite.
+# The argument names by which modules receive the mode. The bool is the argument's value in training.
 _MODES = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
 
 
 class Adapted(NamedTuple):
-    """A module as two pure functions, which all libraries can be brought to.
+    """A module as two pure functions, one form for all libraries.
 
     Attributes:
       init: `(key, *inputs) -> (parameters, states)`, both pytrees.
@@ -29,12 +29,12 @@ class Adapted(NamedTuple):
 
 @dataclass(frozen=True)
 class Init:
-    """The initialisation of a module. One run of it gives the values of all arrays, which are asked for one by one.
+    """The initialization of a module: one run computes all arrays, which `leaf` returns one by one.
 
     Attributes:
       function: `(key, *inputs) -> (parameters, states)`.
       inputs: shapes and dtypes of the inputs.
-      found: by key, the values of a run that have not been asked for yet.
+      found: the arrays of a run that `leaf` has not returned yet, by key.
     """
 
     function: Callable[..., Any]
@@ -42,11 +42,11 @@ class Init:
     found: dict[Any, list[Any]] = field(default_factory=dict)
 
     def shapes(self) -> Any:
-        """Parameters and states, with shape and dtype in the place of each array."""
+        """Return parameters and states, with a shape and dtype instead of each array."""
         return jax.eval_shape(self.function, jax.random.key(0), *self.inputs)
 
     def leaf(self, key: Any, place: int) -> Any:
-        """The array at one place among the leaves of parameters and states."""
+        """Return the array with index `place` among the leaves of parameters and states."""
         if isinstance(key, jax.core.Tracer):
             return self._run(key)[place]
         mark = jax.random.key_data(key).tobytes()
@@ -55,7 +55,7 @@ class Init:
             self.found.clear()
             values = self.found.setdefault(mark, list(jax.jit(self._run)(key)))
         value = values[place]
-        values[place] = None  # each is asked for once, and then need not be kept
+        values[place] = None  # each array is requested once, so it need not be kept
         return value
 
     def _run(self, key: Any) -> list[Any]:
@@ -68,9 +68,9 @@ class Leaf:
     """The initializer of one array of a module.
 
     Attributes:
-      init: the initialisation of the module.
-      place: of the array, among the leaves of parameters and states.
-      key_name: the name that its random key comes from: that of the module, so that all its arrays are of one run.
+      init: the initialization of the module.
+      place: index of the array among the leaves of parameters and states.
+      key_name: the name from which the random key is computed. All arrays of a module have one name, so one run.
     """
 
     init: Init
@@ -78,27 +78,27 @@ class Leaf:
     key_name: str
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The initial value of this array."""
+        """Return the initial value of this array."""
         return jnp.asarray(self.init.leaf(key, self.place), dtype).reshape(shape)
 
 
 def leaves(tree: Any) -> list[tuple[str, Any]]:
-    """The leaves of a pytree, each with its path, such as "Dense_0/kernel"."""
+    """Return the leaves of a pytree, each with its path, such as "Dense_0/kernel"."""
     found = jax.tree_util.tree_flatten_with_path(tree)[0]
     return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in found]
 
 
 def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
-    """A module as functions.
+    """Convert a module to pure functions.
 
     Args:
       module: of Flax or Haiku, see `layers.module`.
-      call: called as `call(module, *inputs, train)` in the place of `module(*inputs)`.
+      call: called as `call(module, *inputs, train)` instead of `module(*inputs)`.
 
     Raises:
-      ArgumentTypeError: it is no such module.
+      ArgumentTypeError: the object is no such module.
     """
-    # Only the names of base classes are looked at, so that a library is imported only for a module of its own.
+    # Only the names of base classes are compared, so that a library is imported only for its own modules.
     kind = module if inspect.isclass(module) else type(module)
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
     foreign = next((base.__module__.partition(".")[0] for base in kind.__mro__ if _is_foreign(base)), None)
@@ -128,7 +128,7 @@ def _is_foreign(base: type) -> bool:
 
 
 def _arguments(function: Any) -> set[str]:
-    """The names of the parameters of a function or class; none where they cannot be found out."""
+    """Return the names of the parameters of a function or class; none if there is no signature."""
     while isinstance(function, functools.partial):
         function = function.func
     function = function.__init__ if inspect.isclass(function) else function
@@ -139,7 +139,7 @@ def _arguments(function: Any) -> set[str]:
 
 
 def _mode(function: Any, train: bool) -> dict[str, bool]:
-    """The arguments that tell a function the mode, under the names by which it takes them."""
+    """Return the arguments that pass the mode to a function, under the names in its signature."""
     return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
 
 
@@ -196,7 +196,7 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> Adapted:
 
 
 def _with_keys(rngs: Any, key: Any) -> Any:
-    """The random states of a module with keys that belong to this step, and counts of 0."""
+    """Return the random states of a module with keys for this step, and counts of 0."""
 
     def fresh(path: Any, leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -226,7 +226,7 @@ def _haiku(function: Any, call: Callable[..., Any] | None) -> Adapted:
         transformed = haiku.transform_with_state(function if call is None else functools.partial(call, function))
 
     def settings(train: bool) -> tuple[tuple[bool, ...], dict[str, bool]]:
-        if is_transformed:  # the function inside is hidden, and so are its arguments
+        if is_transformed:  # the signature of the inner function is hidden
             return (), {}
         return ((train,), {}) if call else ((), _mode(function, train))
 

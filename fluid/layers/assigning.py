@@ -1,4 +1,4 @@
-"""Arguments by which a layer of Fluid changes a value: in a program function, where no value ever changes, errors."""
+"""Arguments by which a layer of Fluid changes a value: errors in a program function, where no value ever changes."""
 
 import functools
 import inspect
@@ -11,12 +11,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def assigns(**instead: str) -> Callable[[F], F]:
-    """Decorate a layer some of whose arguments are variables in which Fluid stores a result.
+    """Decorate a layer that has arguments for variables in which Fluid stores a result.
 
-    The arguments become the attribute `assigns` of the function. To give one is an ArgumentError.
+    The arguments become the attribute `assigns` of the function. Passing one of them raises an ArgumentError.
 
     Args:
-      instead: for each of these arguments the call to write instead, as in `output="y = layers.assign(x)"`.
+      instead: for each of these arguments the corrected call, as in `output="y = layers.assign(x)"`.
     """
 
     def decorate(function: F) -> F:

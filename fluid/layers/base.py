@@ -1,4 +1,4 @@
-"""What every layer is made with: `@layer`, `Layer`, and functions that read the values it is given."""
+"""The base of every layer: `@layer`, `Layer`, and functions that read input values."""
 
 import copy
 import functools
@@ -22,14 +22,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FOLDER = os.path.dirname(__file__) + os.sep
 
-# Called with a key, a shape and a dtype; returns an array.
+# A function of a key, a shape and a dtype that returns an array.
 Initializer = Callable[..., Any]
 
 
 def layer(function: F) -> F:
-    """Decorate a layer: outside a program function it raises, and its errors name the layer and the user's line.
+    """Decorate a layer: it raises outside a program function, and its errors name the layer and the user's line.
 
-    The `__init__` of a class stands for the class.
+    For a class, the decorated `__init__` stands for the class.
     """
     name = function.__qualname__.removesuffix(".__init__")
     switches = core.switches_of(function)
@@ -58,8 +58,8 @@ class Layer:
     """One call of a layer: its unique name `NAME`, its parameters, and the names of its results.
 
     Args:
-      kind: what automatic names begin with, such as "fc".
-      name: the user's `name=`, which takes the place of `kind_N`.
+      kind: the beginning of automatic names, such as "fc".
+      name: the user's `name=`, which replaces `kind_N`.
     """
 
     def __init__(self, kind: str, name: str | None = None):
@@ -68,13 +68,13 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
-        # What automatic names of its parameters begin with; those that the user gives tell enough by themselves.
+        # The beginning of automatic names of parameters. Names from the user need no automatic kind.
         self.automatic_kind = kind if name is None else ""
         self._made: set[str] = set()
         self._named: dict[str, str] = {}
 
     def here(self) -> "Layer":
-        """The same layer in the frame that runs now, which may be the inside of a loop that was outside before."""
+        """Return a copy of this layer for the current frame, such as the frame inside a loop."""
         same = copy.copy(self)
         same.frame = core.current_frame(self._caller)
         return same
@@ -87,7 +87,7 @@ class Layer:
         default: Initializer | None = None,
         rows_only: bool = False,
     ) -> jax.Array:
-        """Create `NAME.w_K`, Xavier uniform unless `attr` or `default` says otherwise; see `parameter`."""
+        """Create `NAME.w_K`, Xavier uniform unless `attr` or `default` gives another initializer; see `parameter`."""
         return self.parameter("w", attr, shape, dtype, default or Xavier(), rows_only)
 
     def bias(
@@ -97,7 +97,7 @@ class Layer:
         dtype: DTypeLike = "float32",
         default: Initializer | None = None,
     ) -> jax.Array | None:
-        """Create `NAME.b_K`, zeros by default; None when `attr` is False."""
+        """Create `NAME.b_K`, zeros by default; return None when `attr` is False."""
         return None if attr is False else self.parameter("b", attr, shape, dtype, default or Constant(0.0))
 
     def parameter(
@@ -109,15 +109,16 @@ class Layer:
         default: Initializer,
         rows_only: bool = False,
     ) -> jax.Array:
-        """Create a parameter `NAME.SUFFIX_K`, or use the one that `attr` names.
+        """Create a parameter `NAME.SUFFIX_K`, or use the parameter that `attr` names.
 
         Args:
           suffix: "w" or "b".
-          attr: what the user says about it.
+          attr: the user's settings.
           shape: of the parameter.
-          dtype: of the data beside it; `parameter_dtype` has the parameter's own.
-          default: its initializer where `attr` gives none.
-          rows_only: whether the layer only looks up rows of it, so that updates may touch just those.
+          dtype: of the data beside it; `parameter_dtype` computes the parameter's own dtype.
+          default: the initializer if `attr` has none.
+          rows_only: whether the layer only looks up rows of the parameter, so that updates may be limited to these
+            rows.
 
         Raises:
           ArgumentError: `attr` is False, which stands for no parameter.
@@ -156,7 +157,7 @@ class Layer:
         )
 
     def _check_settings(self, name: str, settings: Any) -> None:
-        """Warn of a second use of a parameter with other settings, which have no effect."""
+        """Warn if a parameter is used a second time with other settings, which have no effect."""
         known = self.frame.declared.arrays.get(name)
         first = None if known is None else known.settings
         if known is None or first is None or first is settings or self.frame.freezing:
@@ -173,23 +174,23 @@ class Layer:
     def state(
         self, name: str | None, suffix: str, shape: Sequence[int], dtype: DTypeLike, default: Initializer
     ) -> tuple[str, jax.Array]:
-        """Create a state `NAME.SUFFIX_K`, or one with the given name; returns its name and its value."""
+        """Create a state `NAME.SUFFIX_K`, or a state with the given name; return its name and its value."""
         name = name or self.array_name(suffix)
         return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.owner)
 
     @property
     def owner(self) -> str:
-        """The prefix of its parameters and states: `name`, or in a shared function the name in the first call."""
+        """The prefix of parameter and state names: `name`, or in a shared function the name from the first call."""
         return self.frame.array_name(self.name)
 
     def array_name(self, suffix: str) -> str:
-        """Return the name of the next parameter or state of this layer with this suffix, `NAME.SUFFIX_K`."""
+        """Return the name of the next parameter or state of this layer with this suffix: `NAME.SUFFIX_K`."""
         name = self.frame.array_name(self.frame.unique(f"{self.name}.{suffix}"))
         self._check_name(suffix, name)
         return name
 
     def _check_name(self, suffix: str, name: str) -> None:
-        """Warn of a second layer of one kind and name: the two layers have different parameters.
+        """Warn of a second layer with the kind and name of an earlier layer: the two have different parameters.
 
         Args:
           suffix: of the parameter.
@@ -199,7 +200,7 @@ class Layer:
         first = f"{name.rpartition('_')[0]}_0"
         kind = self._caller.removeprefix("layers.")
         second = not self.automatic_kind and not self._made and first != name and first in declared.arrays
-        second = second and not _called_by_library()  # `fluid.nets` gives its layers one name, as Fluid does
+        second = second and not _called_by_library()  # `fluid.nets` gives several layers one name, as Fluid does
         if second and declared.kinds.get(f"{self.name}.tmp_0") == kind:
             core.doubt_reading(
                 f"layers.{kind}(name={self.name.rpartition('/')[2]!r}) is a second layer of this name, and has "
@@ -214,33 +215,33 @@ class Layer:
         return core.record(self.frame.unique(f"{self.name}.tmp"), value, self._caller)
 
     def output_channels_first(self, images: Any) -> Any:
-        """Record images `[batch, *pixels, channels]` as `[batch, channels, *pixels]`, see `channels_last`."""
+        """Record images `[batch, *pixels, channels]` as `[batch, channels, *pixels]`; see `channels_last`."""
         value = jnp.moveaxis(images, -1, 1)
         result = self.output(value)
-        if result is value:  # an overridden value was not made of these images
+        if result is value:  # an overridden value was not computed from these images
             self.frame.note(result, channels_last=images)
         return result
 
     def output_elementwise(self, function: Callable[[Any], Any], value: Any) -> Any:
-        """Record what a function makes of each element of a value by itself."""
+        """Record the result of a function that maps each element of a value separately."""
         images = channels_last(value)
         return self.output(on_data(function, value)) if images is None else self.output_channels_first(function(images))
 
     def finish(self, value: Any, act: Activation = None) -> Any:
-        """Record a result as `NAME.tmp_K`; then apply an activation to it and record that too."""
+        """Record a result as `NAME.tmp_K`, then apply an activation and record the activation's result too."""
         return self.activate(self.output(value), act)
 
     def record_aside(self, value: Any) -> None:
-        """Record as `NAME.tmp_K` what Fluid returns beside the result, so that it can be fetched."""
+        """Record a value that Fluid returns beside the result as `NAME.tmp_K`, so that it can be fetched."""
         self.output(value)
 
     def skip_outputs(self, count: int) -> None:
-        """Use up names `NAME.tmp_K` that Fluid gives to values which do not exist here."""
+        """Skip `count` names `NAME.tmp_K`, which Fluid gives to values that do not exist here."""
         for _ in range(count):
             self.frame.unique(f"{self.name}.tmp")
 
     def activate(self, value: Any, act: Activation) -> Any:
-        """Apply an activation, given by its name or as a function, and record the result; None does nothing."""
+        """Apply an activation, given by name or as a function, and record the result; for None return the value."""
         if act is None:
             return value
         if isinstance(act, str) and act in functional.ELEMENTWISE:
@@ -273,7 +274,7 @@ def doubt_softmax_of_one(value: Any, axis: int) -> None:
 
 
 def _called_by_library() -> bool:
-    """Return whether a function of fluid has called the layer that runs, rather than the user."""
+    """Return whether a function of fluid, rather than the user, has called the running layer."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_FOLDER):
         frame = frame.f_back
@@ -281,77 +282,77 @@ def _called_by_library() -> bool:
 
 
 def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """Apply a function of arrays that treats each element or step by itself to arrays or sequence batches."""
+    """Apply a function that treats each element or step separately to arrays or sequence batches."""
     result = function(*(dense(v) for v in (value, *others)))
     batch = next((v for v in (value, *others) if is_sequence(v)), None)
     return result if batch is None else batch.with_data(result)
 
 
 def channels_last(value: Any) -> Any:
-    """The images `[batch, *pixels, channels]` of which a layer made this value, with the channels first; or None.
+    """Return the images `[batch, *pixels, channels]` from which a layer transposed this value, or None.
 
-    A CPU computes faster with the channels last. Layers that do so return the transposed result, as the program has it,
-    and the layer behind goes on with the images themselves: what nobody reads with the channels first is not computed.
+    A CPU computes faster with the channels last. Such a layer returns the transposed result, because the program
+    expects channels first. The next layer reads the images directly, and an unused transpose is not computed.
     """
     return core.current_frame("layers").fact(dense(value), "channels_last")
 
 
 def is_sequence(value: Any) -> TypeGuard[core.SequenceBatch | core.NestedSequenceBatch]:
-    """Whether a value is a SequenceBatch or a NestedSequenceBatch."""
+    """Return whether a value is a SequenceBatch or a NestedSequenceBatch."""
     return isinstance(value, core.SequenceBatch | core.NestedSequenceBatch)
 
 
 def dense(value: Any) -> Any:
-    """The value as an array; of a sequence batch its data, with zeros in the place of the padding."""
+    """Return the value as an array; for a sequence batch its data, with zeros for the padding."""
     return filled(value, 0)
 
 
 def filled(value: Any, fill: float) -> Any:
-    """The value as an array; of a sequence batch its data, with a number in the place of the padding.
+    """Return the value as an array; for a sequence batch its data, with `fill` for the padding.
 
-    Every layer reads its inputs by this function or by `dense`. A NaN in the padding of an input would otherwise reach
-    parameters, since 0 times NaN is NaN, and a NaN in the gradient of the padding would reach what the input was
-    computed from. Functions that have no value or no slope at 0 fill in another number.
+    Every layer reads its inputs by this function or by `dense`. Otherwise a NaN in the padding of an input would reach
+    parameters, since 0 times NaN is NaN. A NaN in the gradient of the padding would reach the values that the input was
+    computed from. Functions that have no value or no slope at 0 use another `fill`.
 
     Raises:
-      ProgramError: Fluid would have changed the value in place by now.
+      ProgramError: Fluid would have changed the value in place before this call.
     """
     core.check_not_changed(core.current_frame("layers"), value)
     if is_sequence(value):
         return core.filled(value, fill)
     if isinstance(value, jax.Array):
         return value
-    # Beside a float32 constant, a program of mixed precision would go on in float32.
+    # A float32 constant would make a program of mixed precision compute in float32 from here on.
     return core.current_frame("layers").compute(jnp.asarray(value))
 
 
 def times_matrix(x: Any, weight: Any) -> Any:
-    """The product `[..., columns]` of an array `[..., inner]` and a matrix `[inner, columns]`."""
+    """Return the product `[..., columns]` of an array `[..., inner]` and a matrix `[inner, columns]`."""
     # One product of two matrices: the gradient of a product of batches takes a CPU twice as long.
     return (x.reshape(-1, x.shape[-1]) @ weight).reshape(*x.shape[:-1], weight.shape[-1])
 
 
 def along_axis(axis: int, ndim: int) -> list[int]:
-    """The shape `[1, ..., -1, ..., 1]` in which a vector lies along one axis of arrays of `ndim` dimensions."""
+    """Return the shape `[1, ..., -1, ..., 1]` that aligns a vector with one axis of arrays of `ndim` dimensions."""
     return [-1 if i == axis else 1 for i in range(ndim)]
 
 
 def wide_dtype(dtype: Any) -> Any:
-    """The dtype for sums of data of this dtype: float32 for half precision, which would round them too much."""
+    """Return the dtype for sums of data of `dtype`: float32 for half precision, which would round them too much."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else jnp.dtype(dtype)
 
 
 def wide(value: Any) -> Any:
-    """The value as an array that sums can be computed from: half precision is converted to float32."""
+    """Return the value as an array to sum: half precision is converted to float32."""
     array = dense(value)
     return array.astype(wide_dtype(array.dtype))
 
 
 def array_of(this: Layer, value: Any) -> Any:
-    """The value as an array, for layers in which the padding of a sequence batch would count.
+    """Return the value as an array, for layers in which the padding of a sequence batch would count.
 
     Raises:
-      ShapeError: it is a sequence batch.
+      ShapeError: the value is a sequence batch.
     """
     if is_sequence(value):
         raise errors.ShapeError(
@@ -362,41 +363,41 @@ def array_of(this: Layer, value: Any) -> Any:
 
 
 def like(value: Any, data: Any) -> Any:
-    """Data computed from a value, in a value of the same kind: with its lengths if it is a sequence batch."""
+    """Return data computed from a value as the value's kind: with the lengths of `value` if it is a sequence batch."""
     return value.with_data(data) if is_sequence(value) else data
 
 
 def rows_at(value: Any, numbers: Any) -> Any:
-    """Rows of an array `[rows, ...]`, or steps of a sequence batch, by their number.
+    """Return rows of an array `[rows, ...]`, or steps of a sequence batch, by their index.
 
     Args:
-      value: an array, or a sequence batch, of which the steps of all innermost sequences are counted one after another.
+      value: an array; or a sequence batch, whose steps are counted through all innermost sequences.
       numbers: integers `[...]`.
 
     Returns:
-      `[..., *shape of a row or step]`, NaN (for integers the smallest) for a number that does not exist.
+      `[..., *shape of a row or step]`. An index that does not exist gives NaN, or for integers the smallest integer.
     """
     if not is_sequence(value):
         return dense(value).at[numbers].get(mode="fill", fill_value=None, wrap_negative_indices=False)
     batch = value.flat() if isinstance(value, core.NestedSequenceBatch) else value
     ends = jnp.cumsum(batch.lengths)
-    # searchsorted would find the same, but refuses a batch size that is a symbol.
+    # searchsorted would find the row too, but refuses a symbolic batch size.
     row = jnp.sum(jnp.asarray(numbers)[..., None] >= ends, axis=-1)
     begin = (ends - batch.lengths).at[row].get(mode="clip")
     return steps_at(dense(batch), row, numbers - begin)
 
 
 def steps_at(data: Any, rows: Any, places: Any) -> Any:
-    """Steps of data `[batch, time, ...]`, at rows and places of one shape `[...]`: `[..., *shape of a step]`."""
-    if data.shape[1] == 0:  # without any step to read, zeros take their place; no step of the result is valid
+    """Return steps `[..., *shape of a step]` of data `[batch, time, ...]`, by row and step indices `[...]`."""
+    if data.shape[1] == 0:  # there is no step to read: read zeros; no step of the result is valid
         data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
     return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)
 
 
 def row_dims(value: Any) -> int:
-    """How many leading dimensions of a value Fluid counts as one, its rows.
+    """Return the number of leading dimensions of a value that Fluid counts as one, the rows.
 
-    That is 1 for an array, 2 for a SequenceBatch, whose steps are rows, and 3 for a NestedSequenceBatch.
+    The number is 1 for an array, 2 for a SequenceBatch, whose steps are rows, and 3 for a NestedSequenceBatch.
     """
     if isinstance(value, core.NestedSequenceBatch):
         return 3
@@ -404,22 +405,22 @@ def row_dims(value: Any) -> int:
 
 
 def valid_steps(value: Any, ndim: int) -> Any:
-    """Which steps of a sequence batch are real, in a shape for arrays of `ndim` dimensions; True for an array."""
+    """Return the mask of real steps of a sequence batch, broadcastable to `ndim` dimensions; True for an array."""
     return core.spread_mask(value, ndim) if is_sequence(value) else True
 
 
 def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]:
-    """Values that belong together row by row, as arrays; the steps of sequence batches are rows.
+    """Return values that correspond row by row as arrays; the steps of sequence batches are rows.
 
     Args:
       this: the layer, for messages.
-      values: arrays `[rows, ...]`, or sequence batches of the same lengths; beside these, arrays of one row.
+      values: arrays `[rows, ...]`, or sequence batches of equal lengths. Beside sequence batches, arrays of one row.
 
     Returns:
-      The arrays `[rows, ...]`, and a function that makes of a result `[rows, ...]` a value like the first one.
+      The arrays `[rows, ...]`, and a function that converts a result `[rows, ...]` to the kind of the first value.
 
     Raises:
-      ShapeError: the values do not belong together.
+      ShapeError: the rows of the values do not correspond.
     """
     first = values[0]
     lead = row_dims(first)
@@ -436,18 +437,18 @@ def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]
 
 
 def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
-    """Which dimension of the array of a value an axis is.
+    """Return the dimension of the array of a value that an axis stands for.
 
-    They differ for a sequence batch, whose steps count as rows: axis 1 of a SequenceBatch is dimension 2 of its array.
+    The two differ in a sequence batch, whose steps are rows: axis 1 of a SequenceBatch is dimension 2 of its array.
 
     Args:
       value: an array or a sequence batch.
       axis: from the user; negative counts from the end.
-      argument: its name, for the message.
+      argument: the name of the argument, for the message.
 
     Raises:
       ArgumentError: there is no such axis.
-      ArgumentTypeError: it is a value.
+      ArgumentTypeError: the axis is an array.
     """
     if isinstance(axis, jax.Array):
         raise errors.ArgumentTypeError(
@@ -466,10 +467,10 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 
 
 def parameter_dtype(dtype: Any) -> str:
-    """The name of the dtype of a parameter that is used beside data of some dtype.
+    """Return the dtype name of a parameter that is used beside data of `dtype`.
 
-    It is the same for floats and float32 otherwise. It is float32 too for the dtype that a program of mixed precision
-    computes in.
+    Floats keep their dtype; for every other dtype the parameter is float32. In a program of mixed precision the
+    parameter is float32 too for data in the dtype of the computation.
     """
     found = jax.dtypes.canonicalize_dtype(dtype)
     computed = core.current_frame("layers").precision
@@ -477,7 +478,7 @@ def parameter_dtype(dtype: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """Dtype and shape of a value, for messages: "batch" stands for the size that a program is discovered with."""
+    """Return dtype and shape of a value for messages; "batch" stands for the batch size of the discovery."""
     frame = core.current_frame("layers")
     array = value if is_sequence(value) else dense(value)
     return f"{array.dtype}{core.shape_text(array.shape, frame.placeholder_batch)}"

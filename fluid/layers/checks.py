@@ -1,4 +1,4 @@
-"""Checks of what layers are given: ids, axes, dtypes, shapes, sizes."""
+"""Checks of the arguments of layers: ids, axes, dtypes, shapes, sizes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,17 +10,17 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, axis_of, dense, describe, is_sequence, row_dims
 
-# What layers accept for several dimensions: one integer for all of them, or one for each; see `sizes_of`.
+# An argument for several dimensions: one integer for all of them, or one for each; see `sizes_of`.
 Sizes = int | Sequence[int]
 
 
 def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
-    """The array of a value of integers, such as ids.
+    """Return the array of a value of integers, such as ids.
 
     Args:
       layer_name: the name of the layer, for the message.
       value: an array or a sequence batch.
-      argument: what the integers are, for the message.
+      argument: the name of the argument, for the message.
 
     Raises:
       ArgumentTypeError: the value holds no integers.
@@ -39,7 +39,7 @@ def check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:
     """Check new axes, which must be different dimensions of a result of `dims` dimensions.
 
     Raises:
-      ArgumentError: they are not.
+      ArgumentError: an axis is out of range, no integer, or there twice.
     """
     if any(not isinstance(a, int) or not -dims <= a < dims for a in axes) or len({a % dims for a in axes}) < len(axes):
         raise errors.ArgumentError(
@@ -53,7 +53,7 @@ def known_shape(this: Layer, shape: Any) -> list[int]:
 
     Raises:
       ArgumentError: a size is negative.
-      ArgumentTypeError: it is no list of integers.
+      ArgumentTypeError: the shape is no list of integers.
     """
     sizes = shape_of(this.name, shape)
     if any(d < 0 for d in sizes):
@@ -65,10 +65,10 @@ def known_shape(this: Layer, shape: Any) -> list[int]:
 
 
 def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
-    """As `axis_of`, for layers that cannot work along the rows of a sequence batch.
+    """Return the dimension of an axis, as `axis_of`, for layers that cannot work along the rows of a sequence batch.
 
     Raises:
-      ArgumentError: there is no such axis, or it is these rows.
+      ArgumentError: there is no such axis, or the axis is the rows of a sequence batch.
     """
     place = axis_of(value, axis)
     if place == 0 and row_dims(value) > 1:
@@ -79,10 +79,10 @@ def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
 
 
 def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str] = ("input", "label")) -> None:
-    """Check that two values are of the same kind and shape.
+    """Check that two values have one kind and one shape.
 
     Raises:
-      ShapeError: they are not.
+      ShapeError: kind or shape differ.
     """
     if row_dims(first) != row_dims(second):
         raise errors.ShapeError(
@@ -97,7 +97,7 @@ def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str
 
 
 def dtype_of(caller: str, dtype: Any) -> Any:
-    """The dtype in which JAX keeps data of a dtype: int64 is kept as int32 unless JAX is told otherwise.
+    """Return the dtype in which JAX keeps data of a dtype: int32 for int64, unless 64 bits are enabled.
 
     Raises:
       ArgumentError: there is no such dtype.
@@ -114,7 +114,7 @@ def shape_of(caller: str, shape: Any) -> list[int]:
     """Read a shape, in which -1 may stand for a size.
 
     Raises:
-      ArgumentTypeError: it is no list of integers.
+      ArgumentTypeError: the shape is no list of integers.
     """
     if not isinstance(shape, list | tuple) or not all(map(core.is_size, shape)):
         raise errors.ArgumentTypeError(f"{caller}: shape={shape!r}; expected a list of integers, as in shape=[-1, 10]")
@@ -125,7 +125,7 @@ def sizes_of(this: Layer, name: str, value: Any, count: int, least: int = 1) -> 
     """Read an argument such as `3` or `[3, 5]` as one size for each of `count` dimensions.
 
     Raises:
-      ArgumentError: there are more or less sizes, or one is no integer of at least `least`.
+      ArgumentError: the number of sizes is not `count`, or a size is no integer of at least `least`.
     """
     several = isinstance(value, Iterable) and not isinstance(value, str)
     sizes = tuple(value) if several else (value,) * count

@@ -31,16 +31,16 @@ def data(
 
     Args:
       name: the name under which data is fed.
-      shape: of one example. With `append_batch_size=False`, or when one size is -1 or None, it is the whole shape, in
-        which -1 or None stands for the batch.
-      dtype: "float32", "int64" and so on; "int64" is kept as JAX's default integer, and data that does not fit it is
-        refused.
+      shape: of one example. With `append_batch_size=False`, or when one size is -1 or None, `shape` is the whole
+        shape, in which -1 or None stands for the batch.
+      dtype: "float32", "int64" and so on. "int64" is kept as JAX's default integer; data that does not fit that dtype
+        is refused.
       lod_level: 0 for examples of one shape, 1 for sequences of any length whose steps have this shape, 2 for sequences
         of sequences.
       append_batch_size: whether a batch dimension is put before `shape`.
       column: the position of this field in a row; by default the order of the declarations counts.
-      allow_nan: whether NaN is data that the program expects, such as that of a missing value. Otherwise a FluidWarning
-        names the first sample of a feed that holds one.
+      allow_nan: whether the program expects NaN, such as for missing values. Otherwise a FluidWarning names the first
+        sample of a feed that holds NaN.
       type: accepted for programs written for Fluid, but has no effect: lod_level says what kind of value it is.
       stop_gradient: accepted for programs written for Fluid, but has no effect: the gradient of a feed is computed
         where it is fetched.
@@ -94,7 +94,7 @@ def data(
 
 
 def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool) -> tuple[int | None, ...]:
-    """The shape of a batch, in which None stands for its size."""
+    """Return the shape of a batch, in which None stands for the batch size."""
     if isinstance(shape, int):
         raise errors.ShapeError(f"layers.data({name!r}, shape={shape}): shape is a list: shape=[{shape}]")
     sizes = tuple(None if d is None or int(d) < 0 else int(d) for d in shape)
@@ -104,7 +104,7 @@ def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool
 
 
 def _checked(spec: core.FeedSpec) -> core.FeedSpec:
-    """A declaration whose dtype and level exist."""
+    """Check the dtype and the level of a declaration, and return the declaration."""
     try:
         jnp.dtype(spec.dtype)
     except TypeError as error:
@@ -125,8 +125,8 @@ def _checked(spec: core.FeedSpec) -> core.FeedSpec:
 
 
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
-    """What stands for the data of a feed while a program is discovered."""
-    # The two numbers of steps differ, so that a program which confuses them is found out.
+    """Return a placeholder for the data of a feed, used while a program is discovered."""
+    # Outer and inner sequences have different numbers of steps, so that a program that confuses them fails.
     value = core.stand_in(spec, frame.placeholder_batch or 1, steps=(3, 5))
     given = frame.given.feeds.get(spec.name)
     if given is None:
@@ -135,7 +135,7 @@ def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
 
 
 def _computed(frame: core.Frame, value: Any) -> Any:
-    """A feed in the dtype that the program computes in, with zeros for its padding."""
+    """Convert a feed to the dtype that the program computes in, with zeros for its padding."""
     if isinstance(value, core.SequenceBatch | core.NestedSequenceBatch):
         return value.with_data(frame.compute(core.filled(value, 0)))
     return frame.compute(jnp.asarray(value))

@@ -14,7 +14,7 @@ from fluid.layers.looked_up import few_rows, output_looked_up
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.param_attr import ParamSetting
 
-# Fluid divides such a table among parameter servers.
+# Fluid divides the table among parameter servers.
 NOT_DISTRIBUTED = Warned(
     "the table is held as a whole",
     asks=lambda value, given: bool(value),
@@ -39,17 +39,16 @@ def embedding(
     Args:
       input: integer ids `[batch, ..., 1]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
-      is_sparse: for a large table of which a batch looks up few rows. Gradient, optimizer slots and update are then
-        computed for these rows alone, if that gives the same numbers (SGD, Adagrad) or the optimizer has
-        `lazy_mode=True`.
+      is_sparse: for a large table, if a batch looks up few rows. Gradient, optimizer state and update are then
+        computed for these rows alone, if the result is equal (SGD, Adagrad) or the optimizer has `lazy_mode=True`.
       is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
       padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.
-      param_attr: ParamAttr of the table; the same name shares it between embeddings.
+      param_attr: ParamAttr of the table; equal names share the table between embeddings.
       dtype: of the table.
       name: instead of `embedding_N`.
 
     Returns:
-      `[batch, ..., width]`: the row takes the place of the last dimension, 1.
+      `[batch, ..., width]`: the row replaces the last dimension, 1.
 
     Raises:
       ArgumentError: the size is no pair of positive integers, or the table has no row `padding_idx`.
@@ -90,9 +89,9 @@ def embed(
 
     Args:
       this: the layer.
-      input: the ids as the user gave them.
-      ids: the same as an array, `[...]`.
-      size: see `embedding`, as for the others.
+      input: the ids from the user.
+      ids: the ids as an array, `[...]`.
+      size: `[number of rows, width]` of the table.
       is_sparse: see `embedding`.
       padding_idx: see `embedding`.
       attr: ParamAttr of the table.
@@ -121,15 +120,15 @@ def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
       padding: an id whose row is read as zeros; None for no such id.
 
     Returns:
-      `[..., width]`. The row of an id outside the table is NaN, so that the mistake is seen; ids that are fed are
-      checked before.
+      `[..., width]`. The row of an id outside the table is NaN, so that the mistake is seen. The ids of feeds are
+      checked earlier.
     """
     result = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
     return result if padding is None else jnp.where((ids == padding)[..., None], 0, result)
 
 
 def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | None:
-    """Read `padding_idx`: None, or the id from 0 to `rows - 1` that it stands for.
+    """Read `padding_idx`: None, or an id that is converted to the range from 0 to `rows - 1`.
 
     Raises:
       ArgumentError: the table has no such row.
@@ -144,7 +143,7 @@ def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | No
 
 
 def _table_size(this: Layer, size: Any) -> tuple[int, int]:
-    """Read the size of a table: the number of its rows, and their width."""
+    """Read the size of a table: the number of rows, and their width."""
     if not isinstance(size, list | tuple) or len(size) != 2:
         raise errors.ArgumentError(
             f"{this.name}: size={size!r}; expected [number of ids, width], as in size=[1000, 32]"

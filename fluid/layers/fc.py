@@ -28,13 +28,13 @@ def fc(
     is_test: bool = False,
     use_mkldnn: bool = False,
 ) -> Any:
-    """Fully connected layer: `act(sum_i input_i @ weight_i + bias)`.
+    """Apply a fully connected layer: `act(sum_i input_i @ weight_i + bias)`.
 
     Args:
-      input: `[batch, ..., in]`, a SequenceBatch, whose steps are projected one by one, or a list or tuple of several.
+      input: `[batch, ..., in]`; a SequenceBatch, whose steps are projected one by one; or a list or tuple of several.
       size: the number of outputs.
-      num_flatten_dims: how many leading dimensions are kept; the others are flattened to one. Negative counts from the
-        end. The default, 1, flattens `[batch, time, features]` too, and warns: `dense` maps the last axis.
+      num_flatten_dims: the number of leading dimensions to keep; the others are flattened to one. Negative counts from
+        the end. The default, 1, also flattens `[batch, time, features]`, and warns: `dense` maps the last axis.
       param_attr: ParamAttr of the weights `[in, size]`, or a list with one for each input.
       bias_attr: ParamAttr of the bias `[size]`; False for none.
       act: name of an activation, or a function.
@@ -78,9 +78,9 @@ def dense(
     bias_attr: ParamSetting = None,
     name: str | None = None,
 ) -> Any:
-    """Linear map of the last axis: `act(x @ weight + bias)`.
+    """Apply a linear map to the last axis: `act(x @ weight + bias)`.
 
-    All other dimensions stay as they are, however many there are; `fc` flattens them.
+    All other dimensions stay; `fc` flattens them.
 
     Args:
       x: `[batch, ..., in]`, or a SequenceBatch of steps `[..., in]`.
@@ -91,7 +91,7 @@ def dense(
       name: instead of `dense_N`.
 
     Returns:
-      The same kind of value, `[batch, ..., size]`.
+      A value of the kind of `x`, `[batch, ..., size]`.
 
     Raises:
       ArgumentError: `size` is no positive integer.
@@ -124,7 +124,7 @@ def dense(
 
 
 def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
-    """Record a value `[..., size]` plus a bias `[size]`; where there is none, return the value."""
+    """Record a value `[..., size]` plus a bias `[size]`; return the value if `bias_attr` is False."""
     array = base.dense(total)
     bias = this.bias(bias_attr, [array.shape[-1]], array.dtype)
     if bias is not None:
@@ -134,7 +134,7 @@ def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
 
 
 def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: ParamSetting) -> Any:
-    """Record the product `[*leading, size]` of an input `[*leading, ...]` and a weight of its own."""
+    """Record the product `[*leading, size]` of an input `[*leading, ...]` and a new weight."""
     x = base.dense(value)
     # The steps of a sequence are rows: batch and time count as one leading dimension.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims
@@ -167,7 +167,7 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    """The sum of values `[*leading, size]`, and of a bias `[size]`; a sequence batch if one of them is."""
+    """Return the sum of values `[*leading, size]` and of a bias `[size]`; a sequence batch if one of them is."""
     arrays = [base.dense(v) for v in values]
     shapes = {a.shape[:-1] for a in arrays if a.ndim > 1}
     if len(shapes) > 1:

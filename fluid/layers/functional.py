@@ -8,87 +8,87 @@ import jax.numpy as jnp
 
 from fluid import errors
 
-# What layers accept as `act=`: a name of the table below, or a function of one array; None for no activation.
+# The argument `act=` of layers: a name of the table below, or a function of one array; None for no activation.
 Activation = str | Callable[[Any], Any] | None
 
 
 def leaky_relu(x: Any, alpha: float = 0.02) -> Any:
-    """`x` where positive, else `alpha * x`."""
+    """Return `x` where positive, else `alpha * x`."""
     return jnp.where(x > 0, x, alpha * x)
 
 
 def elu(x: Any, alpha: float = 1.0) -> Any:
-    """`x` where positive, else `alpha * (exp(x) - 1)`."""
+    """Return `x` where positive, else `alpha * (exp(x) - 1)`."""
     return jax.nn.elu(x, alpha)
 
 
 def relu6(x: Any, threshold: float = 6.0) -> Any:
-    """`x`, limited to the range from 0 to the threshold."""
+    """Limit `x` to the range from 0 to the threshold."""
     return jnp.clip(x, 0, threshold)
 
 
 def brelu(x: Any, t_min: float = 0.0, t_max: float = 24.0) -> Any:
-    """`x`, limited to the range from `t_min` to `t_max`."""
+    """Limit `x` to the range from `t_min` to `t_max`."""
     return jnp.clip(x, t_min, t_max)
 
 
 def soft_relu(x: Any, threshold: float = 40.0) -> Any:
-    """`log(1 + exp(x))`, with `x` limited to the range from `-threshold` to `threshold`."""
+    """Compute `log(1 + exp(x))`, with `x` limited to the range from `-threshold` to `threshold`."""
     return jax.nn.softplus(jnp.clip(x, -threshold, threshold))
 
 
 def stanh(x: Any, scale_a: float = 0.67, scale_b: float = 1.7159) -> Any:
-    """`scale_b * tanh(scale_a * x)`."""
+    """Compute `scale_b * tanh(scale_a * x)`."""
     return scale_b * jnp.tanh(scale_a * x)
 
 
 def hard_sigmoid(x: Any, slope: float = 0.2, offset: float = 0.5) -> Any:
-    """`slope * x + offset`, limited to the range from 0 to 1."""
+    """Compute `slope * x + offset`, limited to the range from 0 to 1."""
     return jnp.clip(slope * x + offset, 0, 1)
 
 
 def swish(x: Any, beta: float = 1.0) -> Any:
-    """`x * sigmoid(beta * x)`."""
+    """Compute `x * sigmoid(beta * x)`."""
     return x * jax.nn.sigmoid(beta * x)
 
 
 def hard_swish(x: Any, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0) -> Any:
-    """`x * min(max(0, x + offset), threshold) / scale`."""
+    """Compute `x * min(max(0, x + offset), threshold) / scale`."""
     return x * jnp.clip(x + offset, 0, threshold) / scale
 
 
 def gelu(x: Any, approximate: bool = False) -> Any:
-    """`x` times the normal distribution function of `x`."""
+    """Compute `x` times the normal cumulative distribution function of `x`."""
     return jax.nn.gelu(x, approximate=approximate)
 
 
 def softshrink(x: Any, alpha: float = 0.5) -> Any:
-    """`x` moved towards 0 by alpha, and 0 where it is nearer to 0 than that."""
+    """Move `x` towards 0 by `alpha`; values nearer to 0 than `alpha` become 0."""
     return jnp.where(x > alpha, x - alpha, jnp.where(x < -alpha, x + alpha, 0.0))
 
 
 def hard_shrink(x: Any, threshold: float = 0.5) -> Any:
-    """`x`, but 0 where it is no further from 0 than the threshold."""
+    """Return `x` where its absolute value is above the threshold, else 0."""
     return jnp.where(jnp.abs(x) > threshold, x, 0.0)
 
 
 def thresholded_relu(x: Any, threshold: float = 1.0) -> Any:
-    """`x` where above the threshold, else 0."""
+    """Return `x` where above the threshold, else 0."""
     return jnp.where(x > threshold, x, 0.0)
 
 
 def selu(x: Any, scale: float = 1.0507009873554805, alpha: float = 1.6732632423543772) -> Any:
-    """`scale * elu(x, alpha)`."""
+    """Compute `scale * elu(x, alpha)`."""
     return scale * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
 
 
 def softmax(x: Any, axis: int = -1) -> Any:
-    """`exp(x) / sum(exp(x))` along an axis; half precision is computed in float32."""
+    """Compute `exp(x) / sum(exp(x))` along an axis; half precision is computed in float32."""
     return jax.nn.softmax(_wide(x), axis=axis).astype(x.dtype)
 
 
 def log_softmax(x: Any, axis: int = -1) -> Any:
-    """The logarithm of the softmax along an axis; half precision is computed in float32."""
+    """Compute the logarithm of the softmax along an axis; half precision is computed in float32."""
     return jax.nn.log_softmax(_wide(x), axis=axis).astype(x.dtype)
 
 
@@ -139,12 +139,12 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "mish": jax.nn.mish,
 }
 
-# The activations that treat each element by itself.
+# The activations that map each element separately.
 ELEMENTWISE = ACTIVATIONS.keys() - {"softmax", "log_softmax"}
 
 
 def activation(act: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The function that `act=` stands for: an entry of the table, or the function itself.
+    """Return the function for `act=`: the entry of the table, or the function itself.
 
     Raises:
       ArgumentError: no activation has that name.

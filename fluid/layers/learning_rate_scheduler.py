@@ -1,4 +1,4 @@
-"""Schedules of the learning rate by Fluid's path; see `fluid.lr`."""
+"""Learning rate schedules under Fluid's path; see `fluid.lr`."""
 
 from fluid.lr import (
     cosine_decay,

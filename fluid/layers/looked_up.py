@@ -1,7 +1,7 @@
-"""Values whose rows were looked up in a small table, so that layers compute with the table in their place.
+"""Values whose rows were looked up in a small table, so that layers can compute with the table instead.
 
-An `fc` behind an `embedding` multiplies the same row once for each time that its id occurs. Where there are more ids
-than rows, a CPU is faster to multiply the table, and to look up the products.
+An `fc` after an `embedding` multiplies a row once for each time that its id occurs. If there are more ids than rows, a
+CPU is faster when it multiplies the table, and then looks up the products.
 """
 
 import math
@@ -18,7 +18,7 @@ V = TypeVar("V")
 
 
 class LookedUp(NamedTuple):
-    """The rows that make up a value, `rows[ids]`.
+    """A value as rows and ids: `rows[ids]`.
 
     Attributes:
       rows: `[count, width]`.
@@ -29,31 +29,31 @@ class LookedUp(NamedTuple):
     ids: jax.Array
 
     def values(self) -> jax.Array:
-        """The value itself, `[..., width]`, with NaN for ids outside of the table."""
+        """Return the value, `[..., width]`, with NaN for ids outside the table."""
         width = self.rows.shape[1]
-        # Where the rows keep both dimensions, XLA adds up their gradient without a copy of all that comes back.
+        # If the slices keep both dimensions, XLA adds up the gradient of the rows without copying its inputs.
         both = jax.lax.GatherDimensionNumbers((1, 2), collapsed_slice_dims=(), start_index_map=(0,))
         found = jax.lax.gather(self.rows, self.ids.reshape(-1, 1), both, (1, width), mode="fill", fill_value=np.nan)
         return found.reshape(*self.ids.shape, width)
 
 
 def looked_up(value: Any) -> LookedUp | None:
-    """The rows that make up a value, where it is worth while to compute with them; else None."""
+    """Return the rows and ids of a value if layers should compute with them; else None."""
     frame = core.present_frame()
     return None if frame is None else frame.fact(core.data_of(value), "looked_up")
 
 
 def few_rows(table: jax.Array, ids: jax.Array, padding: int | None) -> LookedUp | None:
-    """The rows of a table that some ids look up, if they are few beside these, in training on a CPU; else None.
+    """Return the rows that `ids` look up, in training on a CPU with at most half as many rows as ids; else None.
 
     Args:
       table: `[rows, width]`.
-      ids: integers `[...]`; of a sequence batch with 0 for its padding, so that no NaN is looked up for it.
+      ids: integers `[...]`; 0 for the padding of a sequence batch, so that no NaN is looked up for the padding.
       padding: an id whose row is read as zeros; None for no such id.
     """
     training = core.current_frame("layers").mode == core.TRAIN
     here = jax.default_backend() == "cpu" and not core.axes_here()
-    # In half precision the gradient of a row would be a sum of many numbers that is rounded at each of them.
+    # In half precision the gradient of a row would be a sum of many numbers, rounded after each addition.
     exact = wide_dtype(table.dtype) == table.dtype
     if not (training and here and exact and 2 * table.shape[0] <= math.prod(ids.shape)):
         return None
@@ -62,20 +62,20 @@ def few_rows(table: jax.Array, ids: jax.Array, padding: int | None) -> LookedUp 
 
 
 def computed(value: Any, function: Callable[[jax.Array], jax.Array]) -> LookedUp | None:
-    """The rows that make up what a function of each row by itself makes of a value, if its own are known; else None."""
+    """Apply a row-wise function to the rows of a value; return the result, or None if the value has no known rows."""
     found = looked_up(value)
     return None if found is None else found._replace(rows=function(found.rows))
 
 
 def made_of(value: V, found: LookedUp | None) -> V:
-    """The same value, of which it is remembered that it is made of these rows."""
+    """Record that `found` are the rows and ids of a value, and return the value."""
     if found is not None:
         core.current_frame("layers").note(core.data_of(value), looked_up=found)
     return value
 
 
 def output_looked_up(this: Layer, value: Any, found: LookedUp | None) -> Any:
-    """Record a result that is made of these rows, or of none that are known."""
+    """Record a result of a layer, with its rows and ids if they are known."""
     result = this.output(value)
     # An overridden value was not looked up.
     return made_of(result, found if result is value else None)

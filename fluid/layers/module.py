@@ -18,30 +18,30 @@ def module(
     call: Callable[..., Any] | None = None,
     param_attr: ParamSetting = None,
 ) -> Any:
-    """A module of Flax or Haiku as a layer: its parameters are named, trained and saved like all others.
+    """Apply a module of Flax or Haiku as a layer: its parameters are named, trained and saved like all others.
 
-    Its other variables, such as moving averages, become states, and its random keys come from the Session. If it takes
-    an argument `train`, `training`, `is_training`, `deterministic` or `use_running_average`, this follows the mode;
-    while its states are frozen, by `fluid.frozen` or `trainer.freeze`, it runs as in test mode.
+    Its other variables, such as moving averages, become states, and its random keys come from the Session. An argument
+    `train`, `training`, `is_training`, `deterministic` or `use_running_average` of the module follows the mode. While
+    the module's states are frozen, by `fluid.frozen` or `trainer.freeze`, the module runs as in test mode.
     Flax and Haiku are not installed with fluid.
 
-    A module object of NNX keeps the arrays that it was made with: training changes `trainer.params`, where the trained
+    A module object of NNX keeps its initial arrays. Training changes `trainer.params`, where the trained
     arrays have the names of the module, such as `module_0/kernel`.
 
     Args:
       module: a Flax Linen module; a Flax NNX module, whose arrays are the initial values, or a function of `rngs` that
-        makes one, such as `functools.partial(nnx.Linear, 4, 3)`; a function that calls Haiku modules, or what
-        `haiku.transform` or `haiku.transform_with_state` make of it.
+        creates one, such as `functools.partial(nnx.Linear, 4, 3)`; a function that calls Haiku modules, or the result
+        of `haiku.transform` or `haiku.transform_with_state`.
       inputs: the arrays that the module is called with.
       name: instead of `module_N`; modules of one name share their parameters.
-      call: called as `call(module, *inputs, train)` in the place of `module(*inputs)`, to give it other arguments.
-      param_attr: ParamAttr with the training settings of all its parameters.
+      call: called as `call(module, *inputs, train)` instead of `module(*inputs)`, to pass other arguments.
+      param_attr: ParamAttr with the training settings of all parameters of the module.
 
     Returns:
-      What the module returns: an array, or several in a structure.
+      The result of the module: an array, or a pytree of arrays.
 
     Raises:
-      ArgumentTypeError: it is no such module.
+      ArgumentTypeError: the object is no such module.
 
     Example:
       >>> import fluid

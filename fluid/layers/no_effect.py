@@ -1,4 +1,4 @@
-"""Arguments that do nothing, and are there so that programs written for Fluid run."""
+"""Arguments without effect, which exist so that programs written for Fluid run."""
 
 import functools
 import inspect
@@ -13,13 +13,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Warned:
-    """Why an argument has no effect, for one whose value may ask for something that does not happen.
+    """The reason why an argument has no effect, for an argument whose value may request an unsupported behaviour.
 
     Attributes:
       why: the reason, as the docstring of the layer gives it.
-      asks: called with the value and with all arguments that were given, by name; whether this value asks for something
-        that does not happen.
-      instead: what to do instead, an imperative.
+      asks: called with the value and with all given arguments by name; returns whether the value requests an
+        unsupported behaviour.
+      instead: the recommended alternative, an imperative.
     """
 
     why: str
@@ -27,19 +27,18 @@ class Warned:
     instead: str
 
 
-# The functions and arguments of the warnings that were given, each once in a process.
+# The functions and arguments for which a warning was given; each warns once in a process.
 _told: set[tuple[Callable[..., Any], str]] = set()
 
 
 def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
-    """Decorate a function some of whose arguments do nothing, and are there so that programs written for Fluid run.
+    """Decorate a function that has arguments without effect, so that programs written for Fluid run.
 
-    The reasons become the attribute `no_effect` of the function. They are in its docstring too, which a test compares.
+    The reasons become the attribute `no_effect` of the function. A test compares them with the docstring.
 
     Args:
-      reasons: why each of these arguments does nothing. A string is for an argument that could not change anything a
-        user sees. `Warned` is for an argument of which a user may expect something; giving it such a value warns, once
-        in a process.
+      reasons: for each of these arguments the reason. A string is for an argument without any visible effect. `Warned`
+        is for an argument from which a user may expect an effect; requesting that effect warns, once in a process.
     """
     warned = {name: reason for name, reason in reasons.items() if isinstance(reason, Warned)}
 

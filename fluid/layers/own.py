@@ -1,4 +1,4 @@
-"""What layers of your own need beside parameters: the mode, random keys, and arrays that they keep between steps."""
+"""Tools for custom layers, beside parameters: the mode, random keys, and arrays that persist between steps."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ from fluid.layers.base import Layer, layer
 
 @layer
 def is_training() -> bool:
-    """Whether the program runs in train mode rather than in test mode.
+    """Return whether the program runs in train mode rather than in test mode.
 
-    It is an ordinary bool, so `if` works: the program is traced once for each mode. Parameters and states must be
-    created in both, since a program is discovered in train mode.
+    The result is an ordinary bool, so `if` works: the program is traced once for each mode. Create parameters and
+    states in both modes, since a program is discovered in train mode.
 
     Returns:
       True while a training step is traced; False for `trainer.test`, `Inferencer` and `mode="test"`.
@@ -36,7 +36,7 @@ def is_training() -> bool:
 
 
 class _IsTraining:
-    """A function that refuses `if layers.is_training:`, which would always be true."""
+    """A wrapper that refuses `if layers.is_training:`, which would always be true."""
 
     def __init__(self, function: Callable[[], bool]):
         functools.update_wrapper(self, function)
@@ -55,17 +55,17 @@ is_training = _IsTraining(is_training)
 
 @layer
 def random_key(name: str | None = None) -> jax.Array:
-    """A key for `jax.random`, another one in each step.
+    """Return a key for `jax.random`, a different key in each step.
 
-    It depends on the seed of the Session, on the step and on the name alone, so that adding a layer changes no other
-    layer's random numbers, and a training that is resumed draws what an uninterrupted one would have drawn. Inside
-    `layers.scan` and the like each iteration has a key of its own.
+    The key depends only on the seed of the Session, on the step and on the name. So a new layer does not change the
+    random numbers of other layers, and a resumed training draws the numbers of an uninterrupted one. Inside
+    `layers.scan` and other loops each iteration has its own key.
 
     Args:
-      name: what tells keys apart: one name gives one key. `random_key_N` by default, another for each call.
+      name: the name of the key: equal names give equal keys. By default `random_key_N`, a new name for each call.
 
     Returns:
-      A key, `[]`; `jax.random.split` makes several of it.
+      A key, `[]`; `jax.random.split` makes several keys of it.
 
     Example:
       >>> import fluid
@@ -80,13 +80,13 @@ def random_key(name: str | None = None) -> jax.Array:
 
 @dataclass(frozen=True)
 class State:
-    """An array that a layer keeps from one training step to the next. Made by `create_state`.
+    """An array that a layer keeps from one training step to the next, created by `create_state`.
 
     Attributes:
-      name: under which it is saved, fetched and found in the scope.
-      value: as it is when the state is created: after the step before, or after an update in this one.
-      frozen: whether updates have no effect because it is frozen, by `fluid.frozen` or `trainer.freeze`. A layer that
-        normalises with moving statistics uses them then while training too.
+      name: the name in checkpoints, in the scope and for `fetch`.
+      value: the value at creation: after the previous step, or after an earlier update in this step.
+      frozen: whether `fluid.frozen` or `trainer.freeze` has frozen the state, so that updates have no effect. A layer
+        that normalizes with moving statistics then uses them in training too.
     """
 
     name: str
@@ -94,22 +94,22 @@ class State:
     frozen: bool = False
 
     def update(self, value: Any) -> None:
-        """Give it the value for the next step. In test mode nothing happens, nor while it is frozen.
+        """Set the value for the next step. In test mode, or while the state is frozen, the call has no effect.
 
-        No gradient passes through it: what is kept is a number.
+        No gradient passes through the update.
 
         Args:
           value: an array of the state's shape.
 
         Raises:
-          ShapeError: it has another shape.
+          ShapeError: the value has another shape.
         """
         core.current_frame("layers.create_state")
         core.set_state(self.name, jax.lax.stop_gradient(value))
 
 
 def _refuse(self: State, name: str, value: Any) -> None:
-    """Refuse an assignment, with the call that changes a state."""
+    """Refuse an assignment; the error shows the call that changes a state."""
     raise errors.MissingNameError(
         f"the state {self.name!r}: found an assignment to {name!r}, expected the call that sets its value for the next "
         f"step: state.update(value)",
@@ -124,14 +124,14 @@ State.__setattr__ = _refuse  # type: ignore[assignment, method-assign]
 def create_state(
     shape: Sequence[int], dtype: Any = "float32", name: str | None = None, initializer: Any = None
 ) -> State:
-    """An array that a layer of your own changes by itself, such as a moving average or a counter.
+    """Create an array that a custom layer updates, such as a moving average or a counter.
 
-    It is saved with the parameters, in checkpoints and by `save_params`, and no optimizer touches it.
+    The array is saved with the parameters, in checkpoints and by `save_params`. No optimizer changes it.
 
     Args:
-      shape: its sizes.
-      dtype: its dtype, also while the program computes in half precision.
-      name: `create_state_N.w_0` by default. Two layers that give one name share one state.
+      shape: the shape of the array.
+      dtype: the dtype of the array, also while the program computes in half precision.
+      name: `create_state_N.w_0` by default. Two layers with one name share one state.
       initializer: of `fluid.initializer`, or a number for all elements; zeros by default.
 
     Returns:

@@ -21,29 +21,29 @@ def py_func(
     skip_vars_in_backward_input: Any = None,
     name: str | None = None,
 ) -> Any:
-    """Call a Python function on NumPy arrays while the program runs, for what JAX cannot compute.
+    """Call a Python function on NumPy arrays while the program runs, for computations that JAX does not support.
 
-    The compiled step waits for it on the host. It must depend on its arguments alone: it is called when its results are
-    needed, perhaps more than once.
+    The compiled step waits for the function on the host. The result must depend on the arguments alone. The function is
+    called when its results are needed, perhaps more than once.
 
     Args:
       func: called with an array for each of `x`; returns an array, or several.
       x: an array, or a list of arrays.
-      out: what the results look like: something that has a shape and a dtype, such as `x` itself or a
-        `jax.ShapeDtypeStruct((x.shape[0], 4), "float32")`, or a list of such things. Without it the function is called
-        for what it does, such as printing, and there is no result.
-      backward_func: called with the arrays of `x`, of the results and of the gradients of the results; returns the
-        gradient of each of `x`, or None for one that has none. Without it no gradient passes.
-      skip_vars_in_backward_input: those of `x` and `out`, one or a list, that `backward_func` does not take.
+      out: shape and dtype of the results: an object that has both, such as `x` itself or
+        `jax.ShapeDtypeStruct((x.shape[0], 4), "float32")`, or a list of such objects. Without `out` the function is
+        called for its side effects, such as printing, and there is no result.
+      backward_func: called with the arrays of `x`, of the results and of the gradients of the results. It returns the
+        gradient of each of `x`, or None for an input without gradient. Without `backward_func` no gradient passes.
+      skip_vars_in_backward_input: the values of `x` and `out`, one or a list, that `backward_func` does not take.
       name: instead of `py_func_N`.
 
     Returns:
-      What `func` returns: an array in the shape and dtype of `out`, or a list of arrays if `out` is a list.
+      The result of `func`: an array in the shape and dtype of `out`, or a list of arrays if `out` is a list.
 
     Raises:
       ArgumentTypeError: a function cannot be called, or `out` has no shape and dtype.
       ArgumentError: the program runs on several devices.
-      ShapeError: an input is a sequence batch; while the program runs, what `func` returns does not look like `out`.
+      ShapeError: an input is a sequence batch; or, while the program runs, the results of `func` do not match `out`.
 
     Example:
       >>> import fluid, numpy as np
@@ -77,14 +77,14 @@ def py_func(
 
 
 def _listed(value: Any) -> list[Any]:
-    """One value, or several of them, or None for no value, as a list."""
+    """Return one value, several values, or None for no value, as a list."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _look(this: Layer, value: Any) -> jax.ShapeDtypeStruct:
-    """The shape and the dtype of something that has both."""
+    """Return the shape and the dtype of an object that has both."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise errors.ArgumentTypeError(
             f"{this.name}: out={value!r} has no shape and dtype; expected something like the result, as in "
@@ -94,7 +94,7 @@ def _look(this: Layer, value: Any) -> jax.ShapeDtypeStruct:
 
 
 def _called(function: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
-    """What a function returns for NumPy arrays, as a list; one None counts as an answer too."""
+    """Call a function with NumPy arrays and return its results as a list; a single None is one result."""
     result = function(*(np.asarray(value) for value in values))
     return list(result) if isinstance(result, list | tuple) else [result]
 
@@ -106,14 +106,14 @@ def _on_host(
     kept: Sequence[bool],
     wanted: Sequence[jax.ShapeDtypeStruct],
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """A function of arrays that calls `func` on the host, and `backward_func` for its gradient; see `py_func`.
+    """Return a function of arrays that calls `func` on the host, and `backward_func` for the gradient; see `py_func`.
 
     Args:
       name: of the layer, for messages.
       func: see `py_func`.
       backward_func: see `py_func`.
       kept: for each input and then for each result, whether `backward_func` takes it.
-      wanted: what the results look like.
+      wanted: shapes and dtypes of the results.
     """
 
     def ask(function: Callable[..., Any], looks: Sequence[jax.ShapeDtypeStruct], *values: Any) -> tuple[Any, ...]:

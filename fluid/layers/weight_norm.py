@@ -1,4 +1,4 @@
-"""Parameters that are trained as a length and a direction."""
+"""Weight normalization: parameters that are trained as a length and a direction."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,19 +20,19 @@ def create(
     kind: str,
     layer: str,
 ) -> jax.Array:
-    """Create the two parts of a parameter, `NAME_g` and `NAME_v`, and put them together: `g * v / norm(v)`.
+    """Create the two parts of a parameter, `NAME_g` and `NAME_v`, and combine them: `g * v / norm(v)`.
 
     Args:
       name: of the parameter.
-      settings: what the user says about it.
+      settings: the user's settings.
       shape: of the parameter.
       dtype: of both parts.
-      default: the initializer of the direction where the settings have none.
+      default: the initializer of the direction if the settings have none.
       kind: see `core.create_parameter`.
       layer: see `core.create_parameter`.
 
     Raises:
-      ArgumentError: the parameter has no such dimension.
+      ArgumentError: the parameter has no dimension `settings.dim`.
     """
     dim = settings.dim
     if dim is not None and (isinstance(dim, bool) or dim not in range(-len(shape), len(shape))):
@@ -58,7 +58,7 @@ def create(
 
 @dataclass(frozen=True)
 class _NormOf:
-    """The initial value of the lengths of a direction: its norm over some axes. Both are made from one random key."""
+    """The initializer of the lengths: the norm of the initial direction over some axes. Both use one random key."""
 
     initializer: Callable[..., Any]
     shape: tuple[int, ...]
@@ -70,6 +70,6 @@ class _NormOf:
 
 
 def _norm(x: Any, axes: tuple[int, ...]) -> Any:
-    """The Euclidean norm along axes, which keep the size 1; 1 where it is 0."""
+    """Return the Euclidean norm along axes, which keep the size 1; 1 where the norm is 0."""
     squares = jnp.sum(jnp.square(x), axis=axes, keepdims=True)
     return jnp.sqrt(jnp.where(squares > 0, squares, 1))

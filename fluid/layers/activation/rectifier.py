@@ -1,4 +1,4 @@
-"""Rectifiers: functions that are linear on one side of a threshold, and constant or nearly so on the other."""
+"""Rectifiers: functions that are linear on one side of a threshold, and constant or nearly constant on the other."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from fluid.param_attr import ParamSetting
 
 @layer
 def leaky_relu(x: core.Value, alpha: float = 0.02, name: str | None = None) -> Any:
-    """Leaky rectifier (Maas, Hannun and Ng, 2013): `x` where positive, else `alpha * x`.
+    """Apply the leaky rectifier (Maas, Hannun and Ng, 2013): `x` where positive, else `alpha * x`.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -35,7 +35,7 @@ def leaky_relu(x: core.Value, alpha: float = 0.02, name: str | None = None) -> A
 
 @layer
 def elu(x: core.Value, alpha: float = 1.0, name: str | None = None) -> Any:
-    """Exponential linear unit (Clevert et al., 2015): `x` where positive, else `alpha * (exp(x) - 1)`.
+    """Apply the exponential linear unit (Clevert et al., 2015): `x` where positive, else `alpha * (exp(x) - 1)`.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -57,7 +57,7 @@ def elu(x: core.Value, alpha: float = 1.0, name: str | None = None) -> Any:
 
 @layer
 def selu(x: core.Value, scale: float | None = None, alpha: float | None = None, name: str | None = None) -> Any:
-    """Scaled `elu` (Klambauer et al., 2017), which keeps mean 0 and variance 1 from layer to layer.
+    """Apply the scaled `elu` (Klambauer et al., 2017), which keeps mean 0 and variance 1 from layer to layer.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -81,7 +81,7 @@ def selu(x: core.Value, scale: float | None = None, alpha: float | None = None, 
 
 @layer
 def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any:
-    """`x`, limited to the range from 0 to a threshold.
+    """Limit `x` to the range from 0 to a threshold.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -103,7 +103,7 @@ def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any
 
 @layer
 def brelu(x: core.Value, t_min: float = 0.0, t_max: float = 24.0, name: str | None = None) -> Any:
-    """`x`, limited to the range between two bounds.
+    """Limit `x` to the range between two bounds.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -126,7 +126,7 @@ def brelu(x: core.Value, t_min: float = 0.0, t_max: float = 24.0, name: str | No
 
 @layer
 def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -> Any:
-    """`log(1 + exp(x))`, with `x` limited to the range from `-threshold` to `threshold`.
+    """Compute `log(1 + exp(x))`, with `x` limited to the range from `-threshold` to `threshold`.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -148,11 +148,11 @@ def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -
 
 @layer
 def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> Any:
-    """`x` moved towards 0 by alpha, and 0 where it is nearer to 0 than that.
+    """Move `x` towards 0 by `alpha`; values nearer to 0 than `alpha` become 0.
 
     Args:
       x: any shape, or a SequenceBatch.
-      alpha: the distance, which is not negative.
+      alpha: the distance; not negative.
       name: instead of `softshrink_N`.
 
     Returns:
@@ -170,11 +170,11 @@ def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> An
 
 @layer
 def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) -> Any:
-    """`x`, but 0 where it is no further from 0 than a threshold.
+    """Replace `x` by 0 where its absolute value is at most a threshold.
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: the distance.
+      threshold: the largest absolute value that becomes 0.
       name: instead of `hard_shrink_N`.
 
     Returns:
@@ -192,7 +192,7 @@ def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) 
 
 @layer
 def thresholded_relu(x: core.Value, threshold: float = 1.0, name: str | None = None) -> Any:
-    """Thresholded rectifier (Konda, Memisevic and Krueger, 2014): `x` where it is above a threshold, else 0.
+    """Apply the thresholded rectifier (Konda, Memisevic and Krueger, 2014): `x` where above a threshold, else 0.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -214,7 +214,7 @@ def thresholded_relu(x: core.Value, threshold: float = 1.0, name: str | None = N
 
 @layer
 def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str | None = None) -> Any:
-    """Parametric rectifier (He et al., 2015): `x` where positive, else a trained slope times `x`.
+    """Apply the parametric rectifier (He et al., 2015): `x` where positive, else a trained slope times `x`.
 
     Args:
       x: `[batch, ...]`; for mode "all" a SequenceBatch too.
@@ -252,18 +252,18 @@ def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str |
     else:
         shape = [1, *array.shape[1:]]
     slope = this.parameter("w", param_attr, shape, array.dtype, Constant(0.25))
-    if mode == "channel":  # the shape of the parameter is Fluid's, for images; the data may have other dimensions
+    if mode == "channel":  # Fluid's parameter shape is meant for images; the data may have other dimensions
         slope = slope.reshape(along_axis(1, array.ndim))
     return this.output(like(x, jnp.where(array > 0, array, slope * array)))
 
 
 @layer
 def maxout(x: core.Value, groups: int, name: str | None = None, axis: int = 1) -> Any:
-    """Maxout (Goodfellow et al., 2013): the largest of each `groups` neighbouring channels.
+    """Return the largest of each `groups` neighbouring channels: maxout (Goodfellow et al., 2013).
 
     Args:
       x: `[batch, channels, height, width]`, or with the channels in another dimension.
-      groups: how many channels become one; it divides the number of channels.
+      groups: the number of channels that become one; it divides the number of channels.
       name: instead of `maxout_N`.
       axis: the dimension of the channels.
 

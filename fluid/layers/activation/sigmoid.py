@@ -9,7 +9,7 @@ from fluid.layers.base import Layer, layer, on_data
 
 @layer
 def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None) -> Any:
-    """Scaled tanh (LeCun et al., 1998): `scale_b * tanh(scale_a * x)`.
+    """Apply the scaled tanh (LeCun et al., 1998): `scale_b * tanh(scale_a * x)`.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -32,7 +32,7 @@ def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: s
 
 @layer
 def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: str | None = None) -> Any:
-    """`slope * x + offset`, limited to the range from 0 to 1.
+    """Compute `slope * x + offset`, limited to the range from 0 to 1.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -55,7 +55,7 @@ def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: s
 
 @layer
 def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
-    """Swish (Ramachandran, Zoph and Le, 2017): `x * sigmoid(beta * x)`.
+    """Apply Swish (Ramachandran, Zoph and Le, 2017): `x * sigmoid(beta * x)`.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -79,13 +79,13 @@ def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
 def hard_swish(
     x: core.Value, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0, name: str | None = None
 ) -> Any:
-    """Hard swish (Howard et al., 2019): `x * min(max(0, x + offset), threshold) / scale`.
+    """Apply the hard Swish (Howard et al., 2019): `x * min(max(0, x + offset), threshold) / scale`.
 
     Args:
       x: any shape, or a SequenceBatch.
       threshold: the largest value of the second factor.
       scale: the divisor.
-      offset: what is added to `x` in the second factor.
+      offset: the number that is added to `x` in the second factor.
       name: instead of `hard_swish_N`.
 
     Returns:
@@ -103,11 +103,11 @@ def hard_swish(
 
 @layer
 def gelu(x: core.Value, approximate: bool = False, name: str | None = None) -> Any:
-    """Gaussian error linear unit (Hendrycks and Gimpel, 2016): `x` times the normal distribution function of `x`.
+    """Apply the Gaussian error linear unit (Hendrycks and Gimpel, 2016): `x` times the normal CDF of `x`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      approximate: whether the distribution function is approximated by a formula with tanh.
+      approximate: whether a formula with tanh approximates the normal cumulative distribution function.
       name: instead of `gelu_N`.
 
     Returns:

@@ -13,7 +13,7 @@ from fluid.layers.no_effect import no_effect
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Any:
-    """Probabilities from logits: `exp(x) / sum(exp(x))` along one dimension.
+    """Convert logits to probabilities: `exp(x) / sum(exp(x))` along one dimension.
 
     Args:
       input: logits `[batch, ..., classes]`, or a SequenceBatch.
@@ -46,12 +46,12 @@ def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None,
 
 @layer
 def log_softmax(input: core.Value, axis: int | None = None, dtype: str | None = None, name: str | None = None) -> Any:
-    """Logarithm of the softmax, computed without rounding small probabilities to 0.
+    """Compute the logarithm of the softmax, without rounding small probabilities to 0.
 
     Args:
       input: logits `[batch, ..., classes]`, or a SequenceBatch.
       axis: the dimension of the classes; the last by default.
-      dtype: to which the logits are converted first; their own by default.
+      dtype: the dtype to which the logits are converted first; by default they keep their dtype.
       name: instead of `log_softmax_N`.
 
     Returns:

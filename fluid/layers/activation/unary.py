@@ -28,12 +28,12 @@ _DOCUMENTATION = """{title}
       float32[batch, 3]
     """
 
-# Functions without a value or a slope at some numbers; they read 0.5 in the place of padding.
+# These functions have no value or no slope at some numbers, such as 0. They read padding as 0.5.
 _PARTIAL = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
 
 
 def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
-    """A layer that applies a function of arrays, by default the activation of the same name, to each element."""
+    """Return a layer that applies a function of arrays to each element, by default the activation named `kind`."""
     compute = function or functional.ACTIVATIONS[kind]
 
     def elementwise(x: core.Value, name: str | None = None) -> Any:
@@ -82,7 +82,7 @@ erf = _make(
 @layer
 @assigns(out="y = layers.log1p(x)")
 def log1p(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
-    """`log(1 + x)`, exact for `x` near 0.
+    """Compute `log(1 + x)`, exact for `x` near 0.
 
     Args:
       x: any shape, or a SequenceBatch.

@@ -1,1 +1,1 @@
-"""Branches, loops, and what belongs inside them."""
+"""Branches, loops, and layers for use inside them."""

@@ -1,4 +1,4 @@
-"""Branches: `cond`, `case` and `switch_case`, which compute only the function that the data chooses."""
+"""Branches: `cond`, `case` and `switch_case`, which compute only the function that the data selects."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,20 +19,21 @@ def cond(
     false_fn: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """What one of two functions returns; only the function that is chosen is computed.
+    """Return the result of one of two functions; only the selected function is computed.
 
     Both functions are traced, so both create their parameters. Moving averages and other states change only in the
-    branch that is taken. To choose between values for each example use `layers.where`.
+    branch that is taken. To select values for each example separately, use `layers.where`.
 
     Args:
       pred: bool, `[]` or `[1]`.
-      true_fn: a function without arguments for when `pred` is true. It uses the values around it. None stands for a
-        function that returns None.
-      false_fn: the same for when `pred` is false. It must return the same structure, shapes and dtypes.
+      true_fn: a function without arguments, computed if `pred` is true. It can use values from outside. None stands for
+        a function that returns None.
+      false_fn: a function without arguments, computed if `pred` is false. It must return the structure, shapes and
+        dtypes of `true_fn`.
       name: instead of `cond_N`.
 
     Returns:
-      What the function returned: a value, or any pytree of values.
+      The result of the function: a value, or any pytree of values.
 
     Raises:
       ShapeError: `pred` is more than one bool, or the functions return different structures, shapes or dtypes.
@@ -67,18 +68,18 @@ def case(
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """What the function of the first true condition returns; only that function is computed.
+    """Return the result of the function with the first true condition; only that function is computed.
 
     Args:
       pred_fn_pairs: pairs of a condition, a bool `[]` or `[1]`, and a function without arguments.
-      default: the function for when no condition is true; the last of the pairs by default.
+      default: the function if no condition is true; the last of the pairs by default.
       name: instead of `case_N`.
 
     Returns:
-      What the function returned: a value, or any pytree of values.
+      The result of the function: a value, or any pytree of values.
 
     Raises:
-      ArgumentTypeError: `pred_fn_pairs` are no such pairs.
+      ArgumentTypeError: `pred_fn_pairs` is no list of pairs `(condition, function)`.
       ShapeError: the functions return different structures, shapes or dtypes.
 
     Example:
@@ -109,21 +110,21 @@ def switch_case(
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """What the function of a given number returns; only that function is computed.
+    """Return the result of the function with a given number; only that function is computed.
 
     Args:
       branch_index: integer, `[]` or `[1]`.
       branch_fns: functions without arguments: a dict by number, pairs `(number, function)`, or a list, which is counted
         from 0.
-      default: the function for every other number; the one with the largest number by default.
+      default: the function for every other number; by default the function with the largest number.
       name: instead of `switch_case_N`.
 
     Returns:
-      What the function returned: a value, or any pytree of values.
+      The result of the function: a value, or any pytree of values.
 
     Raises:
       ArgumentTypeError: `branch_fns` are no functions with numbers, or the index is no integer.
-      ArgumentError: two functions have the same number.
+      ArgumentError: two functions have one number.
       ShapeError: the functions return different structures, shapes or dtypes.
 
     Example:
@@ -154,12 +155,12 @@ def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
 
     Args:
       this: the layer, for messages.
-      value: what was given.
-      what: what it is, for messages.
+      value: the value from the user.
+      what: the name of the value, for messages.
 
     Raises:
-      ShapeError: it holds several.
-      ArgumentTypeError: it has another dtype.
+      ShapeError: the value has several elements.
+      ArgumentTypeError: the value has another dtype.
     """
     array = array_of(this, value)
     if array.dtype != bool:
@@ -170,7 +171,7 @@ def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
 
 
 def _scalar(this: Layer, array: Any, what: str) -> jax.Array:
-    """An array of one element as `[]`."""
+    """Return an array of one element as `[]`."""
     if array.size != 1:
         raise errors.ShapeError(
             f"{this.name}: {what} is {describe(array)}, expected one value, [] or [1]: reduce it first, as in "
@@ -214,10 +215,10 @@ def _run_branch(this: Layer, kind: str, taken: Any, functions: Mapping[str, Call
       this: the layer, under whose name the results are recorded.
       kind: the public name of the layer.
       taken: int32 `[]`: the position of the function to run.
-      functions: without arguments, by the names that messages give them.
+      functions: functions without arguments, by their names in messages.
 
     Returns:
-      What the function returned. The states that any of them changes are set, to their old values where it did not.
+      The result of the function. All states that any function can change are set; the other functions keep old values.
     """
     bodies = {label: core.Body(function, [], f"layers.{kind}") for label, function in functions.items()}
     states = {name: value for body in bodies.values() for name, value in body.states().items()}

@@ -15,13 +15,13 @@ from fluid.layers.no_effect import no_effect
 
 
 class _Loop(NamedTuple):
-    """What goes from one iteration of a while loop to the next.
+    """The carry of a while loop.
 
     Attributes:
-      iteration: int32 `[]`: the number of iterations that are done.
-      proceed: bool `[]`: what the condition says to the values.
+      iteration: int32 `[]`: the number of finished iterations.
+      proceed: bool `[]`: the result of the condition for the values.
       values: the loop variables.
-      states: those that the condition or the body changes, by name.
+      states: the states that the condition or the body changes, by name.
     """
 
     iteration: jax.Array
@@ -40,28 +40,28 @@ def while_loop(
     name: str | None = None,
     max_iterations: int | None = None,
 ) -> list[Any]:
-    """Run a function as long as a condition holds.
+    """Run a function while a condition holds.
 
-    Layers inside have the same parameters in all iterations. Moving averages move in each iteration, and dropout draws
-    a new mask in each.
+    Layers inside have one set of parameters for all iterations. Moving averages are updated in each iteration, and
+    dropout draws a new mask in each.
 
     Args:
       cond: called with the loop variables; returns a bool `[]` or `[1]`.
-      body: called with the loop variables; returns their new values, of the same structure, shapes and dtypes.
-      loop_vars: the values that the loop starts with: a list of values, or of pytrees of values.
+      body: called with the loop variables; returns their new values, with equal structure, shapes and dtypes.
+      loop_vars: the initial values: a list of values, or of pytrees of values.
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
       name: instead of `while_loop_N`.
-      max_iterations: the loop ends after so many iterations in any case. A gradient needs this number, and takes memory
-        for all of them.
+      max_iterations: the loop ends after at most this number of iterations. A gradient needs this number, and memory
+        for all iterations.
 
     Returns:
-      The list of the loop variables after the loop.
+      The list of the loop variables after the last iteration.
 
     Raises:
       ArgumentError: there are no loop variables, or `max_iterations` is no positive integer.
-      ShapeError: the body returns another structure, other shapes or other dtypes than it was given.
-      ProgramError: a gradient is asked for without `max_iterations`.
+      ShapeError: the body returns another structure, other shapes or other dtypes than its arguments have.
+      ProgramError: a gradient is requested without `max_iterations`.
 
     Example:
       >>> import fluid
@@ -118,15 +118,15 @@ def scan(
 ) -> tuple[Any, Any]:
     """Run a function over the slices of arrays, and carry a value from one slice to the next.
 
-    Layers inside have the same parameters in all steps. Moving averages move in each step, and dropout draws a new mask
-    in each. For sequences of different lengths there are recurrent layers, such as `layers.dynamic_gru`.
+    Layers inside have one set of parameters for all steps. Moving averages are updated in each step, and dropout draws
+    a new mask in each. For sequences of different lengths use recurrent layers, such as `layers.dynamic_gru`.
 
     Args:
       function: `function(carry, x) -> (carry, y)`; each is a value, None, or any pytree of values.
-      init: the first carry; the function must return carries of its structure, shapes and dtypes.
-      xs: a pytree of arrays `[steps, ...]`, of which the function is given one slice `[...]` at a time; without it the
-        function is given None.
-      length: the number of steps, which is needed when there are no `xs`.
+      init: the first carry; the function must return carries with the structure, shapes and dtypes of `init`.
+      xs: a pytree of arrays `[steps, ...]`; the function is called with one slice `[...]` at a time. Without `xs` the
+        function is called with None.
+      length: the number of steps, required without `xs`.
       reverse: True runs from the last slice to the first; the `ys` stay in the order of the `xs`.
       name: instead of `scan_N`.
 
@@ -135,7 +135,7 @@ def scan(
 
     Raises:
       ShapeError: the arrays have different numbers of steps, or the carry changes its structure, shapes or dtypes.
-      ArgumentError: nothing says how many steps there are, or there are none.
+      ArgumentError: neither `xs` nor `length` gives the number of steps, or there are no steps.
       ArgumentTypeError: the function does not return a pair.
 
     Example:
@@ -171,7 +171,7 @@ def arrays_of_slices(this: Layer, xs: Any) -> Any:
     """Read the `xs` of a loop: a pytree of arrays `[steps, ...]`.
 
     Raises:
-      ShapeError: one is a sequence batch, or has no dimensions.
+      ShapeError: a leaf is a sequence batch, or has no dimensions.
     """
     for value in jax.tree.leaves(xs, is_leaf=is_sequence):
         if is_sequence(value):
@@ -186,17 +186,17 @@ def arrays_of_slices(this: Layer, xs: Any) -> Any:
 
 
 def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "length") -> int:
-    """The number of steps of a loop.
+    """Return the number of steps of a loop.
 
     Args:
       this: the layer, for messages.
       xs: a pytree of arrays `[steps, ...]`, or None.
-      length: the number that the user gave, or None.
-      argument: what the layer calls that number.
+      length: the number from the user, or None.
+      argument: the name of the number in the layer.
 
     Raises:
       ShapeError: the arrays and the number do not agree.
-      ArgumentError: there are neither arrays nor a number, or it is no positive integer.
+      ArgumentError: there are neither arrays nor a number, or the number is no positive integer.
     """
     counts = {x.shape[0] for x in jax.tree.leaves(xs)}
     if length is not None:
@@ -215,21 +215,21 @@ def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "lengt
 
 
 def first_slice(xs: Any) -> Any:
-    """The slices `[...]` that the first step of a loop is given."""
+    """Return the slices `[...]` for the first step of a loop."""
     return jax.tree.map(lambda x: jax.lax.index_in_dim(x, 0, keepdims=False), xs)
 
 
 def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
-    """What the function of a loop returned, which must be a pair `(carry, y)`.
+    """Check the result of the function of a loop, which must be a pair `(carry, y)`, and return the result.
 
     Args:
       this: the layer, for messages.
-      result: what the function returned.
+      result: the result of the function.
       kind: the public name of the layer.
-      example: a function that would have been right.
+      example: a corrected function, for the message.
 
     Raises:
-      ArgumentTypeError: it is no pair.
+      ArgumentTypeError: the result is no pair.
     """
     if not isinstance(result, list | tuple) or len(result) != 2:
         raise errors.ArgumentTypeError(
@@ -240,16 +240,16 @@ def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
 
 
 def check_carry(this: Layer, what: str, found: Any, given: Any) -> Any:
-    """The new carry of a loop, with a definite dtype.
+    """Check the new carry of a loop, and return the carry with a definite dtype.
 
     Args:
       this: the layer, for messages.
-      what: what returned it, for messages.
+      what: the name of the function that returned the carry, for messages.
       found: the new carry.
-      given: the carry before.
+      given: the previous carry.
 
     Raises:
-      ShapeError: the new carry has another structure, other shapes or other dtypes than the one before.
+      ShapeError: the new carry has another structure, other shapes or other dtypes than the previous carry.
     """
     found = strongly_typed(found)
     check_same_specs(
@@ -271,7 +271,7 @@ def _check_loop_vars(this: Layer, loop_vars: Any) -> None:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _without_gradient(name: str, values: Any) -> Any:
-    """The values themselves; asking for their gradient raises an error that names the loop."""
+    """Return the values; a request for their gradient raises an error that names the loop."""
     return values
 
 

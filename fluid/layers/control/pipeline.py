@@ -1,4 +1,4 @@
-"""Pipelines: blocks of a stack that lie on several devices, and the parts of a batch that pass through them."""
+"""Pipelines: the blocks of a stack divided over several devices, with parts of a batch in flight."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,14 +14,14 @@ from fluid.layers.control.rowwise import Block, Rowwise, count_rows, rowwise
 
 
 class Pipeline(NamedTuple):
-    """The devices along an axis of the mesh, each of which has as many blocks of a stack as the others.
+    """The devices along an axis of the mesh; every device has equally many blocks of a stack.
 
     Attributes:
-      axis: its name.
-      size: how many devices it has, which are the stages.
-      microbatches: into how many parts a batch is divided.
-      shards: into how many parts the axis of the batch divides it, of which each device has one.
-      groups: into how many parts "fsdp" divides the rows of each shard.
+      axis: the name of the axis.
+      size: the number of devices, which are the stages.
+      microbatches: the number of parts that a batch is divided into.
+      shards: the number of parts that the data axis divides a batch into; each device has one shard.
+      groups: the number of parts that "fsdp" divides the rows of each shard into.
     """
 
     axis: str
@@ -31,23 +31,23 @@ class Pipeline(NamedTuple):
     groups: int
 
     def split(self, rows: int) -> "Split":
-        """How a batch of so many rows is divided: evenly, with a few rows more where that does not come out even."""
+        """Return an even division of a batch of `rows` rows, with extra rows if the division leaves a remainder."""
         places = self.shards * self.groups
         each = -(-rows // (places * self.microbatches))
         return Split(self.shards, self.groups, -(-rows // (places * each)), each)
 
 
 class Split(NamedTuple):
-    """How the rows of a batch are divided.
+    """The division of the rows of a batch.
 
-    Each shard has its rows one after the other. Each of its groups has as many of them, and the microbatch with number
-    `m` is made of the m-th part of each group, so that no row has to go to another device.
+    The rows of each shard are consecutive. Each group has equally many consecutive rows of its shard. The microbatch
+    `m` consists of the m-th part of each group, so that no row moves to another device.
 
     Attributes:
       shards: as in Pipeline.
       groups: as in Pipeline.
-      microbatches: how many there are.
-      each: how many rows of a group one has.
+      microbatches: the number of microbatches.
+      each: the number of rows of a group in one microbatch.
     """
 
     shards: int
@@ -57,45 +57,45 @@ class Split(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """How many rows a stage works on at a time."""
+        """The number of rows in one microbatch of a shard."""
         return self.groups * self.each
 
     @property
     def total(self) -> int:
-        """How many rows there are, with those that were added to divide evenly."""
+        """The number of rows, including the rows that were added for an even division."""
         return self.shards * self.microbatches * self.rows
 
     def first(self, shard: Any, microbatch: Any) -> Any:
-        """The number of the first row of a microbatch, in the batch."""
+        """Return the index in the batch of the first row of a microbatch."""
         return (shard * self.groups * self.microbatches + microbatch) * self.each
 
     def row(self, first: Any, number: Any) -> Any:
-        """The number in the batch of a row that has this number in its microbatch, of which this row is the first."""
+        """Return the index in the batch of row `number` of a microbatch whose first row has the index `first`."""
         return first + number // self.each * (self.microbatches * self.each) + number % self.each
 
     def parts(self, array: Any) -> Any:
-        """The rows of a shard, `[rows of the shard, ...]`, as `[microbatches, rows, ...]`."""
+        """Reshape the rows of a shard, `[rows of the shard, ...]`, to `[microbatches, rows, ...]`."""
         grouped = array.reshape(self.groups, self.microbatches, self.each, *array.shape[1:])
         return grouped.swapaxes(0, 1).reshape(self.microbatches, self.rows, *array.shape[1:])
 
     def together(self, array: Any) -> Any:
-        """The reverse of `parts`."""
+        """Reverse `parts`."""
         grouped = array.reshape(self.microbatches, self.groups, self.each, *array.shape[2:])
         return grouped.swapaxes(0, 1).reshape(self.microbatches * self.rows, *array.shape[2:])
 
 
 def pipeline_of(owner: str, axis: str | None, n: int, microbatches: int | None) -> Pipeline | None:
-    """The pipeline along an axis of the mesh that the traced step is for; None where each device has all blocks.
+    """Return the pipeline along an axis of the mesh of the traced step; None if each device has all blocks.
 
     Args:
-      owner: whose it is, for messages.
-      axis: its name, or None.
+      owner: the owner of the pipeline, for messages.
+      axis: the name of the axis, or None.
       n: number of blocks.
-      microbatches: into how many parts a batch is divided; None for as many as there are stages.
+      microbatches: the number of parts of a batch; None for the number of stages.
 
     Raises:
-      ArgumentError: it is no name, or that of an axis of the batch; the mesh has other axes, and not this one; the
-        blocks cannot be divided evenly; or this is the inside of a pipeline.
+      ArgumentError: `axis` is no name, or the name of an axis that divides the batch; the mesh has no axis of this
+        name; the axis does not divide the blocks evenly; or the call is inside a pipeline.
     """
     if axis is None:
         if microbatches is not None:
@@ -126,27 +126,27 @@ def pipeline_of(owner: str, axis: str | None, n: int, microbatches: int | None) 
 def pipelined(
     this: Layer, pipeline: Pipeline, block: Block, numbers: Any, arrays: Any, x: Any, remat: bool = False
 ) -> Any:
-    """What blocks compute one after the other, each on the device of the pipeline on which its arrays lie.
+    """Compute blocks one after another, each on the device of the pipeline that has its arrays.
 
-    A stage has some of the blocks. It works on one part of the batch at a time, and hands what it has computed on to
-    the next stage, while it goes on with the next part. All parts take a turn each, and one more for each stage but the
-    first; so in some turns a stage has no part to work on, and computes something that nobody reads. The gradient takes
-    the same way back.
+    A stage has some of the blocks. A stage computes one part of the batch at a time, passes the result to the next
+    stage, and continues with the next part. There is a turn for each part, and for each stage after the first. So a
+    stage has no part to compute in some turns, and computes an unused result instead. The gradient passes backwards
+    through the stages.
 
     Args:
       this: the layer.
       pipeline: the devices.
-      block: of which each row of the result follows from this row of `x` alone.
-      numbers: of the blocks, int32 `[n]`.
-      arrays: of the blocks, each `[n, ...]`, by name.
-      x: what the first block is given, a pytree of arrays `[batch, ...]`.
-      remat: whether what happens within a block is computed again for the gradient.
+      block: a block in which each row of the result depends only on this row of `x`.
+      numbers: the indices of the blocks, int32 `[n]`.
+      arrays: the arrays of the blocks, each `[n, ...]`, by name.
+      x: the input of the first block, a pytree of arrays `[batch, ...]`.
+      remat: whether values inside a block are recomputed for the gradient.
 
     Returns:
-      What the last block returns, of the same structure, shapes and dtypes.
+      The result of the last block, with the structure, shapes and dtypes of `x`.
 
     Raises:
-      ArgumentError: the block cannot compute some rows of a batch alone, see `rowwise`.
+      ArgumentError: the block cannot compute some rows of a batch alone; see `rowwise`.
 
     References:
       Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019).
@@ -171,13 +171,13 @@ def pipelined(
 
 
 def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
-    """A function that runs blocks one after the other, called with the arguments of `work.function` for all of them."""
+    """Return a function that runs blocks one after another, with the arguments of `work.function` for all blocks."""
 
     def run(constants: Any, first: Any, numbers: Any, arrays: Any, x: Any) -> Any:
         def step(value: Any, given: Any) -> tuple[Any, None]:
             return work.function(constants, first, *given, value), None
 
-        # Inside a scan the compiler cannot merge what is computed again with what was computed before.
+        # Inside a scan the compiler cannot merge the recomputation with the first computation.
         again = jax.checkpoint(step, prevent_cse=False) if remat else step
         return jax.lax.scan(again, x, (numbers, arrays))[0]
 
@@ -187,19 +187,19 @@ def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
 def _on_stage(
     pipeline: Pipeline, split: Split, run: Callable[..., Any], constants: Any, numbers: Any, arrays: Any, x: Any
 ) -> Any:
-    """What one device does: the turns, and what it has computed in those in which the last stage has a part.
+    """Run one stage in all turns, and return its results of the turns in which the last stage has a part.
 
     Args:
       pipeline: the devices.
-      split: how the rows of the batch are divided.
+      split: the division of the rows of the batch.
       run: see `_through`.
-      constants: what blocks read from outside.
-      numbers: of this stage's blocks.
-      arrays: of these blocks.
+      constants: the values from outside that blocks read.
+      numbers: the indices of the blocks of this stage.
+      arrays: the arrays of these blocks.
       x: the rows of this shard.
 
     Returns:
-      Arrays `[1, rows of the shard, ...]`, of which those of the last stage are the result.
+      Arrays `[1, rows of the shard, ...]`. The arrays of the last stage are the result of the pipeline.
     """
     stage = jax.lax.axis_index(pipeline.axis)
     shard = jax.lax.axis_index(core.DATA) if core.DATA in core.axes_here() else 0
@@ -216,7 +216,7 @@ def _on_stage(
         return done, done
 
     parts = jax.tree.map(split.parts, x)
-    # Who has nothing to do computes with real numbers all the same: of others, the gradient could be NaN times zero.
+    # An idle stage computes with real rows too: with other numbers, the gradient could be NaN times zero.
     queue = jax.tree.map(lambda array: jnp.concatenate([array, jnp.repeat(array[-1:], last, axis=0)]), parts)
     begin = jax.tree.map(lambda array: array[0], parts)
     _, done = jax.lax.scan(turn, begin, (jnp.arange(split.microbatches + last), queue))
@@ -224,13 +224,13 @@ def _on_stage(
 
 
 def _last(array: Any) -> Any:
-    """What the last stage has computed, on all devices, of an array `[stages, ...]`."""
-    # XLA would send a slice of it twice; a sum over the stages it takes where they lie, and its gradient sends nothing.
+    """Return the result of the last stage, on all devices, from an array `[stages, ...]`."""
+    # XLA would send a slice twice. It sums on the devices of the stages, and the gradient of a sum sends nothing.
     size = array.shape[0]
     chosen = (jnp.arange(size) == size - 1).reshape(size, *[1] * (array.ndim - 1))
     return jnp.sum(jnp.where(chosen, array, 0), axis=0, dtype=array.dtype)
 
 
 def _with_rows(array: Any, count: int) -> Any:
-    """An array with its last row once more behind it, as often as it takes to have so many rows."""
+    """Repeat the last row of an array until the array has `count` rows."""
     return array if array.shape[0] == count else jnp.take(array, jnp.arange(count), axis=0, mode="clip")

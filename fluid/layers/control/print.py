@@ -1,4 +1,4 @@
-"""`Print`: see values while a program runs."""
+"""`Print`: show values while a program runs."""
 
 import itertools
 from collections.abc import Callable
@@ -29,13 +29,13 @@ def Print(  # noqa: N802
     print_phase: str = "both",
     name: str | None = None,
 ) -> Any:
-    """The value itself, which is printed whenever a step computes it, as is its gradient.
+    """Return the value, and print it and its gradient whenever a step computes them.
 
     Args:
       input: any shape, or a SequenceBatch.
-      first_n: how many times it prints, counted anew in each compilation; -1 for always.
-      message: what each line begins with.
-      summarize: how many elements are shown; -1 for all.
+      first_n: the number of times to print, counted separately for each compilation; -1 for always.
+      message: the beginning of each line.
+      summarize: the number of elements to show; -1 for all.
       print_tensor_name: whether to show the name.
       print_tensor_type: whether to show the dtype.
       print_tensor_shape: whether to show the shape.
@@ -44,7 +44,7 @@ def Print(  # noqa: N802
       name: instead of `print_N`.
 
     Returns:
-      The input. Only what is computed from the returned value is printed, so use it in the place of `input`.
+      The input. Only computations from the returned value are printed, so use the returned value instead of `input`.
 
     Raises:
       ArgumentError: there is no such phase.
@@ -75,7 +75,7 @@ def Print(  # noqa: N802
 
 @dataclass(frozen=True)
 class _Line:
-    """What a line shows; see the arguments of `Print`."""
+    """The format of a printed line; see the arguments of `Print`."""
 
     message: str | None
     summarize: int
@@ -85,7 +85,7 @@ class _Line:
     with_lengths: bool
 
     def format(self, name: str, data: Any, *lengths: Any) -> str:
-        """The line for an array and, of a sequence batch, its lengths."""
+        """Return the line for an array and, for a sequence batch, its lengths."""
         data = np.asarray(data)
         parts = [
             self.message,
@@ -98,7 +98,7 @@ class _Line:
 
 
 def _printer(line: _Line, name: str, first_n: int) -> Callable[..., None]:
-    """A function of arrays on the host that prints the first so many lines."""
+    """Return a function of arrays on the host that prints the first `first_n` lines."""
     calls = itertools.count()
 
     def show(*arrays: Any) -> None:
@@ -110,7 +110,7 @@ def _printer(line: _Line, name: str, first_n: int) -> Callable[..., None]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _printed(forward: Any, backward: Any, data: Any, *lengths: Any) -> Any:
-    """The data itself; `forward` is called with it and its lengths, and `backward` with its gradient and lengths."""
+    """Return the data; call `forward` with data and lengths, and `backward` with the gradient and lengths."""
     if forward is not None:
         jax.debug.callback(forward, data, *lengths)
     return data

@@ -1,4 +1,4 @@
-"""Pytrees of values, as loops and branches carry them: given definite dtypes, described, compared and recorded."""
+"""Pytrees of values in loops and branches: functions that fix dtypes, describe, compare and record them."""
 
 from typing import Any
 
@@ -9,9 +9,10 @@ from fluid.layers.base import Layer, dense, describe
 
 
 def strongly_typed(tree: Any) -> Any:
-    """A pytree with arrays of a definite dtype for its leaves.
+    """Convert the leaves of a pytree to arrays of definite dtypes.
 
-    A Python number is weakly typed in JAX: it takes the dtype of what it meets, so that a loop would change its dtype.
+    A Python number is weakly typed in JAX: operations with other dtypes change its dtype, and a loop would then change
+    the dtype of its carry.
     """
 
     def strong(leaf: Any) -> Any:
@@ -22,20 +23,20 @@ def strongly_typed(tree: Any) -> Any:
 
 
 def describe_tree(tree: Any) -> str:
-    """A pytree for messages, with dtypes and shapes for its leaves."""
+    """Describe a pytree for messages, with dtypes and shapes for its leaves."""
     return str(jax.tree.map(describe, tree)).replace("'", "")
 
 
 def check_same_specs(found: Any, expected: Any, message: str) -> None:
-    """Compare two pytrees of arrays, see `strongly_typed`, by structure, shapes and dtypes.
+    """Check that two pytrees of arrays, as from `strongly_typed`, have equal structures, shapes and dtypes.
 
     Args:
-      found: the one that is checked.
-      expected: the one that it must be like.
+      found: the pytree to check.
+      expected: the pytree to compare with.
       message: of the error; `{found}` and `{expected}` stand for descriptions of the two.
 
     Raises:
-      ShapeError: they differ.
+      ShapeError: the pytrees differ.
     """
     specs: list[Any] = [
         jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), tree) for tree in (found, expected)

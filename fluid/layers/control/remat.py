@@ -1,4 +1,4 @@
-"""`remat`: a part of a program whose values are computed again for the gradient instead of being kept."""
+"""`remat`: recompute the values of a part of a program for the gradient instead of keeping them in memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,31 +11,31 @@ from fluid.layers.base import layer
 
 @layer
 def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function, and keep nothing of what it computes for the gradient: that is computed again when it is needed.
+    """Call a function, and recompute its values for the gradient instead of keeping them in memory.
 
-    A training step keeps what layers have computed until the gradient has gone back through them. Of a function that is
-    called through this layer it keeps only what goes in and what comes out, which takes less memory, and more time: the
-    function is computed twice. Names, parameters, states and random numbers are those of `function(*args, **kwargs)`,
-    and so are gradients, but for rounding. What is named inside may be fetched and overridden. In test mode nothing is
-    done beside that call.
+    A training step keeps the results of layers until the gradient has passed back through them. For a function that is
+    called through this layer, the step keeps only inputs and results. This takes less memory, and more time: the
+    function is computed twice. Names, parameters, states and random numbers equal `function(*args, **kwargs)`, and so
+    do gradients, up to rounding. Values inside can be fetched and overridden by name. In test mode the layer only calls
+    the function.
 
-    Parts of a net, one after the other, save most where each is large and hands on little: the blocks of a deep net, an
-    encoder and a decoder. To wrap all of a net saves nothing, since all of it is then computed again at once. Blocks of
-    the same structure go through `layers.repeat(block, n, x, remat=True)`, which compiles them once. XLA is told not to
-    compute again before the gradient is there. XLA for CPUs does not heed that when it puts operations into an order,
-    so that outside of loops it saves little there, or nothing.
+    Consecutive parts of a net save most memory if each part is large and has small results. Examples are the blocks of
+    a deep net, or an encoder and a decoder. Wrapping the whole net saves nothing, because all values are then
+    recomputed at once. For blocks of one structure use `layers.repeat(block, n, x, remat=True)`, which compiles them
+    once. The layer forbids XLA to recompute before the gradient arrives. XLA for CPUs ignores this when it orders
+    operations. So on a CPU, outside of loops, this layer saves little memory or none.
 
     Args:
-      function: calls layers: a layer such as `layers.fc`, or a function of your own, in which name scopes may be opened
-        as around it. It may use values from outside.
-      args: its arguments, of any kind.
-      kwargs: the same, by name.
+      function: calls layers: a layer such as `layers.fc`, or a custom function. The function may open name scopes and
+        use values from outside.
+      args: its positional arguments, of any kind.
+      kwargs: its keyword arguments, of any kind.
 
     Returns:
-      What the function returns: a value, or a pytree of values.
+      The result of the function: a value, or a pytree of values.
 
     Raises:
-      ArgumentTypeError: there is no function, but what one has returned.
+      ArgumentTypeError: `function` is not callable, such as the result of a call.
 
     References:
       Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016).
@@ -58,14 +58,14 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             f"arguments: layers.remat(layers.fc, x, size=10)"
         )
     frame = core.current_frame("layers.remat")
-    if frame.discovering or frame.mode != core.TRAIN:  # where there is no gradient, nothing is kept anyway
+    if frame.discovering or frame.mode != core.TRAIN:  # without a gradient no values are kept anyway
         return function(*args, **kwargs)
     outside = _by_identity((args, kwargs, _seen(frame)))
     result: Any = None
     inside: dict[int, jax.Array] = {}
 
     def run() -> list[jax.Array]:
-        # The frame stays that of the program, so all that layers write into it is a value of this inner trace now.
+        # The frame is still the frame of the program, so everything that layers write into it is a value of this trace.
         nonlocal result, inside
         result = function(*args, **kwargs)
         inside = {i: leaf for i, leaf in _by_identity((result, _seen(frame))).items() if i not in outside}
@@ -78,22 +78,22 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class _Exchange:
-    """Puts what a trace has handed out in the place of what is a value inside of it alone.
+    """A replacement of the values inside a trace by the outputs of this trace.
 
     Args:
-      by_identity: the new arrays by the `id` of the old ones.
+      by_identity: the new arrays by the `id` of the old arrays.
     """
 
     def __init__(self, by_identity: dict[int, jax.Array]):
         self._new: dict[int, Any] = dict(by_identity)
-        self._old: list[Any] = []  # kept, so that no id is given to another object meanwhile
+        self._old: list[Any] = []  # kept alive, so that no id is given to another object meanwhile
 
     def __call__(self, tree: Any) -> Any:
-        """The same pytree of other values; what was one object, sequences included, is one object again."""
+        """Return a pytree with the new values; a shared object, such as a sequence batch, stays one shared object."""
         return jax.tree.map(self._value, tree, is_leaf=_is_sequence)
 
     def in_frame(self, frame: core.Frame) -> None:
-        """Exchange all values that a frame holds."""
+        """Replace all values that a frame holds."""
         made = frame.made
         made.values.update(self(made.values))
         made.states.update(self(made.states))
@@ -116,13 +116,13 @@ class _Exchange:
 
 
 def _seen(frame: core.Frame) -> Any:
-    """All values that layers have written into a frame, as a pytree."""
+    """Return all values that layers have written into a frame, as a pytree."""
     made = frame.made
     return made.values, made.states, made.lookups, made.minimizations, list(frame.annotations.values())
 
 
 def _by_identity(tree: Any) -> dict[int, jax.Array]:
-    """The arrays of a pytree by their `id`; held, they keep it to themselves."""
+    """Return the arrays of a pytree by their `id`; the dict keeps the arrays alive, so the ids stay unique."""
     return {id(leaf): leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)}
 
 

@@ -1,4 +1,4 @@
-"""`repeat`: identical blocks, one after the other, compiled once."""
+"""`repeat`: identical blocks, one after another, compiled once."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,45 +25,46 @@ def repeat(
     pipeline: str | None = None,
     microbatches: int | None = None,
 ) -> Any:
-    """Blocks of the same structure, one after the other, each with parameters of its own: `x = block(x)`, `n` times.
+    """Apply `n` blocks of one structure one after another, `x = block(x)`, each with its own parameters.
 
-    The block is traced and compiled once, however many there are. Each parameter and each moving average that it
-    creates is one array for all blocks, `[n, ...]`, under the name scope of the layer: `repeat_0/fc_0.w_0`. Every block
-    has its own slice of that array, which is initialised from a random key of its own, and its own dropout masks. An
-    array that is named by `ParamAttr(name=...)` is shared by all blocks, as it would be in a loop of Python.
+    The block is traced and compiled once for any `n`. Each parameter and each moving average that the block creates is
+    one array for all blocks, `[n, ...]`, under the name scope of the layer: `repeat_0/fc_0.w_0`. Every block has its
+    own slice of that array, which is initialized from its own random key, and its own dropout masks. All blocks share
+    an array that is named by `ParamAttr(name=...)`, as in a Python loop.
 
-    An optimizer sees the array of all blocks. Rules that look at each element alone (SGD, Momentum, Adam, ...) do the
-    same as for single parameters. Rules that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in
+    An optimizer sees the array of all blocks. This makes no difference for rules that look at each element alone (SGD,
+    Momentum, Adam, ...). Rules that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in
     ParamAttr) take the norm of all blocks together.
 
     With `pipeline="stage"` and a mesh such as `fluid.Mesh(stage=4)` each device along that axis has its share of the
-    blocks, of their arrays and of the optimizer's slots. The batch passes through them in parts, so that all devices
-    work at the same time; of `stages + microbatches - 1` turns each of them has nothing to do in `stages - 1`. The
-    numbers are those of one device, dropout masks to the bit. So a block must compute each row by itself, and must not
-    change states, as `layers.batch_norm` does. On one device, or along an axis of one, this is an ordinary stack.
+    blocks, of their arrays and of the optimizer state. The batch passes through the devices in parts, so that all
+    devices work at once. Each device is idle in `stages - 1` of the `stages + microbatches - 1` turns. The numbers
+    equal the numbers on one device; dropout masks are equal to the bit. So a block must compute each row separately,
+    and must not change states, as `layers.batch_norm` does. On one device, or along an axis of size 1, this is an
+    ordinary stack.
 
     Args:
       block: `block(x) -> x`, or, with `xs`, `block(x, x_i) -> (x, y_i)`; each is a value, None, or a pytree of values.
       n: number of blocks.
-      x: what the first block is given: a value, or a pytree of values. A block returns a value of the same structure,
-        shapes and dtypes.
-      xs: a pytree of arrays `[n, ...]`, of which each block is given its slice, such as the caches of decoders.
-      remat: True computes what happens within the blocks again for the gradient instead of keeping it, which takes less
-        memory and more time.
+      x: the input of the first block: a value, or a pytree of values. A block returns a value with the structure,
+        shapes and dtypes of `x`.
+      xs: a pytree of arrays `[n, ...]`, such as the caches of decoders; each block is called with its slice.
+      remat: True recomputes the values inside a block for the gradient instead of keeping them, which takes less memory
+        and more time.
       name: instead of `repeat_N`.
       pipeline: the axis of the mesh over which the blocks are divided; its size must divide `n`. Every value in `x`
         then has the rows of the batch as its first dimension.
-      microbatches: into how many parts the batch is divided there; as many as there are stages by default, more for
-        less waiting. What does not come out even is filled up with rows that count for nothing.
+      microbatches: the number of parts of a batch in a pipeline. The default is the number of stages; more parts reduce
+        the idle time. If the division leaves a remainder, rows are added that do not affect the result.
 
     Returns:
-      What the last block returned; with `xs` also the `y_i` of all blocks, `[n, ...]`.
+      The result of the last block; with `xs` also the `y_i` of all blocks, `[n, ...]`.
 
     Raises:
-      ShapeError: a block returns another structure, other shapes or other dtypes than it was given, or `xs` do not hold
-        `n` slices; or something in the `x` of a pipeline has no rows.
-      ArgumentError: `n` is no positive integer; or a pipeline is asked for what it cannot do: its axis is not there or
-        divides the batch, `n` cannot be divided over it, a row depends on other rows, states change, or there are `xs`.
+      ShapeError: a block returns another structure, other shapes or other dtypes than its input has; `xs` do not have
+        `n` slices; or a value in the `x` of a pipeline has no rows.
+      ArgumentError: `n` is no positive integer. For a pipeline: the mesh has no such axis, or the axis divides the
+        batch; the axis does not divide `n`; a row depends on other rows; states change; or there are `xs`.
 
     References:
       Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019).
@@ -107,7 +108,7 @@ def repeat(
 
         return record_outputs(this, pipelined(this, stages, one, numbers, stack.arrays, x, remat))
     if remat:
-        # Inside a scan the compiler cannot merge what is computed again with what was computed before.
+        # Inside a scan the compiler cannot merge the recomputation with the first computation.
         step = jax.checkpoint(step, prevent_cse=False)
 
     given = (numbers, stack.arrays) if xs is None else (numbers, stack.arrays, xs)
@@ -117,11 +118,11 @@ def repeat(
 
 
 def _check_pipeline(this: Layer, stack: core.Stack, x: Any, xs: Any) -> None:
-    """Find out whether a stack may be a pipeline.
+    """Check that a stack can run as a pipeline.
 
     Raises:
-      ArgumentError: its blocks change states, or are given arrays of their own.
-      ShapeError: something that the first block is given has no rows.
+      ArgumentError: the blocks change states, or there are `xs`.
+      ShapeError: a value in the input of the first block has no rows.
     """
     count_rows(this, x)
     if xs is not None:

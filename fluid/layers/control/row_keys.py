@@ -1,4 +1,4 @@
-"""Random keys for some rows of a batch, which draw what a key for the whole batch draws for these rows, to the bit."""
+"""Random keys for some rows of a batch, which draw the numbers of these rows in the whole batch, equal to the bit."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +17,13 @@ _HALF = 0xFFFF
 
 
 class Draw(NamedTuple):
-    """An equation that draws random bits, or splits a key.
+    """An equation that draws random bits or splits a key.
 
     Attributes:
-      kind: which of the two, as JAX calls it.
-      shape: of what is drawn with one key.
+      kind: the name of the primitive in JAX.
+      shape: the shape of the draw for one key.
       key: the dtype of the key.
-      line: the user's, that made the equation.
+      line: the user's line that created the equation.
     """
 
     kind: str
@@ -35,15 +35,16 @@ class Draw(NamedTuple):
 class RowKeys:
     """Keys for some rows of a batch.
 
-    A layer that is given such a key and some rows draws what it would draw for them in the whole batch, where the rows
-    are drawn in the order of the batch. With JAX's own generator each element is drawn by itself, so that this costs no
-    more than the rows; with others all rows are drawn, and those are taken.
+    A layer with such a key and some rows draws the numbers that it would draw for these rows in the whole batch. JAX's
+    own generator draws each element separately, so only the needed rows are drawn. With other generators all rows are
+    drawn, and the needed rows are selected.
 
     Args:
       owner: the layer, for messages.
       key: the key for the whole batch.
-      batch: how many rows that has.
-      row: from the number of the first row, uint32 `[]`, and the numbers of rows in the part, uint32 `[rows]`, to their
+      batch: the number of rows of the whole batch.
+      row: a function of the index of the first row, uint32 `[]`, and the indices of rows in the part, uint32 `[rows]`.
+        It returns the indices of these rows in the batch.
         numbers in the batch.
 
     Example:
@@ -77,20 +78,20 @@ class RowKeys:
         )
 
     def key(self, words: Any, first: Any) -> Any:
-        """The key of the part whose first row has this number; `words` are those of the key for the whole batch."""
+        """Return the key of the part whose first row has the index `first`; `words` are the whole batch's key data."""
         last = jnp.asarray(first, jnp.uint32).reshape(1)
         return jax.random.wrap_key_data(jnp.concatenate([words, last]), impl=self._impl)
 
     def learn(self, whole: Any, part: Any, rows: int) -> None:
-        """Find out which dimension of each draw is that of the rows.
+        """Find the dimension of rows in each draw.
 
         Args:
           whole: the equations for the whole batch.
-          part: the same for some rows, with a key of `key`.
-          rows: how many these are.
+          part: the equations for some rows, with a key of `key`.
+          rows: the number of these rows.
 
         Raises:
-          ArgumentError: something is drawn for rows in a way that cannot be done for some of them alone.
+          ArgumentError: a draw for all rows cannot be divided into draws for some of the rows.
         """
         mine = jax.eval_shape(self.key, self.words, 0).dtype
         for dimension, draw in rows_of_draws(self._owner, whole, part, self._batch, rows):
@@ -141,7 +142,7 @@ class RowKeys:
         raise NotImplementedError("such a key is made of another key")
 
     def _element_by_element(self) -> bool:
-        """Whether each element of a draw follows from its place alone."""
+        """Return whether each element of a draw depends only on its index."""
         return str(self._base) == _THREEFRY and bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
     def _whole(self, shape: tuple[int, ...], along: int) -> tuple[int, ...]:
@@ -154,7 +155,7 @@ class RowKeys:
         return jnp.take(every, self._rows(words, shape[along]), axis=along, mode="clip")
 
     def _drawn(self, words: Any, shape: tuple[int, ...], along: int) -> tuple[Any, Any]:
-        """What Threefry makes of the places of the elements: two arrays uint32 of the shape."""
+        """Return the two outputs of Threefry for the indices of the elements, uint32 arrays of the shape."""
         from jax.extend.random import threefry2x32_p
 
         high, low = places(shape, along, self._rows(words, shape[along]), self._batch)
@@ -163,17 +164,17 @@ class RowKeys:
 
 
 def rows_of_draws(owner: str, whole: Any, part: Any, batch: int, rows: int) -> Iterator[tuple[int | None, Draw]]:
-    """For each draw for some rows the dimension that is that of the rows, or None where it has none.
+    """Yield each draw for some rows, with the dimension of the rows, or None if the draw has no such dimension.
 
     Args:
       owner: the layer, for messages.
       whole: the equations for the whole batch.
-      part: the same for some rows.
-      batch: how many rows the batch has.
-      rows: how many the part has.
+      part: the equations for some rows.
+      batch: the number of rows of the batch.
+      rows: the number of rows of the part.
 
     Raises:
-      ArgumentError: a draw has rows in another way than as one of its dimensions.
+      ArgumentError: a draw depends on the number of rows in another way than by one dimension.
     """
     drawn = list(_draws(owner, part))
     wanted = list(_draws(owner, whole))
@@ -190,13 +191,13 @@ def rows_of_draws(owner: str, whole: Any, part: Any, batch: int, rows: int) -> I
 
 
 def places(shape: Sequence[int], along: int, rows: Any, batch: int) -> tuple[Any, Any]:
-    """The places that elements of some rows have in the whole array, counted through in its order.
+    """Return the flat indices in the whole array, in row-major order, of the elements of some rows.
 
     Args:
       shape: of the array of some rows.
-      along: its dimension that is that of the rows.
-      rows: their numbers in the whole array, uint32 `[shape[along]]`.
-      batch: how many rows that has.
+      along: the dimension of the rows.
+      rows: the indices of the rows in the whole array, uint32 `[shape[along]]`.
+      batch: the number of rows of the whole array.
 
     Returns:
       The high and the low 32 bits, uint32 of the shape.
@@ -219,7 +220,7 @@ def places(shape: Sequence[int], along: int, rows: Any, batch: int) -> tuple[Any
 
 
 def _times(numbers: Any, factor: int) -> tuple[Any, Any]:
-    """The high and the low 32 bits of the products of uint32 numbers and a factor below 2**64."""
+    """Return the high and the low 32 bits of the products of uint32 numbers and a factor below 2**64."""
     ones, tens = numbers & _HALF, numbers >> 16
     by_ones, by_tens = (jnp.uint32(part) for part in (factor & _HALF, (factor >> 16) & _HALF))
     least = ones * by_ones
@@ -230,9 +231,9 @@ def _times(numbers: Any, factor: int) -> tuple[Any, Any]:
 
 
 def _draws(owner: str, jaxpr: Any, line: str = "its block") -> Iterator[Draw]:
-    """All draws, in order, those of inner functions included; `line` is that of the equation around them."""
+    """Yield all draws in order, including inner functions; `line` is the line of the equation around them."""
     for equation in jaxpr.eqns:
-        # JAX keeps the lines of what is called, but not those of a function that it has traced before.
+        # JAX records the lines inside a called function, but not for a function that it has traced before.
         here = user_line(equation)
         here = line if here == "unknown line" else here
         name = equation.primitive.name

@@ -1,4 +1,4 @@
-"""A block that computes each row of a batch by itself, made ready to compute some of the rows."""
+"""Conversion of a block that computes each row of a batch separately to a block for some of the rows."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from fluid.layers.base import Layer
 from fluid.layers.control.pytrees import describe_tree
 from fluid.layers.control.row_keys import RowKeys
 
-# Called with the number of the block, its arrays by name, and what it is given; returns the like of that.
+# A function of the index of the block, its arrays by name, and its input; it returns a value like the input.
 Block = Callable[[Any, Any, Any], Any]
 
 
@@ -22,8 +22,8 @@ class Rowwise(NamedTuple):
     """A block that reads nothing from outside.
 
     Attributes:
-      function: called with the constants, the number of the first row in the batch, and what the block is called with.
-      constants: what the block reads from outside, and the words of its random key; a pytree of arrays.
+      function: called with the constants, the index of the first row in the batch, and the arguments of the block.
+      constants: the values from outside that the block reads, and the words of its random key; a pytree of arrays.
     """
 
     function: Callable[..., Any]
@@ -31,10 +31,10 @@ class Rowwise(NamedTuple):
 
 
 def count_rows(this: Layer, x: Any) -> int:
-    """How many rows the values of a pytree have.
+    """Return the number of rows of the values of a pytree.
 
     Raises:
-      ShapeError: they do not all have as many.
+      ShapeError: the numbers of rows differ.
     """
     counts = [leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)]
     if len(set(counts)) != 1 or -1 in counts:
@@ -48,22 +48,23 @@ def count_rows(this: Layer, x: Any) -> int:
 def rowwise(
     this: Layer, block: Block, own: Any, x: Any, rows: int, row: Callable[[Any, Any], Any], axes: set[str]
 ) -> Rowwise:
-    """A block for some rows of a batch, which computes for them what it would compute for them in the whole batch.
+    """Return a block for some rows of a batch, which computes for them the results that they have in the whole batch.
 
-    Traces show what the block reads from outside, from what it computes each row, and what it draws for each.
+    Traces show which values from outside the block reads, the dependences of each row, and the draws for each row.
 
     Args:
       this: the layer.
       block: the block.
-      own: arrays of one block, or their shapes and dtypes, by name.
+      own: the arrays of one block, or their shapes and dtypes, by name.
       x: the whole batch, a pytree of arrays `[batch, ...]`.
-      rows: how many rows it will be given.
-      row: from the numbers of the first of these in the batch, and of the others among them, to theirs in the batch.
-      axes: of the mesh, over which it will be run by `jax.shard_map`.
+      rows: the number of rows in one call of the new block.
+      row: a function of the index in the batch of the first of these rows, and of the indices of the rows in the call.
+        It returns the indices of the rows in the batch.
+      axes: the mesh axes over which `jax.shard_map` will run the block.
 
     Raises:
-      ArgumentError: a row of the result follows from several rows; random numbers are drawn for a row in a way that
-        depends on the others; or a loop in it reads values from outside, which JAX has no gradient for.
+      ArgumentError: a row of the result depends on several rows; the random numbers of a row depend on the other rows;
+        or a loop in the block reads values from outside, for which JAX has no gradient.
     """
     given = this.frame.given
     keys = RowKeys(this.name, jax.random.key(0) if given.key is None else given.key, count_rows(this, x), row)
@@ -91,10 +92,10 @@ def rowwise(
 
 
 def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> None:
-    """Find out whether a block computes each row by itself.
+    """Check that a block computes each row separately.
 
     Raises:
-      ArgumentError: it does not.
+      ArgumentError: a row depends on other rows.
     """
     rows = max(count_rows(this, x), 2)
     traces = []
@@ -111,12 +112,12 @@ def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> No
 
 
 def _check_loops(this: Layer, jaxpr: Any) -> None:
-    """Find out whether the loops and branches of a block read nothing from outside that a gradient may be asked for.
+    """Check that loops and branches of a block read no values from outside that may need a gradient.
 
-    JAX would look for the gradient on the mesh of the outside, which is not seen within `jax.shard_map`.
+    JAX would compute the gradient on the outer mesh, which is not visible inside `jax.shard_map`.
 
     Raises:
-      ArgumentError: one does.
+      ArgumentError: a loop or branch reads such a value.
     """
     for equation in jaxpr.eqns:
         for inner in inner_jaxprs(equation):
@@ -136,7 +137,7 @@ def _is_from_outside(variable: Any) -> bool:
 
 
 def _of_rows(x: Any, count: int) -> Any:
-    """The shapes of the same values with so many rows."""
+    """Return the shapes and dtypes of the values with `count` rows."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype), x)
 
 
@@ -153,7 +154,7 @@ def _drawing(given: Any, key: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _about_rows(this: Layer, x: Any, count: int) -> Iterator[None]:
-    """Say in errors of a block that it was not given the batch as it is, where it was not."""
+    """Add a note to errors of a block that was called with another number of rows than the batch has."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""TensorArray: room for a number of arrays of one shape, which a loop writes one at a time."""
+"""TensorArray: a fixed number of arrays of one shape, which a loop writes one at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ from fluid.layers.checks import dtype_of, known_shape
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class TensorArray:
-    """Room for a number of arrays of one shape, and how many of them have been written.
+    """A fixed number of arrays of one shape, and the number of arrays written so far.
 
-    Loops and branches carry it as they carry any value.
+    Loops and branches carry a TensorArray like any value.
 
     Attributes:
-      data: `[max_length, ...]`; an array that was not written is zeros.
-      length: int32 `[]`: one more than the last index that was written.
+      data: `[max_length, ...]`; arrays that were not written are zeros.
+      length: int32 `[]`: one more than the largest index that was written.
     """
 
     data: jax.Array
@@ -31,12 +31,12 @@ class TensorArray:
 
 @layer
 def create_array(dtype: Any, max_length: int, shape: Sequence[int] = (), name: str | None = None) -> TensorArray:
-    """Room for arrays that are written one by one, with `layers.array_write`.
+    """Create an empty TensorArray, whose arrays `layers.array_write` writes one by one.
 
     Args:
       dtype: of each array.
-      max_length: how many arrays there may be.
-      shape: of each array; scalars by default. For one that follows the batch use `x.shape`.
+      max_length: the largest number of arrays.
+      shape: of each array; scalars by default. For a shape that follows the batch use `x.shape`.
       name: instead of `create_array_N`.
 
     Returns:
@@ -71,22 +71,22 @@ def array_write(
     max_length: int | None = None,
     name: str | None = None,
 ) -> TensorArray:
-    """A TensorArray in which one array is replaced. The given TensorArray does not change: use the returned one.
+    """Return a TensorArray in which one array is replaced. The given TensorArray does not change: use the result.
 
     Args:
-      x: the array to write, of the shape and dtype that the TensorArray has room for.
+      x: the array to write, with the shape and dtype of the arrays in the TensorArray.
       i: its index: an integer, or an integer value `[]` or `[1]`. A value outside the TensorArray writes nothing.
       array: the TensorArray; by default a new one that fits `x`.
-      max_length: how many arrays a new one has room for.
+      max_length: the number of arrays of a new TensorArray.
       name: instead of `array_write_N`.
 
     Returns:
       The new TensorArray.
 
     Raises:
-      ShapeError: `x` has another shape or dtype than there is room for.
-      ArgumentError: the index is an int outside the TensorArray, there is neither `array` nor `max_length`, or that is
-        no positive integer.
+      ShapeError: `x` has another shape or dtype than the arrays in the TensorArray.
+      ArgumentError: the index is an int outside the TensorArray, there is neither `array` nor `max_length`, or
+        `max_length` is no positive integer.
 
     Example:
       >>> import fluid
@@ -122,15 +122,15 @@ def array_write(
 
 @layer
 def array_read(array: TensorArray, i: core.Value | int, name: str | None = None) -> jax.Array:
-    """One array of a TensorArray.
+    """Return one array of a TensorArray.
 
     Args:
       array: the TensorArray.
-      i: the index: an integer, or an integer value `[]` or `[1]`. Of floats, a value outside the TensorArray reads NaN.
+      i: the index: an integer, or an integer value `[]` or `[1]`. In a float TensorArray, a value outside it reads NaN.
       name: instead of `array_read_N`.
 
     Returns:
-      The array; zeros if it was not written.
+      The array; zeros if the array was not written.
 
     Raises:
       ArgumentError: the index is an int outside the TensorArray.
@@ -152,7 +152,7 @@ def array_read(array: TensorArray, i: core.Value | int, name: str | None = None)
 
 @layer
 def array_length(array: TensorArray, name: str | None = None) -> jax.Array:
-    """How many arrays of a TensorArray have been written: one more than the last index that was.
+    """Return the number of arrays written to a TensorArray: one more than the largest index that was written.
 
     Args:
       array: the TensorArray.
@@ -182,7 +182,7 @@ def _check_tensor_array(this: Layer, array: Any) -> TensorArray:
 
 
 def _index(this: Layer, i: Any, room: int) -> Any:
-    """An index as an integer array `[]`; an int, which is known already, must lie within the room."""
+    """Return an index as an integer array `[]`; an int must be less than the capacity."""
     if isinstance(i, int | np.integer):
         i = core.whole_number(this.name, "i", i, least=0, most=room - 1)
     index = array_of(this, i)

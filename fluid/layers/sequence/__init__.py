@@ -1,1 +1,1 @@
-"""Layers on sequences of any length."""
+"""Layers on sequences of different lengths."""

@@ -32,23 +32,23 @@ def sequence_conv(
     act: Activation = None,
     name: str | None = None,
 ) -> Any:
-    """Convolution over the steps of each sequence; beyond its ends are zeros.
+    """Convolve the steps of each sequence; the steps beyond both ends are zeros.
 
     Args:
-      input: a SequenceBatch `[batch, time, channels]`; of a NestedSequenceBatch the innermost sequences.
+      input: a SequenceBatch `[batch, time, channels]`; for a NestedSequenceBatch, the innermost sequences are
+        convolved.
       num_filters: the number of filters, which is the size of the steps of the result.
-      filter_size: how many steps the filters see.
+      filter_size: the number of steps in the window of a filter.
       filter_stride: must be 1.
       padding: accepted for programs written for Fluid, but has no effect: the result is as long as the input.
-      padding_start: the first step that the filters see, relative to the step of the result; `-(filter_size // 2)` by
-        default.
+      padding_start: the first step of the window, relative to the step of the result; `-(filter_size // 2)` by default.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       param_attr: ParamAttr of the filters `[filter_size * channels, num_filters]`.
       act: name of an activation, or a function.
       name: instead of `sequence_conv_N`.
 
     Returns:
-      A SequenceBatch `[batch, time, num_filters]` of the same lengths.
+      A SequenceBatch `[batch, time, num_filters]` with the lengths of the input.
 
     Raises:
       ArgumentError: the stride is not 1, or a number is not positive.
@@ -88,18 +88,18 @@ def row_conv(
     act: Activation = None,
     name: str | None = None,
 ) -> Any:
-    """Lookahead convolution (Wang et al., 2016): each channel of a step with the same channel of the steps after it.
+    """Apply a lookahead convolution (Wang et al., 2016): combine each channel of a step with the steps after it.
 
     Args:
-      input: a SequenceBatch `[batch, time, channels]`, or an array of that shape; of a NestedSequenceBatch the
-        innermost sequences.
-      future_context_size: how many of the following steps are seen.
+      input: a SequenceBatch `[batch, time, channels]`, or an array of that shape; for a NestedSequenceBatch, the
+        innermost sequences are convolved.
+      future_context_size: the number of following steps in the window.
       param_attr: ParamAttr of the weights `[future_context_size + 1, channels]`.
       act: name of an activation, or a function.
       name: instead of `row_conv_N`.
 
     Returns:
-      The same kind and shape as the input.
+      A value of the kind and shape of the input.
 
     Raises:
       ArgumentError: the number of steps is negative.

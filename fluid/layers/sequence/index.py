@@ -1,4 +1,4 @@
-"""Sequences of ids, and values put at steps."""
+"""Sequences of ids, and updates at steps."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,11 @@ from fluid.layers.sequence.steps import check_sequence, innermost, packed, shift
 
 @layer
 def sequence_enumerate(input: core.Value, win_size: int, pad_value: int = 0, name: str | None = None) -> Any:
-    """For each step the window of `win_size` ids that begins with it.
+    """Return for each step the window of `win_size` ids that begins with this step.
 
     Args:
-      input: a SequenceBatch of integer ids `[batch, time, 1]`; of a NestedSequenceBatch the innermost sequences.
+      input: a SequenceBatch of integer ids `[batch, time, 1]`; for a NestedSequenceBatch, the innermost sequences are
+        read.
       win_size: the number of ids in each window.
       pad_value: the id that fills windows beyond the end of a sequence.
       name: instead of `sequence_enumerate_N`.
@@ -52,13 +53,13 @@ def sequence_erase(x: core.Value, tokens: Sequence[int], name: str | None = None
     """Remove some ids from each sequence.
 
     Args:
-      x: a SequenceBatch of integer ids `[batch, time]` or `[batch, time, 1]`; of a NestedSequenceBatch the innermost
-        sequences.
+      x: a SequenceBatch of integer ids `[batch, time]` or `[batch, time, 1]`; for a NestedSequenceBatch, the innermost
+        sequences are shortened.
       tokens: the ids to remove.
       name: instead of `sequence_erase_N`.
 
     Returns:
-      The same kind as `x`, with shorter sequences.
+      A value of the kind of `x`, with shorter sequences.
 
     Raises:
       ArgumentTypeError: the ids are no integers.
@@ -84,12 +85,13 @@ def sequence_erase(x: core.Value, tokens: Sequence[int], name: str | None = None
 
 @layer
 def sequence_scatter(input: core.Value, index: core.Value, updates: core.Value, name: str | None = None) -> jax.Array:
-    """Add numbers to each row at the places that a sequence lists.
+    """Add numbers to each row at the indices in a sequence.
 
     Args:
       input: `[batch, n, ...]`.
-      index: a SequenceBatch of integers `[batch, time, 1]`: the places, from 0 to `n - 1`.
-      updates: a SequenceBatch of the same lengths, `[batch, time, ...]` or `[batch, time, 1]`: what is added there.
+      index: a SequenceBatch of integers `[batch, time, 1]`, the indices from 0 to `n - 1`.
+      updates: a SequenceBatch with the lengths of `index`, `[batch, time, ...]` or `[batch, time, 1]`: the numbers to
+        add.
       name: instead of `sequence_scatter_N`.
 
     Returns:
@@ -126,7 +128,7 @@ def sequence_scatter(input: core.Value, index: core.Value, updates: core.Value, 
             f"fit; expected [batch, n], and for each row as many places as numbers, [batch, time, 1]"
         )
     core.limit_feed(index, 0, array.shape[1])
-    places = jnp.where(batch.mask, places, array.shape[1])  # beyond the end, where mode="drop" discards the padding
+    places = jnp.where(batch.mask, places, array.shape[1])  # padding gets an index beyond the end; mode="drop" skips it
     rows = jnp.arange(array.shape[0])[:, None]
     added = values.reshape(*places.shape, *step).astype(array.dtype)
     return this.output(array.at[rows, places].add(added, mode="drop", wrap_negative_indices=False))

@@ -1,4 +1,4 @@
-"""The same rows, divided into sequences in another way."""
+"""Rows divided into sequences of other lengths."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,9 +21,9 @@ def lod_reset(
     """Divide rows into sequences of given lengths.
 
     Args:
-      x: `[rows, ...]`, or a sequence batch, of which the steps of all sequences, one after another, are the rows.
+      x: `[rows, ...]`; or a sequence batch, whose rows are the steps of all sequences, one after another.
       y: a sequence batch whose lengths are used, or an array of offsets `[sequences + 1]`.
-      target_lod: offsets, where `y` is not given: the first row of each sequence, and at last the number of rows.
+      target_lod: offsets, used if `y` is not given: the first row of each sequence, and finally the number of rows.
         Lengths of 2 and 4 are [0, 2, 6].
       name: instead of `lod_reset_N`.
 
@@ -32,7 +32,7 @@ def lod_reset(
 
     Raises:
       ArgumentError: the offsets do not begin with 0 and grow, or neither `y` nor `target_lod` is given.
-      ShapeError: the offsets are for another number of rows than `x` has.
+      ShapeError: the last offset is not the number of rows of `x`.
 
     Example:
       >>> import fluid
@@ -52,11 +52,12 @@ def lod_reset(
 
 @layer
 def lod_append(x: core.Value, level: core.Value | Sequence[int], name: str | None = None) -> Any:
-    """Add a level of sequences below those that there are.
+    """Add a level of sequences below the levels of `x`.
 
     Args:
       x: `[rows, ...]`, whose rows are divided into sequences, as by `lod_reset`; or a SequenceBatch. The steps of all
-        its sequences, one after another, are divided into inner sequences, and its lengths then count those.
+        its sequences, one after another, are divided into inner sequences; the lengths of `x` then count inner
+        sequences.
       level: offsets as in `lod_reset`, or a SequenceBatch whose lengths are used.
       name: instead of `lod_append_N`.
 
@@ -65,7 +66,7 @@ def lod_append(x: core.Value, level: core.Value | Sequence[int], name: str | Non
 
     Raises:
       ArgumentError: the offsets do not begin with 0 and grow.
-      ShapeError: the offsets are for another number of rows than `x` has, or `x` has two levels already.
+      ShapeError: the last offset is not the number of rows of `x`, or `x` already has two levels.
 
     Example:
       >>> import fluid
@@ -93,16 +94,16 @@ def lod_append(x: core.Value, level: core.Value | Sequence[int], name: str | Non
 
 
 def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int]:
-    """Read offsets.
+    """Read offsets, and convert them to lengths.
 
     Args:
       this: the layer, for messages.
       x: the value that is divided.
       offsets: from the user.
-      argument: their name, for messages.
+      argument: the name of the argument, for messages.
 
     Returns:
-      The lengths, integers `[sequences]`; and the number of steps that the longest can have.
+      The lengths, integers `[sequences]`; and an upper bound for the longest length.
     """
     if offsets is None:
         raise errors.ArgumentError(
@@ -110,7 +111,7 @@ def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int
         )
     shape = flat(x).shape if is_sequence(x) else dense(x).shape
     rows = shape[0] * shape[1] if is_sequence(x) else shape[0]
-    if hasattr(offsets, "aval"):  # an array of the program, whose values are not known yet
+    if hasattr(offsets, "aval"):  # an array of the program, whose values are unknown while it is traced
         bounds = array_of(this, offsets).reshape(-1)
         return jnp.maximum(jnp.diff(bounds), 0), rows
     known = np.asarray(offsets)

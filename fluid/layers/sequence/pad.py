@@ -1,4 +1,4 @@
-"""From sequence batches to padded arrays and lengths, and back."""
+"""Conversions between sequence batches and padded arrays with lengths."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ from fluid.layers.sequence.steps import check_sequence, flat, nested_like, seque
 def sequence_mask(
     x: core.Value, maxlen: int | None = None, dtype: DTypeLike = "int64", name: str | None = None
 ) -> jax.Array:
-    """For each length as many ones, followed by zeros.
+    """Return a mask for each length: as many ones as the length, followed by zeros.
 
     Args:
       x: lengths, integers `[...]`.
-      maxlen: the size of the mask. It must be given, since no shape can depend on data.
+      maxlen: the size of the mask. It must be given, since a shape cannot depend on data.
       dtype: of the result.
       name: instead of `sequence_mask_N`.
 
@@ -54,18 +54,18 @@ def sequence_mask(
 def sequence_pad(
     x: core.Value, pad_value: core.Value | float, maxlen: int | None = None, name: str | None = None
 ) -> Any:
-    """Turn a sequence batch into a padded array and lengths.
+    """Convert a sequence batch to a padded array and lengths.
 
     Args:
-      x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
-      pad_value: what the array holds beyond the end of each sequence: a number, or an array of the shape of a step.
-      maxlen: the number of steps of the array; longer sequences are cut. By default it is the `time` of `x`, which is
+      x: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are padded.
+      pad_value: the value beyond the end of each sequence: a number, or an array of the shape of a step.
+      maxlen: the number of steps of the array; longer sequences are cut. The default is the `time` of `x`, which is
         at least the length of the longest sequence.
       name: instead of `sequence_pad_N`.
 
     Returns:
-      The array `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; for a NestedSequenceBatch a
-      SequenceBatch of each.
+      The array `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; for a NestedSequenceBatch,
+      a SequenceBatch of each.
 
     Raises:
       ArgumentError: `maxlen` is no positive integer.
@@ -100,7 +100,7 @@ def sequence_pad(
 
 @layer
 def sequence_unpad(x: core.Value, length: core.Value, name: str | None = None) -> core.SequenceBatch:
-    """Turn a padded array and lengths into a sequence batch.
+    """Convert a padded array and lengths to a sequence batch.
 
     Args:
       x: `[batch, time, ...]`.

@@ -1,4 +1,4 @@
-"""Pooling of each sequence to one row; and the softmax over its steps."""
+"""Pooling of each sequence to one row, and the softmax over the steps of a sequence."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ def sequence_pool(
     """Combine the steps of each sequence into one row.
 
     Args:
-      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      input: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are pooled.
       pool_type: "sum", "average", "sqrt" (the sum divided by the root of the length), "max", "min", "first" or "last".
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
@@ -29,10 +29,10 @@ def sequence_pool(
       name: instead of `sequence_pool_N`.
 
     Returns:
-      `[batch, ...]`; for a NestedSequenceBatch a SequenceBatch of one step for each inner sequence.
+      `[batch, ...]`; for a NestedSequenceBatch, a SequenceBatch of one step for each inner sequence.
 
     Raises:
-      ArgumentError: there is no such pooling.
+      ArgumentError: there is no such `pool_type`.
       ShapeError: the input is no sequence batch.
 
     Example:
@@ -65,10 +65,10 @@ def sequence_pool(
 
 @layer
 def sequence_first_step(input: core.Value, name: str | None = None) -> Any:
-    """The first step of each sequence: `sequence_pool(input, "first")`.
+    """Return the first step of each sequence, as `sequence_pool(input, "first")`.
 
     Args:
-      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      input: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are read.
       name: instead of `sequence_pool_N`.
 
     Returns:
@@ -89,10 +89,10 @@ def sequence_first_step(input: core.Value, name: str | None = None) -> Any:
 
 @layer
 def sequence_last_step(input: core.Value, name: str | None = None) -> Any:
-    """The last step of each sequence: `sequence_pool(input, "last")`.
+    """Return the last step of each sequence, as `sequence_pool(input, "last")`.
 
     Args:
-      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      input: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are read.
       name: instead of `sequence_pool_N`.
 
     Returns:
@@ -114,16 +114,16 @@ def sequence_last_step(input: core.Value, name: str | None = None) -> Any:
 @layer
 @no_effect(use_cudnn="XLA chooses the kernels")
 def sequence_softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None) -> Any:
-    """Softmax over the steps of each sequence.
+    """Compute the softmax over the steps of each sequence.
 
     Args:
-      input: logits, a SequenceBatch `[batch, time]` or `[batch, time, ...]`; where a step has several numbers, there is
-        one softmax for each of them. Of a NestedSequenceBatch the innermost sequences.
+      input: logits, a SequenceBatch `[batch, time]` or `[batch, time, ...]`. If a step has several numbers, each of
+        them has its own softmax over the steps. For a NestedSequenceBatch, the softmax is over the innermost sequences.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       name: instead of `sequence_softmax_N`.
 
     Returns:
-      The same kind and shape as the input; the steps of each sequence sum to 1.
+      A value of the kind and shape of the input; the steps of each sequence sum to 1.
 
     Raises:
       ShapeError: the input is no sequence batch.
@@ -139,7 +139,7 @@ def sequence_softmax(input: core.Value, use_cudnn: bool = False, name: str | Non
     this = Layer("sequence_softmax", name)
 
     def softmax(batch: core.SequenceBatch) -> Any:
-        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # minus infinity would make NaN of an empty sequence
+        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # with minus infinity an empty sequence would become NaN
         return sequence_batch(functional.softmax(x, axis=1), batch.lengths)
 
     return this.output(innermost(softmax, check_sequence(this, input)))
@@ -149,7 +149,7 @@ def _sum(batch: core.SequenceBatch, lengths: Any) -> Any:
     return jnp.sum(wide(batch), axis=1)
 
 
-# Functions of a SequenceBatch `[batch, time, ...]` and of lengths `[batch, 1, ...]`, which are at least 1, to
+# Functions of a SequenceBatch `[batch, time, ...]` and of lengths `[batch, 1, ...]`, at least 1, that return
 # `[batch, ...]`.
 _POOLS: dict[str, Callable[[core.SequenceBatch, Any], Any]] = {
     "sum": _sum,

@@ -1,4 +1,4 @@
-"""Sequences reversed, repeated, joined, cut and reshaped."""
+"""Layers that reverse, repeat, join, cut and reshape sequences."""
 
 import math
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ def sequence_reverse(x: core.Value, name: str | None = None) -> Any:
     """Reverse the order of the steps of each sequence.
 
     Args:
-      x: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
+      x: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are reversed.
       name: instead of `sequence_reverse_N`.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the kind and shape of `x`.
 
     Raises:
       ShapeError: `x` is no sequence batch.
@@ -51,20 +51,20 @@ def sequence_reverse(x: core.Value, name: str | None = None) -> Any:
 
 @layer
 def sequence_expand(x: core.Value, y: core.Value, ref_level: int = -1, name: str | None = None) -> Any:
-    """Repeat each row, or each sequence, of `x` as often as the lengths of `y` say.
+    """Repeat each row, or each sequence, of `x`; the lengths of `y` are the numbers of copies.
 
     Args:
-      x: `[batch, ...]`, or a SequenceBatch; with the lengths of inner sequences, a SequenceBatch of one step for each
-        of them.
+      x: `[batch, ...]`, or a SequenceBatch. For the lengths of inner sequences, a SequenceBatch with one step for each
+        inner sequence.
       y: the SequenceBatch or NestedSequenceBatch whose lengths are used.
-      ref_level: which lengths of `y`: 0 for those of the rows, 1 for those of the inner sequences, -1 for the last that
-        `y` has.
+      ref_level: the level of lengths of `y`: 0 for the rows, 1 for the inner sequences, -1 for the last level.
       name: instead of `sequence_expand_N`.
 
     Returns:
-      For an array a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies. For a
-      SequenceBatch a NestedSequenceBatch `[batch, time of y, time of x, ...]`, whose inner sequences are the copies;
-      with the lengths of inner sequences `[batch, outer, inner, ...]`, whose steps are.
+      For an array, a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies. For a
+      SequenceBatch, a NestedSequenceBatch `[batch, time of y, time of x, ...]`, whose inner sequences are the copies.
+      For the lengths of inner sequences, a NestedSequenceBatch `[batch, outer, inner, ...]`, whose steps are the
+      copies.
 
     Raises:
       ArgumentError: `y` has no such level.
@@ -94,10 +94,10 @@ def sequence_expand(x: core.Value, y: core.Value, ref_level: int = -1, name: str
 
 @layer
 def sequence_expand_as(x: core.Value, y: core.Value, name: str | None = None) -> Any:
-    """Repeat each row of `x` as often as the sequence of `y` in the same row has steps.
+    """Repeat each row of `x`; the length of the sequence of `y` in this row is the number of copies.
 
     Args:
-      x: `[batch, ...]`; for a NestedSequenceBatch `y` a SequenceBatch of one step for each inner sequence.
+      x: `[batch, ...]`; for a NestedSequenceBatch `y`, a SequenceBatch of one step for each inner sequence.
       y: a SequenceBatch or NestedSequenceBatch.
       name: instead of `sequence_expand_as_N`.
 
@@ -105,7 +105,7 @@ def sequence_expand_as(x: core.Value, y: core.Value, name: str | None = None) ->
       A sequence batch `[batch, time, ...]` with the lengths of `y`; its steps are the copies.
 
     Raises:
-      ShapeError: `x` has not one row for each sequence of `y`, or `y` is no sequence batch.
+      ShapeError: the rows of `x` do not match the sequences of `y`, or `y` is no sequence batch.
 
     Example:
       >>> import fluid
@@ -138,7 +138,7 @@ def sequence_concat(input: Sequence[core.Value], name: str | None = None) -> Any
       A SequenceBatch `[batch, sum of time_i, ...]`.
 
     Raises:
-      ShapeError: they are no sequence batches, or do not fit together.
+      ShapeError: the values are no sequence batches, or do not fit together.
 
     Example:
       >>> import fluid
@@ -171,17 +171,17 @@ def sequence_concat(input: Sequence[core.Value], name: str | None = None) -> Any
 def sequence_slice(
     input: core.Value, offset: core.Value | int, length: core.Value | int, name: str | None = None
 ) -> Any:
-    """Cut a part out of each sequence.
+    """Cut a slice out of each sequence.
 
     Args:
-      input: a SequenceBatch `[batch, time, ...]`; of a NestedSequenceBatch the innermost sequences.
-      offset: the first step of each part, integers `[batch, 1]`, or one for all.
-      length: the number of steps of each part, integers `[batch, 1]`, or one for all. Parts do not reach beyond the end
-        of their sequence.
+      input: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are cut.
+      offset: the first step of each slice, integers `[batch, 1]`, or one for all.
+      length: the number of steps of each slice, integers `[batch, 1]`, or one for all. A slice ends at the end of its
+        sequence.
       name: instead of `sequence_slice_N`.
 
     Returns:
-      A SequenceBatch `[batch, time, ...]` of those lengths.
+      A SequenceBatch `[batch, time, ...]` with the lengths of the slices.
 
     Raises:
       ArgumentTypeError: offset or length holds no integers.
@@ -211,7 +211,7 @@ def sequence_reshape(input: core.Value, new_dim: int, name: str | None = None) -
     """Divide the numbers of each sequence into steps of another size.
 
     Args:
-      input: a SequenceBatch `[batch, time, size]`; of a NestedSequenceBatch the innermost sequences.
+      input: a SequenceBatch `[batch, time, size]`; for a NestedSequenceBatch, the innermost sequences are reshaped.
       new_dim: the size of the new steps. If the numbers of a sequence do not fill its last step, zeros follow.
       name: instead of `sequence_reshape_N`.
 

@@ -1,4 +1,4 @@
-"""What layers on sequences share: checks of what they are given, and moving steps within rows or between them."""
+"""Helpers for layers on sequences: checks of arguments, and functions that move steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,12 +19,12 @@ def sequences(
       this: the layer, for messages.
       value: a SequenceBatch, or `[batch, time, ...]`.
       lengths: integers `[batch]` or `[batch, 1]` for an array; None for a SequenceBatch.
-      argument: the layer's name for the lengths.
-      names: the layer's name for the value.
+      argument: the name of the lengths in the layer.
+      names: the name of the value in the layer.
 
     Raises:
       ArgumentTypeError: the lengths are no integers.
-      ShapeError: the lengths are missing, given beside a SequenceBatch, or not one for each row.
+      ShapeError: the lengths are missing, are given beside a SequenceBatch, or are not one for each row.
     """
     if isinstance(value, core.SequenceBatch):
         if lengths is not None:
@@ -45,10 +45,10 @@ def sequences(
 
 
 def alike(this: Layer, value: Any, label: Any) -> None:
-    """Check that input and label are both arrays, or sequence batches of as many levels.
+    """Check that input and label are both arrays, or are sequence batches with equally many levels.
 
     Raises:
-      ShapeError: they are not.
+      ShapeError: the levels differ.
     """
     if row_dims(value) != row_dims(label):
         raise errors.ShapeError(
@@ -58,7 +58,7 @@ def alike(this: Layer, value: Any, label: Any) -> None:
 
 
 def step_size(this: Layer, value: Any) -> int:
-    """The channels of sequences `[batch, time, channels]` or `[batch, outer, inner, channels]`.
+    """Return the number of channels of sequences `[batch, time, channels]` or `[batch, outer, inner, channels]`.
 
     Raises:
       ShapeError: the value has another number of dimensions.
@@ -73,15 +73,15 @@ def step_size(this: Layer, value: Any) -> int:
 
 
 def nested_like(value: Any, result: Any) -> Any:
-    """What was computed from the innermost sequences of a value, `[sequences, ...]`, put in their places."""
+    """Nest a result `[sequences, ...]` for the innermost sequences of a value into the structure of the value."""
     return value.nest(result) if isinstance(value, core.NestedSequenceBatch) else result
 
 
 def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
-    """The value itself, which must be a sequence batch.
+    """Return the value, which must be a sequence batch.
 
     Raises:
-      ShapeError: it is an array.
+      ShapeError: the value is an array.
     """
     if not is_sequence(value):
         raise errors.ShapeError(
@@ -92,27 +92,27 @@ def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
 
 
 def innermost(function: Callable[[core.SequenceBatch], Any], value: Any) -> Any:
-    """Apply a function of a SequenceBatch to the innermost sequences of a value; the results take their places."""
+    """Apply a function of a SequenceBatch to the innermost sequences of a value; the results replace the sequences."""
     return value.nest(function(value.flat())) if isinstance(value, core.NestedSequenceBatch) else function(value)
 
 
 def flat(value: Any) -> Any:
-    """The innermost sequences of a sequence batch, as one SequenceBatch `[sequences, time, ...]`."""
+    """Return the innermost sequences of a sequence batch as one SequenceBatch `[sequences, time, ...]`."""
     return value.flat() if isinstance(value, core.NestedSequenceBatch) else value
 
 
 def sequence_batch(data: Any, lengths: Any) -> core.SequenceBatch:
-    """A SequenceBatch `[batch, time, ...]` with zeros for its padding."""
+    """Return a SequenceBatch `[batch, time, ...]` with zeros for its padding."""
     batch = core.SequenceBatch(data, lengths.astype(jnp.int32))
     return batch.with_data(dense(batch))
 
 
 def one_per_row(this: Layer, batch: core.SequenceBatch, value: Any, argument: str) -> Any:
-    """Read one integer for each row, int32 `[batch]`, from `[batch]`, `[batch, 1]`, or one number for all.
+    """Read one integer for each row, int32 `[batch]`, from `[batch]`, `[batch, 1]`, or one number for all rows.
 
     Raises:
-      ArgumentTypeError: they are no integers.
-      ShapeError: there is not one for each row.
+      ArgumentTypeError: the numbers are no integers.
+      ShapeError: the number of integers is neither 1 nor `batch`.
     """
     numbers = check_ids(this.name, value, f"the numbers in {argument}")
     if numbers.size not in (1, batch.shape[0]):
@@ -127,7 +127,7 @@ def step_ids(this: Layer, batch: core.SequenceBatch, argument: str = "input") ->
     """Read one integer for each step, `[batch, time]`, from data `[batch, time]` or `[batch, time, 1]`.
 
     Raises:
-      ArgumentTypeError: they are no integers.
+      ArgumentTypeError: the numbers are no integers.
       ShapeError: a step has more than one number.
     """
     ids = check_ids(this.name, batch, f"the numbers in {argument}")
@@ -140,11 +140,11 @@ def step_ids(this: Layer, batch: core.SequenceBatch, argument: str = "input") ->
 
 
 def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.SequenceBatch:
-    """Sequences made of chosen steps.
+    """Return sequences of selected steps.
 
     Args:
       batch: `[batch, time, ...]`.
-      places: `[batch, n]`: for each step of the result, which step of the same row it is.
+      places: the index, in the row of the batch, of each step of the result, integers `[batch, n]`.
       lengths: of the result, integers `[batch]`.
 
     Returns:
@@ -154,12 +154,12 @@ def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.Sequence
 
 
 def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
-    """The steps of each row for which `kept`, bool `[batch, time]`, is true, moved together."""
+    """Return the steps of each row for which `kept`, bool `[batch, time]`, is true, without gaps."""
     return taken(batch, jnp.argsort(~kept, axis=1, stable=True), jnp.sum(kept, axis=1))
 
 
 def shifted(data: Any, by: int, fill: Any = 0) -> Any:
-    """Data `[batch, time, ...]` whose step `t` is the given step `t + by`, or `fill` where there is no such step."""
+    """Return data `[batch, time, ...]` whose step `t` is step `t + by` of the input, or `fill` if there is none."""
     beyond = jnp.full((data.shape[0], abs(by), *data.shape[2:]), fill, data.dtype)
     if by < 0:
         return jnp.concatenate([beyond, data], axis=1)[:, : data.shape[1]]
@@ -167,15 +167,15 @@ def shifted(data: Any, by: int, fill: Any = 0) -> Any:
 
 
 def divided(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
-    """Rows, divided into sequences of given lengths.
+    """Divide rows into sequences of given lengths.
 
     Args:
-      value: `[rows, ...]`, or a sequence batch, of which the steps of all sequences, one after another, are the rows.
+      value: `[rows, ...]`; or a sequence batch, whose rows are the steps of all sequences, one after another.
       lengths: integers `[n]`.
       time: the number of steps of the padded result.
 
     Returns:
-      A SequenceBatch `[n, time, ...]`. Steps for which there are no rows are NaN, so that the mistake is seen.
+      A SequenceBatch `[n, time, ...]`. Steps without a row are NaN, so that the mistake is seen.
     """
     places = (jnp.cumsum(lengths) - lengths)[:, None] + jnp.arange(time)
     return sequence_batch(rows_at(value, places), lengths)

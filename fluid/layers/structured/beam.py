@@ -1,4 +1,4 @@
-"""Beam search: the most probable sequences under a function that gives the probabilities of the next id."""
+"""Beam search: the most probable sequences under a function that returns the log-probabilities of the next id."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class BeamSearch(NamedTuple):
     """The hypotheses that `beam_search` found, best first.
 
     Attributes:
-      ids: int32 `[batch, beam, max_length]`, without the start; from the end of a hypothesis on all ids are `end_id`.
-      scores: float32 `[batch, beam]`: log-probabilities, penalised for length; minus infinity where there is no
+      ids: int32 `[batch, beam, max_length]`, without the start id; all ids after the end of a hypothesis are `end_id`.
+      scores: float32 `[batch, beam]`: log-probabilities with the length penalty; minus infinity if there is no
         hypothesis.
-      lengths: int32 `[batch, beam]`, counting `end_id` too; 0 where there is no hypothesis.
+      lengths: int32 `[batch, beam]`, including `end_id`; 0 if there is no hypothesis.
     """
 
     ids: jax.Array
@@ -38,36 +38,36 @@ def beam_search(
     length_penalty: float = 0.0,
     name: str | None = None,
 ) -> BeamSearch:
-    """Search for the most probable sequences, keeping the best few at each step.
+    """Search for the most probable sequences, and keep the best hypotheses at each step.
 
     A hypothesis ends with `end_id`, or at `max_length`. Its score is the sum of the log-probabilities of its ids,
-    divided by `((5 + length) / 6) ** length_penalty` (Wu et al., 2016). The search ends as soon as no unfinished
-    hypothesis can become better than the finished ones. A beam of 1 takes the best id at each step.
+    divided by `((5 + length) / 6) ** length_penalty` (Wu et al., 2016). The search ends when no unfinished hypothesis
+    can become better than the finished hypotheses. A beam of 1 takes the best id at each step.
 
     Args:
       step: called with the last ids `[batch * beam]` and the state; returns log-probabilities of the next id
         `[batch * beam, ids]`, as from `layers.log_softmax`, and the new state. Log-probabilities are at most 0, and
-        minus infinity rules an id out. The probabilities that `fc(act="softmax")` returns are converted. `step` may
+        minus infinity excludes an id. The result of `fc(act="softmax")` is converted to log-probabilities. `step` may
         call layers.
-      state: a pytree of arrays and SequenceBatches `[batch, ...]`, which `step` is given as `[batch * beam, ...]`: each
-        hypothesis has a row of its own. Scalars are the same for all hypotheses.
-      start_id: what comes before the first id: an integer, or integers `[batch]` or `[batch, 1]`.
+      state: a pytree of arrays and SequenceBatches `[batch, ...]`. `step` is called with `[batch * beam, ...]`: each
+        hypothesis has its own row. All hypotheses share scalars.
+      start_id: the id before the first id: an integer, or integers `[batch]` or `[batch, 1]`.
       end_id: the id that ends a hypothesis.
-      beam_size: how many hypotheses are kept, and returned.
+      beam_size: the number of hypotheses to keep and return, for each row.
       max_length: length of the longest hypothesis.
       length_penalty: 0 for none; a larger number prefers longer hypotheses.
       name: instead of `beam_search_N`.
 
     Returns:
       `BeamSearch(ids, scores, lengths)`: int32 `[batch, beam, max_length]`, float32 `[batch, beam]`, int32
-      `[batch, beam]`, the best hypothesis of each row first. They carry no gradient.
+      `[batch, beam]`. The hypotheses of each row are sorted, the best first. The results carry no gradient.
 
     Raises:
-      ArgumentError: `beam_size` or `max_length` is no positive integer, `end_id` is negative, or nothing says how many
-        rows there are.
+      ArgumentError: `beam_size` or `max_length` is no positive integer, `end_id` is negative, or neither `state` nor
+        `start_id` has rows.
       ArgumentTypeError: `start_id` is no integer, or `step` does not return a pair.
-      ShapeError: the arrays do not have the same number of rows, `step` returns scores or a state of another shape, or
-        `end_id` is none of its ids.
+      ShapeError: the numbers of rows of the arrays differ, `step` returns scores or a state of another shape, or
+        `step` returns no score for `end_id`.
 
     Example:
       >>> import fluid
@@ -97,7 +97,7 @@ def beam_search(
 
 
 def _first_ids(this: Layer, state: Any, start_id: Any) -> Any:
-    """The ids before the first step, int32 `[batch]`."""
+    """Return the ids before the first step, int32 `[batch]`."""
     start = array_of(this, start_id)
     if not jnp.issubdtype(start.dtype, jnp.integer):
         raise errors.ArgumentTypeError(f"{this.name}: start_id is an integer, or one for each row, found {start_id!r}")
@@ -117,7 +117,7 @@ def _first_ids(this: Layer, state: Any, start_id: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _CheckedStep:
-    """The user's step, whose results are checked.
+    """The user's step function, with checks of its results.
 
     Attributes:
       this: the layer, for messages.
@@ -137,8 +137,8 @@ class _CheckedStep:
           state: a pytree of `[batch * beam, ...]`.
 
         Returns:
-          Log-probabilities, float32 `[batch * beam, ids]`; the new state, in the dtypes of the old one; and for each
-          array of the state whether the step returned it as it was.
+          Log-probabilities, float32 `[batch * beam, ids]`; the new state, in the dtypes of the old state; and for each
+          array of the state whether the step returned the array unchanged.
         """
         result = self.step(ids, state)
         if not isinstance(result, tuple) or len(result) != 2:
@@ -164,7 +164,7 @@ class _CheckedStep:
         return *jax.lax.stop_gradient((scores.astype(jnp.float32), new)), unchanged
 
     def _checked_state(self, old: Any, new: Any) -> Any:
-        """The new state, which must have the structure and the shapes of the old one."""
+        """Check that the new state has the structure and the shapes of the old one; return it in the old dtypes."""
         leaves = [jax.tree.leaves(state) for state in (old, new)]
         kinds = [[(jnp.shape(v), jnp.result_type(v).kind) for v in each] for each in leaves]
         trees: list[Any] = [jax.tree.structure(state) for state in (old, new)]
@@ -178,15 +178,15 @@ class _CheckedStep:
 
 
 class _Carry(NamedTuple):
-    """What goes from one step of the search to the next.
+    """The carry of the search loop.
 
     Attributes:
-      time: int32 `[]`: the number of steps that are done.
+      time: int32 `[]`: the number of finished steps.
       last_ids: int32 `[batch * beam]`: the last id of each unfinished hypothesis.
       ids: int32 `[batch, beam, max_length]`: all ids of the unfinished hypotheses.
-      totals: float32 `[batch, beam]`: their log-probabilities; minus infinity where there is none.
-      finished: the best hypotheses that have ended.
-      state: what the user's step hands on, a pytree of `[batch * beam, ...]`.
+      totals: float32 `[batch, beam]`: the log-probabilities of these hypotheses; minus infinity if there is none.
+      finished: the best finished hypotheses.
+      state: the state from the user's step, a pytree of `[batch * beam, ...]`.
       program_states: the states of the program that the user's step changes, by name.
     """
 
@@ -201,12 +201,12 @@ class _Carry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """One search: what stays the same while it runs.
+    """The constants of one search, and the search loop.
 
     Attributes:
       body: a `_CheckedStep`.
       batch: number of rows.
-      beam: number of hypotheses that are kept for each row.
+      beam: the number of hypotheses to keep for each row.
       longest: length of the longest hypothesis.
       end: the id that ends a hypothesis.
       penalty: exponent of the length penalty.
@@ -220,7 +220,7 @@ class _Search:
     penalty: float
 
     def run(self, first_ids: Any, state: Any) -> BeamSearch:
-        """Search from the ids `[batch * beam]` and the state before the first step."""
+        """Search from the first ids `[batch * beam]` and the initial state."""
         carry = jax.lax.while_loop(self._undecided, self._extend, self._start(first_ids, state))
         self.body.keep(carry.program_states)
         at_limit = carry.time == self.longest
@@ -231,8 +231,8 @@ class _Search:
         return BeamSearch(ids, found.scores, lengths)
 
     def _start(self, first_ids: Any, state: Any) -> _Carry:
-        """What there is before the first step: hypotheses without ids, and none that has ended."""
-        # All hypotheses of a row are the same at first, so that only one of them counts.
+        """Return the carry before the first step: hypotheses without ids, and no finished hypothesis."""
+        # All hypotheses of a row are equal at first, so only one of them counts.
         only_first = jnp.where(jnp.arange(self.beam) == 0, 0.0, -jnp.inf).astype(jnp.float32)
         no_scores = jnp.full([self.batch, self.beam], -jnp.inf, jnp.float32)
         ids = jnp.full([self.batch, self.beam, self.longest], self.end, jnp.int32)
@@ -247,14 +247,14 @@ class _Search:
         )
 
     def _undecided(self, carry: _Carry) -> jax.Array:
-        """Whether an unfinished hypothesis of any row may still come among the best."""
-        # Its log-probability only falls while it grows, and the penalty is largest at one of the two ends.
+        """Return whether an unfinished hypothesis of any row can still become one of the best."""
+        # Log-probabilities only fall, and the penalty is largest at the shortest or the longest length.
         penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
         decided = jnp.min(carry.finished.scores, axis=1) >= jnp.max(carry.totals, axis=1) / penalty
         return (carry.time < self.longest) & ~jnp.all(decided)
 
     def _extend(self, carry: _Carry) -> _Carry:
-        """Extend each unfinished hypothesis by all ids, and keep the best of the results."""
+        """Extend each unfinished hypothesis by all ids, and keep the best extensions."""
         result, program_states = self.body(carry.program_states, carry.time, carry.last_ids, carry.state)
         scores, state, unchanged = result
         totals = carry.totals[:, :, None] + scores.reshape(self.batch, self.beam, -1)
@@ -264,7 +264,7 @@ class _Search:
         penalised = best / self._length_penalty(carry.time + 1)
         new = BeamSearch(ids, jnp.where(ended, penalised, -jnp.inf), self._lengths(carry.time + 1))
         rows = (parents + self.beam * jnp.arange(self.batch)[:, None]).reshape(-1)
-        # What the step returns as it was is the same for all hypotheses of a row, and need not be moved between them.
+        # Unchanged arrays are equal for all hypotheses of a row, and need not be reordered.
         state = jax.tree.map(lambda leaf, same: leaf if same or not leaf.ndim else leaf[rows], state, unchanged)
         return _Carry(
             time=carry.time + 1,
@@ -277,15 +277,15 @@ class _Search:
         )
 
     def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
-        """The best hypotheses of both; of equal ones those of the first."""
+        """Return the best hypotheses of both; hypotheses of `first` come first if scores are equal."""
         ids, scores, lengths = (jnp.concatenate(pair, axis=1) for pair in zip(first, second, strict=True))
         best, places = jax.lax.top_k(scores, self.beam)
         return BeamSearch(of_parents(ids, places), best, of_parents(lengths, places))
 
     def _length_penalty(self, length: jax.Array | int) -> jax.Array:
-        """What a log-probability is divided by (Wu et al., 2016)."""
+        """Return the divisor of a log-probability for a length (Wu et al., 2016)."""
         return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.penalty
 
     def _lengths(self, length: jax.Array | int) -> jax.Array:
-        """The same length for all hypotheses, `[batch, beam]`."""
+        """Return one length for all hypotheses, `[batch, beam]`."""
         return jnp.full([self.batch, self.beam], length, jnp.int32)

@@ -1,4 +1,4 @@
-"""`BeamSearchDecoder`: the most probable sequences that a cell says, for `dynamic_decode`."""
+"""`BeamSearchDecoder`: a beam search over the outputs of a cell, for `dynamic_decode`."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,12 +19,12 @@ from fluid.layers.structured.same_layers import SameLayers
 
 
 class BeamOutput(NamedTuple):
-    """What one step of a `BeamSearchDecoder` gives.
+    """The output of one step of a `BeamSearchDecoder`.
 
     Attributes:
       scores: float32 `[batch, beam]`: the log-probabilities of the hypotheses after the step.
-      predicted_ids: int32 `[batch, beam]`: the id that each was extended by.
-      parent_ids: int32 `[batch, beam]`: the place, before the step, of the hypothesis that it extended.
+      predicted_ids: int32 `[batch, beam]`: the id that extends each hypothesis in this step.
+      parent_ids: int32 `[batch, beam]`: the index, in the beam before the step, of the extended hypothesis.
     """
 
     scores: Any
@@ -33,13 +33,13 @@ class BeamOutput(NamedTuple):
 
 
 class BeamState(NamedTuple):
-    """What one step of a `BeamSearchDecoder` hands to the next; after the last one, what was found.
+    """The state between the steps of a `BeamSearchDecoder`; after the last step, the result of the search.
 
     Attributes:
       cell_states: of the cell, a pytree of `[batch, beam, ...]`.
-      log_probs: float32 `[batch, beam]`: of the hypotheses, the best first; minus infinity where there is none.
-      finished: bool `[batch, beam]`: whether they have ended.
-      lengths: int32 `[batch, beam]`: how many ids they have, the end included.
+      log_probs: float32 `[batch, beam]`: of the hypotheses, the best first; minus infinity if there is none.
+      finished: bool `[batch, beam]`: whether each hypothesis has ended.
+      lengths: int32 `[batch, beam]`: the number of ids of each hypothesis, including the end.
     """
 
     cell_states: Any
@@ -49,35 +49,35 @@ class BeamState(NamedTuple):
 
 
 class BeamSearchDecoder(Decoder):
-    """Search for the most probable sequences, keeping the best few hypotheses at each step.
+    """A decoder that searches for the most probable sequences, and keeps the best hypotheses at each step.
 
-    A hypothesis that has ended keeps its log-probability and its place in the beam, unless others become better.
-    `layers.beam_search` is such a search over a function, which sets hypotheses that have ended aside, knows a penalty
-    for their length, and ends as soon as nothing better can come.
+    A finished hypothesis keeps its log-probability and stays in the beam until better hypotheses replace it.
+    `layers.beam_search` is a beam search over a function. It keeps finished hypotheses separately, supports a length
+    penalty, and ends when no better hypothesis is possible.
 
-    What the cell looks at besides its inputs and states, such as the words that attention runs over, must have a row
-    for each hypothesis, see `tile_beam_merge_with_batch`.
+    Values that the cell reads besides its inputs and states, such as the words for attention, need one row for each
+    hypothesis: see `tile_beam_merge_with_batch`.
 
     Args:
-      cell: an `RNNCell`, or a function of inputs and states that returns outputs and new states; it is given rows
-        `[batch * beam, ...]`.
+      cell: an `RNNCell`, or a function of inputs and states that returns outputs and new states. The rows of all values
+        are `[batch * beam, ...]`.
       start_token: the id before the first one.
       end_token: the id that ends a hypothesis.
-      beam_size: how many hypotheses are kept, and returned.
-      embedding_fn: from ids `[batch, beam]` to the inputs of the cell `[batch, beam, ...]`, such as
-        `lambda ids: fluid.embedding(ids, size=[100, 16], param_attr="table")`; its layers have the same parameters in
-        every step. Without it the cell is given the ids.
-      output_fn: from the outputs of the cell `[batch, beam, ...]` to logits `[batch, beam, ids]`, such as
-        `lambda h: layers.dense(h, size=100)`; without it they are logits. A result of a softmax is
-        taken for what it is.
+      beam_size: the number of hypotheses to keep and return, for each row.
+      embedding_fn: converts ids `[batch, beam]` to the inputs of the cell `[batch, beam, ...]`, such as
+        `lambda ids: fluid.embedding(ids, size=[100, 16], param_attr="table")`. All steps share the parameters of its
+        layers. Without `embedding_fn` the ids are the inputs.
+      output_fn: converts the outputs of the cell `[batch, beam, ...]` to logits `[batch, beam, ids]`, such as
+        `lambda h: layers.dense(h, size=100)`. Without `output_fn` the outputs are the logits. If the logits are the
+        result of a softmax, the logits of that softmax are used.
 
     Returns:
-      A decoder for `layers.dynamic_decode`, whose `inits` are the states of the cell `[batch, ...]`, whose outputs are
-      the ids int32 `[batch, steps, beam]`, all of them `end_token` after the end of a hypothesis, and whose final
-      states are `(cell_states, log_probs, finished, lengths)`.
+      A decoder for `layers.dynamic_decode`. Its `inits` are the states of the cell `[batch, ...]`. Its outputs are the
+      ids int32 `[batch, steps, beam]`, all `end_token` after the end of a hypothesis. Its final states are
+      `(cell_states, log_probs, finished, lengths)`.
 
     Raises:
-      ArgumentError: a token is no integer from 0 on, or `beam_size` is no positive integer.
+      ArgumentError: a token is no integer of at least 0, or `beam_size` is no positive integer.
       ArgumentTypeError: the cell cannot be called.
 
     Example:
@@ -122,14 +122,14 @@ class BeamSearchDecoder(Decoder):
 
     @staticmethod
     def tile_beam_merge_with_batch(x: Any, beam_size: int) -> Any:
-        """Give each hypothesis a row of its own: every row of a value, `beam_size` times.
+        """Repeat every row of a value `beam_size` times, to give each hypothesis its own row.
 
         Args:
-          x: `[batch, ...]`, a SequenceBatch, or a pytree of several.
-          beam_size: how often.
+          x: `[batch, ...]`, a SequenceBatch, or a pytree of values.
+          beam_size: the number of copies.
 
         Returns:
-          `[batch * beam_size, ...]`: the first row so many times, then the second.
+          `[batch * beam_size, ...]`: all copies of the first row, then all copies of the second, and so on.
 
         Example:
           >>> import fluid, numpy as np
@@ -140,10 +140,10 @@ class BeamSearchDecoder(Decoder):
         return jax.tree.map(lambda v: jnp.repeat(jnp.asarray(v), beam_size, axis=0) if jnp.ndim(v) else v, x)
 
     def initialize(self, initial_cell_states: Any) -> tuple[Any, BeamState, jax.Array]:
-        """The start, and the states of the cell for each hypothesis.
+        """Return the first inputs, the states of the cell for each hypothesis, and the finished flags.
 
         Raises:
-          ArgumentError: there are no states, which would say how many rows there are.
+          ArgumentError: there are no states, so that the number of rows is unknown.
         """
         cell_states = strongly_typed(initial_cell_states)
         leaves = [v for v in jax.tree.leaves(cell_states) if v.ndim]
@@ -154,7 +154,7 @@ class BeamSearchDecoder(Decoder):
             )
         shape = (leaves[0].shape[0], self.beam_size)
         cell_states = self._split(self.tile_beam_merge_with_batch(cell_states, self.beam_size))
-        # All hypotheses of a row are the same at first, so that only one of them counts.
+        # All hypotheses of a row are equal at first, so only one of them counts.
         only_first = jnp.where(jnp.arange(self.beam_size) == 0, 0.0, -jnp.inf).astype(jnp.float32)
         finished = jnp.zeros(shape, bool)
         ids = jnp.full(shape, self.start_token, jnp.int32)
@@ -162,26 +162,26 @@ class BeamSearchDecoder(Decoder):
         return self._inputs(ids), states, finished
 
     def step(self, time: Any, inputs: Any, states: BeamState, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """The cell, then the best extensions of all hypotheses of each row."""
+        """Run the cell, then select the best extensions of all hypotheses of each row."""
         merged = self._merge(inputs), self._merge(states.cell_states)
         outputs, cell_states = call_cell("BeamSearchDecoder", self.cell, *merged, kwargs)
         cell_states = next_states("BeamSearchDecoder", "states", states.cell_states, self._split(cell_states))
-        # Once a hypothesis has ended, how long others go on must not show in it.
+        # The states of a finished hypothesis must not depend on the number of steps that other hypotheses still need.
         cell_states = kept(states.finished, states.cell_states, cell_states)
         output, new = self._extend(states, self._scores(outputs, states), cell_states)
         return output, new, self._inputs(output.predicted_ids), new.finished
 
     def finalize(self, outputs: BeamOutput, final_states: BeamState, sequence_lengths: Any) -> tuple[Any, BeamState]:
-        """The ids of the hypotheses that are left, `[steps, batch, beam]`, and the last states."""
+        """Return the ids of the remaining hypotheses, `[steps, batch, beam]`, and the last states."""
         return trace_back(outputs.predicted_ids, outputs.parent_ids), final_states
 
     @property
     def tracks_own_finished(self) -> bool:
-        """Hypotheses change their places, and take with them whether they have ended."""
+        """True: hypotheses move within the beam, and their finished flags move with them."""
         return True
 
     def after_end(self, outputs: BeamOutput) -> BeamOutput:
-        """Each hypothesis, extended by `end_token` in its place."""
+        """Return outputs in which each hypothesis is extended by `end_token`, in the order of the beam."""
         ids = outputs.predicted_ids
         return outputs._replace(
             predicted_ids=jnp.full_like(ids, self.end_token),
@@ -189,18 +189,18 @@ class BeamSearchDecoder(Decoder):
         )
 
     def _inputs(self, ids: jax.Array) -> Any:
-        """What the cell is given for ids `[batch, beam]`."""
+        """Return the inputs of the cell for ids `[batch, beam]`."""
         return ids if self.embedding_fn is None else self.embedding_fn(ids)
 
     def _scores(self, outputs: Any, states: BeamState) -> jax.Array:
-        """Log-probabilities of all ids for each hypothesis, float32 `[batch, beam, ids]`.
+        """Return the log-probabilities of all ids for each hypothesis, float32 `[batch, beam, ids]`.
 
         Args:
           outputs: of the cell, `[batch * beam, ...]`.
           states: before the step.
 
         Raises:
-          ShapeError: there are no scores for each hypothesis and each id.
+          ShapeError: the scores are not one number for each hypothesis and each id.
         """
         if self.output_fn is None:
             logits = self._split(logits_of(outputs))
@@ -219,7 +219,7 @@ class BeamSearchDecoder(Decoder):
         return jnp.where(states.finished[..., None], only_end, scores)
 
     def _extend(self, states: BeamState, scores: jax.Array, cell_states: Any) -> tuple[BeamOutput, BeamState]:
-        """Extend each hypothesis by all ids, and keep the best of the results.
+        """Extend each hypothesis by all ids, and keep the best extensions.
 
         Args:
           states: before the step.
@@ -237,10 +237,10 @@ class BeamSearchDecoder(Decoder):
         return BeamOutput(totals, ids, parents), new
 
     def _split(self, tree: Any) -> Any:
-        """Arrays `[batch * beam, ...]` as `[batch, beam, ...]`; scalars as they are."""
+        """Reshape arrays `[batch * beam, ...]` to `[batch, beam, ...]`; scalars stay."""
         arrays = jax.tree.map(jnp.asarray, tree)
         return jax.tree.map(lambda v: v.reshape(-1, self.beam_size, *v.shape[1:]) if v.ndim else v, arrays)
 
     def _merge(self, tree: Any) -> Any:
-        """Arrays `[batch, beam, ...]` as `[batch * beam, ...]`; scalars as they are."""
+        """Reshape arrays `[batch, beam, ...]` to `[batch * beam, ...]`; scalars stay."""
         return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]) if v.ndim else v, tree)

@@ -1,4 +1,4 @@
-"""One step of a beam search over rows, as programs with blocks write it down, and what all steps found."""
+"""A beam search over rows, as programs with blocks write it: one step of the search, and the trace of all steps."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from fluid import core
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Beams:
-    """Which prefixes the rows of a search continue. Each source has as many rows as the beam is wide.
+    """The prefixes that the rows of a search continue. Each source has `beam` rows.
 
     Attributes:
-      parent: int32 `[rows]`: the row of the step before that each row continues.
-      alive: bool `[rows]`: which rows there are.
+      parent: int32 `[rows]`: the row of the previous step that each row continues.
+      alive: bool `[rows]`: whether each row has a prefix.
       parents: int32 `[time, rows]`: `parent` after each step.
       lives: bool `[time, rows]`: `alive` after each step.
     """
@@ -28,14 +28,14 @@ class Beams:
 
     @classmethod
     def start(cls, sources: int, beam: int, steps: int) -> "Beams":
-        """Before the first step: one row of each source is there, and continues itself."""
+        """Return the state before the first step: one row of each source is alive, and continues itself."""
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
         shape = (steps, sources * beam)
         return cls(rows, first, jnp.broadcast_to(rows, shape), jnp.broadcast_to(first, shape))
 
     def noted(self, step: jax.Array) -> "Beams":
-        """The same, with the present rows as those after a step, int32 `[]`."""
+        """Return a copy in which the present rows are recorded as the rows after a step, int32 `[]`."""
         parents = self.parents.at[step].set(self.parent, mode="drop")
         return Beams(self.parent, self.alive, parents, self.lives.at[step].set(self.alive, mode="drop"))
 
@@ -61,15 +61,16 @@ def select(
 ) -> Selected:
     """Extend all prefixes by their candidates, and keep the best of each source.
 
-    A prefix that has ended is its own only candidate. A source all of whose best prefixes had ended before is left out.
+    A finished prefix has itself as its only candidate. A source is dropped if all its best prefixes had finished
+    earlier.
 
     Args:
       last: integers `[rows, 1]`: the last id of each prefix.
       totals: float32 `[rows, 1]`: the score of each prefix.
       ids: integers `[rows, candidates]`.
-      scores: float32 `[rows, candidates]`: of the prefixes with these candidates.
-      alive: bool `[rows]`: which prefixes there are.
-      beam: how many are kept for each source.
+      scores: float32 `[rows, candidates]`: the scores of the extended prefixes.
+      alive: bool `[rows]`: whether each row has a prefix.
+      beam: the number of prefixes to keep for each source.
       end_id: the id that ends a prefix.
     """
     rows, candidates = scores.shape
@@ -85,21 +86,21 @@ def select(
     there = best > -jnp.inf
     goes_on = there & ~((chosen == end_id) & over[parent])
     there = there & jnp.any(goes_on, axis=1, keepdims=True)
-    # Rows that continue the same prefix stand together, as those of Fluid do.
+    # Rows that continue one prefix are neighbours, as in Fluid.
     order = jnp.argsort(jnp.where(there, parent, rows), axis=1, stable=True)
     sorted_rows = [jnp.take_along_axis(v, order, axis=1).reshape(-1) for v in (chosen, best, parent, there)]
     return Selected(sorted_rows[0][:, None], sorted_rows[1][:, None], sorted_rows[2].astype(jnp.int32), sorted_rows[3])
 
 
 class _Trace(NamedTuple):
-    """What going back over the steps has found; each is `[sources, beam, ...]`.
+    """The carry of the trace, from the last step to the first; each array is `[sources, beam, ...]`.
 
     Attributes:
-      ids: `[..., time]`, the last first.
+      ids: `[..., time]`, the last id first.
       scores: `[..., time]`.
-      length: how many of these there are.
-      row: where each prefix stands in the step that is looked at next.
-      found: whether there is such a prefix.
+      length: the number of ids.
+      row: the row of each prefix in the next step of the trace.
+      found: whether the prefix exists.
     """
 
     ids: jax.Array
@@ -112,15 +113,15 @@ class _Trace(NamedTuple):
 def trace(
     ids: jax.Array, scores: jax.Array, steps: jax.Array, beams: Beams, beam: int, end_id: int
 ) -> tuple[core.NestedSequenceBatch, core.NestedSequenceBatch]:
-    """The whole prefixes of a search, the best first.
+    """Return the whole prefixes of a search, the best first.
 
     Args:
-      ids: int32 `[time, rows, 1]`: those that each step kept, after the first ids.
+      ids: int32 `[time, rows, 1]`: the ids that each step kept, after the first ids.
       scores: float32 `[time, rows, 1]`.
-      steps: int32 `[]`: how many of the steps were done.
+      steps: int32 `[]`: the number of finished steps.
       beams: of the search.
-      beam: how many prefixes there are for each source.
-      end_id: the id that ends a prefix; it is no part of what has others before it.
+      beam: the number of prefixes of each source.
+      end_id: the id that ends a prefix; it is removed from the end of prefixes with other ids.
 
     Returns:
       Ids and scores, each `[sources, beam, time]`.
@@ -130,7 +131,7 @@ def trace(
 
     def back(turn: jax.Array, held: _Trace) -> _Trace:
         step = time - 1 - turn
-        # A source that was left out begins with its last step.
+        # A source that was dropped begins with its last step.
         begins = ~jnp.any(held.found, axis=1, keepdims=True)
         row = jnp.where(begins, jnp.arange(rows).reshape(shape), held.row)
         there = jnp.where(begins, beams.lives[step].reshape(shape), held.found) & (step < steps)

@@ -1,4 +1,4 @@
-"""Chunks: named stretches of a sequence, written as a tag for each step."""
+"""Chunks: named spans of a sequence, encoded as a tag for each step."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -13,12 +13,12 @@ from fluid.layers.sequence.steps import alike, sequences, shifted, step_ids
 
 
 class _Scheme(NamedTuple):
-    """How tags mark chunks.
+    """The way in which tags encode chunks.
 
     Attributes:
-      kinds: how many kinds of tags there are for each type of chunk.
-      begin: the kinds that begin a chunk wherever they stand.
-      end: the kinds after which a chunk is over.
+      kinds: the number of kinds of tags for each type of chunk.
+      begin: the kinds that always begin a chunk.
+      end: the kinds that always end a chunk.
     """
 
     kinds: int
@@ -38,9 +38,9 @@ class _Chunks(NamedTuple):
     """The chunks of sequences; each array is `[batch, time]`.
 
     Attributes:
-      begins: whether a chunk that counts begins at a step.
-      types: the type of the chunk that a step is in.
-      ends: the last step of the chunk that a step is in.
+      begins: whether a counted chunk begins at a step.
+      types: the type of the chunk that contains a step.
+      ends: the last step of the chunk that contains a step.
     """
 
     begins: jax.Array
@@ -58,26 +58,25 @@ def chunk_eval(
     seq_length: core.Value | None = None,
     name: str | None = None,
 ) -> tuple[jax.Array, ...]:
-    """Precision, recall and F1 of the chunks found in sequences of tags, such as the names in a sentence.
+    """Compute precision, recall and F1 of chunks in sequences of tags, such as the names in a sentence.
 
-    A tag is `type * kinds + kind`, and the tag `num_chunk_types * kinds` is outside of all chunks. The kinds of "IOB"
-    are begin and inside, those of "IOE" inside and end, those of "IOBES" begin, inside, end and single; "plain" has one
-    kind. A chunk is right when its first step, its last step and its type are.
+    A tag is `type * kinds + kind`; the tag `num_chunk_types * kinds` is outside all chunks. The kinds of "IOB" are
+    begin and inside. The kinds of "IOE" are inside and end. The kinds of "IOBES" are begin, inside, end and single.
+    "plain" has one kind. A chunk is right if its first step, its last step and its type are right.
 
     Args:
-      input: the tags found, of an integer dtype: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` with
-        `seq_length`.
-      label: the right tags, in the same form.
+      input: the predicted tags, of an integer dtype: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]`
+        with `seq_length`.
+      label: the right tags, in the form of `input`.
       chunk_scheme: "IOB", "IOE", "IOBES" or "plain".
       num_chunk_types: number of types of chunks.
       excluded_chunk_types: types that are not counted.
-      seq_length: integers `[batch]` or `[batch, 1]`, when input and label are arrays.
+      seq_length: integers `[batch]` or `[batch, 1]`, if input and label are arrays.
       name: instead of `chunk_eval_N`.
 
     Returns:
-      `(precision, recall, f1, found, labelled, right)`: three float32 scalars, 0 where they would be a division by 0,
-      and three counts of chunks, int32 scalars. `trainer.test` weights the first three so that they are exact over all
-      batches.
+      `(precision, recall, f1, found, labelled, right)`: three float32 scalars, 0 if the divisor is 0, and three counts
+      of chunks, int32 scalars. `trainer.test` weights the first three, so that they are exact over all batches.
 
     Raises:
       ArgumentError: there is no such scheme or type.
@@ -119,7 +118,7 @@ def chunk_eval(
 
 
 def _check_types(this: Layer, scheme: str, types: int, excluded: Sequence[int] | None) -> None:
-    """Refuse a scheme that does not exist, and types of chunks that do not."""
+    """Check that the scheme exists, and that the excluded types of chunks exist."""
     if scheme not in _SCHEMES:
         raise errors.ArgumentError(
             f"{this.name}: chunk_scheme={scheme!r}; expected {', '.join(map(repr, sorted(_SCHEMES)))}"
@@ -146,7 +145,7 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
     kind = ids % kinds
     type_ = jnp.where(outside, types, ids // kinds)
     first = (type_ != shifted(type_, -1, types)) | _among(kind, begin) | shifted(_among(kind, end), -1)
-    # A chunk ends where the next step is outside, of another type, or the first of another chunk.
+    # A chunk ends before a step that is outside, of another type, or the first step of another chunk.
     last = shifted(first, 1, True)
     steps = jnp.arange(ids.shape[1])
     ends = jax.lax.cummin(jnp.where(last, steps, ids.shape[1]), axis=1, reverse=True)
@@ -155,5 +154,5 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
 
 
 def _among(values: jax.Array, some: tuple[int, ...]) -> jax.Array:
-    """Which of the integers `[batch, time]` are among some others."""
+    """Return whether each of the integers `[batch, time]` is among `some`."""
     return jnp.isin(values, jnp.asarray(some, values.dtype))

@@ -1,4 +1,4 @@
-"""Conditional random fields: sequences of tags whose neighbours depend on each other."""
+"""Conditional random fields: sequences of tags in which neighbours depend on each other."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.sequence.steps import alike, sequences, step_ids
 from fluid.param_attr import ParamSetting, to_attr
 
-# Rows of the transitions: the scores of the tags as the first one of a sequence, and as the last one; from then on, for
-# each tag, the scores of the tags that follow it.
+# Rows of the transitions: the scores of each tag as the first tag of a sequence; as the last tag; and for each tag, the
+# scores of the tags that follow this tag.
 _START = 0
 _STOP = 1
 _FROM = 2
@@ -25,19 +25,19 @@ def linear_chain_crf(
     length: core.Value | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Cost of sequences of tags under a linear-chain conditional random field (Lafferty et al., 2001).
+    """Compute the cost of sequences of tags under a linear-chain conditional random field (Lafferty et al., 2001).
 
-    The score of a sequence of tags is the sum of the inputs for its tags, of the transitions between neighbouring tags,
-    and of the scores of its first and last tag. The probability of a sequence is the softmax of the scores of all
-    sequences, and the cost is minus the logarithm of the probability of the right one.
+    The score of a sequence of tags is a sum: the inputs for its tags, the transitions between neighbouring tags, and
+    the scores of its first and last tag. The probability of a sequence is the softmax over the scores of all sequences.
+    The cost is minus the logarithm of the probability of the right sequence.
 
     Args:
       input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or such an array with `length`.
       label: the right tags, of an integer dtype: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` or
         `[batch, time, 1]` with `length`.
-      param_attr: ParamAttr of the transitions `[tags + 2, tags]`: row 0 scores the first tag, row 1 the last, row
-        2 + i scores the tags that follow tag i. Give it a name, so that `crf_decoding` can use the same transitions.
-      length: the length of each row, integers `[batch]` or `[batch, 1]`, when the input is an array.
+      param_attr: ParamAttr of the transitions `[tags + 2, tags]`: row 0 scores the first tag, row 1 the last tag, row
+        2 + i the tags that follow tag i. Give a name, so that `crf_decoding` can use the parameter.
+      length: the length of each row, integers `[batch]` or `[batch, 1]`, if the input is an array.
       name: instead of `linear_chain_crf_N`.
 
     Returns:
@@ -80,18 +80,18 @@ def crf_decoding(
     length: core.Value | None = None,
     name: str | None = None,
 ) -> Any:
-    """The best sequences of tags under a linear-chain conditional random field (Viterbi, 1967).
+    """Return the best sequences of tags under a linear-chain conditional random field (Viterbi, 1967).
 
     Args:
       input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or such an array with `length`.
       param_attr: ParamAttr, or name, of the transitions that `linear_chain_crf` learns.
-      label: the right tags, as `linear_chain_crf` takes them, when the decoded ones are to be compared with them.
-      length: the length of each row, integers `[batch]` or `[batch, 1]`, when the input is an array.
+      label: the right tags, in the form for `linear_chain_crf`, to compare with the decoded tags.
+      length: the length of each row, integers `[batch]` or `[batch, 1]`, if the input is an array.
       name: instead of `crf_decoding_N`.
 
     Returns:
-      The tags, or with a label 1 where a tag is right and 0 where it is not. Both are int32: a SequenceBatch
-      `[batch, time, 1]`, or an array `[batch, time]` that is 0 past the end of each row.
+      The tags; or with a label, 1 if a tag is right and 0 if it is not. Both are int32: a SequenceBatch
+      `[batch, time, 1]`, or an array `[batch, time]` that is 0 after the end of each row.
 
     Raises:
       ArgumentError: `param_attr` has no name.
@@ -122,7 +122,7 @@ def crf_decoding(
 
 
 def _check_learnt(this: Layer, name: str, tags: int) -> None:
-    """Doubt transitions of another name than those that the program learns for as many tags."""
+    """Warn if transitions have another name than the transitions that the program trains for equally many tags."""
     facts = (this.frame.fact(value, "transitions") for value in this.frame.made.values.values())
     learnt = {other: layer for layer, other, count in filter(None, facts) if count == tags}
     if learnt and name not in learnt:
@@ -135,7 +135,7 @@ def _check_learnt(this: Layer, name: str, tags: int) -> None:
 
 
 def _emissions(this: Layer, value: Any, length: Any) -> core.SequenceBatch:
-    """The scores of each tag at each step, `[batch, time, tags]`."""
+    """Return the scores of each tag at each step, `[batch, time, tags]`."""
     batch = sequences(this, value, length)
     if batch.data.ndim != 3 or not jnp.issubdtype(batch.dtype, jnp.floating):
         raise errors.ShapeError(
@@ -146,7 +146,7 @@ def _emissions(this: Layer, value: Any, length: Any) -> core.SequenceBatch:
 
 
 def _tags(this: Layer, batch: core.SequenceBatch, value: Any, label: Any) -> Any:
-    """The right tags, `[batch, time]`, for the scores `batch`, which were read from the input `value`."""
+    """Return the right tags, `[batch, time]`, for the scores `batch`, which were read from the input `value`."""
     alike(this, value, label)
     shape = dense(label).shape
     if shape not in (batch.shape[:2], (*batch.shape[:2], 1)):
@@ -159,13 +159,13 @@ def _tags(this: Layer, batch: core.SequenceBatch, value: Any, label: Any) -> Any
 
 
 def _transitions(this: Layer, attr: ParamSetting, batch: core.SequenceBatch) -> jax.Array:
-    """The parameter `[tags + 2, tags]`."""
+    """Return the transitions, a parameter `[tags + 2, tags]`."""
     tags = batch.shape[2]
     return this.weight(attr, [tags + _FROM, tags], batch.dtype)
 
 
 def _path_score(batch: core.SequenceBatch, tags: jax.Array, transitions: jax.Array) -> jax.Array:
-    """The score of one sequence of tags for each row.
+    """Return the score of one sequence of tags for each row.
 
     Args:
       batch: the score of each tag at each step, `[batch, time, tags]`.
@@ -180,13 +180,13 @@ def _path_score(batch: core.SequenceBatch, tags: jax.Array, transitions: jax.Arr
     before = jnp.where(steps == 0, _START, _FROM + jnp.roll(tags, 1, axis=1))
     emitted = jnp.take_along_axis(wide(batch), tags[..., None], axis=2)[..., 0]
     scores = emitted + transitions[before, tags] + jnp.where(is_last, transitions[_STOP, tags], 0)
-    # What is no tag gives NaN, so that it shows; feeds are checked before they get here.
+    # An integer that is no tag gives NaN, so that the mistake is seen; the ids of feeds are checked earlier.
     known = (tags >= 0) & (tags < batch.shape[2])
     return jnp.sum(jnp.where(batch.mask, jnp.where(known, scores, jnp.nan), 0), axis=1)
 
 
 def _log_partition(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
-    """The logarithm of the sum of `exp(score)` over all sequences of tags, by the forward algorithm.
+    """Return the logarithm of the sum of `exp(score)` over all sequences of tags, by the forward algorithm.
 
     Args:
       batch: the score of each tag at each step, `[batch, time, tags]`.
@@ -196,7 +196,7 @@ def _log_partition(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Arr
       `[batch]`.
     """
 
-    # The gradient of a step needs a table of tags times tags for each row, which is cheaper to make twice than to keep.
+    # The gradient of a step needs a table `[tags, tags]` for each row; recomputing it is cheaper than keeping it.
     @jax.checkpoint
     def step(total: Any, now: Any) -> tuple[Any, None]:
         scores, real = now
@@ -209,14 +209,14 @@ def _log_partition(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Arr
 
 
 def _viterbi(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
-    """The sequences of tags with the highest score (Viterbi, 1967).
+    """Return the sequences of tags with the highest score (Viterbi, 1967).
 
     Args:
       batch: the score of each tag at each step, `[batch, time, tags]`.
       transitions: `[tags + 2, tags]`.
 
     Returns:
-      Tags `[batch, time]`; past the end of a row they mean nothing.
+      Tags `[batch, time]`; tags after the end of a row are meaningless.
     """
 
     def forward(best: Any, now: Any) -> tuple[Any, Any]:
@@ -240,8 +240,8 @@ def _time_first(batch: core.SequenceBatch) -> tuple[jax.Array, tuple[jax.Array, 
     """Split scores `[batch, time, tags]` for a scan.
 
     Returns:
-      The scores of the first step, `[batch, tags]`; and of the other steps the scores, `[time - 1, batch, tags]`, and
-      which are real, `[time - 1, batch]`.
+      The scores of the first step, `[batch, tags]`. For the other steps, the scores, `[time - 1, batch, tags]`, and
+      whether each step is real, `[time - 1, batch]`.
     """
     scores = jnp.moveaxis(wide(batch), 1, 0)
     first = scores[0] if scores.shape[0] else jnp.zeros(scores.shape[1:], scores.dtype)

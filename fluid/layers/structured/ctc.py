@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: labels of sequences that nobody has aligned with their steps."""
+"""Connectionist temporal classification: costs and decoding of labels that are not aligned with the steps."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import alike, packed, sequences, shifted, step_ids
 
-# Stands for the logarithm of 0: far below that of any path, and finite, so that gradients are finite too.
+# Stands for the logarithm of 0: far below the logarithm of any path, and finite, so that gradients are finite too.
 _LOG_ZERO = -1e30
 
 
@@ -26,21 +26,21 @@ def warpctc(
     name: str | None = None,
     use_cudnn: bool = False,
 ) -> jax.Array:
-    """Connectionist temporal classification (Graves et al., 2006): the cost of a label without an alignment.
+    """Compute the cost of a label without an alignment: connectionist temporal classification (Graves et al., 2006).
 
-    At each step the softmax of the input gives the probabilities of the classes and of the blank. A path chooses one of
-    them at each step, and stands for the label that remains when repetitions are merged and blanks are left out. The
-    cost is minus the logarithm of the probability of all paths that stand for the given label.
+    At each step the softmax of the input gives the probabilities of the classes and of the blank. A path selects a
+    class or the blank at each step. A path stands for the label that remains after merging repetitions and removing
+    blanks. The cost is minus the logarithm of the probability of all paths that stand for the given label.
 
     Args:
       input: logits, blank included: a SequenceBatch `[batch, time, classes + 1]`; or an array, time first,
         `[time, batch, classes + 1]`, with `input_length`.
       label: classes of an integer dtype: a SequenceBatch `[batch, label time, 1]`; or an array `[batch, label time]`
         with `label_length`.
-      blank: which class is the blank.
+      blank: the index of the blank.
       norm_by_times: whether the gradient of each row is divided by its number of steps; the cost is not.
-      input_length: integers `[batch]` or `[batch, 1]`, when the input is an array.
-      label_length: integers `[batch]` or `[batch, 1]`, when the label is an array.
+      input_length: integers `[batch]` or `[batch, 1]`, if the input is an array.
+      label_length: integers `[batch]` or `[batch, 1]`, if the label is an array.
       name: instead of `warpctc_N`.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
@@ -48,7 +48,7 @@ def warpctc(
       `[batch, 1]`. A row with fewer steps than its label needs costs 0, as in Fluid, and so does not train.
 
     Raises:
-      ArgumentError: the blank is none of the classes.
+      ArgumentError: the blank is not the index of a class.
       ArgumentTypeError: labels are no integers.
       ShapeError: input, label and lengths do not fit.
 
@@ -74,7 +74,7 @@ def warpctc(
             f"[time, batch, classes + 1] and [batch, label time]"
         )
     core.expect("logits", "layers.warpctc", batch, "leave out that activation: fc(x, size=classes + 1) makes logits")
-    # Labels of an array may be padded with the blank.
+    # Label arrays may be padded with the blank.
     first, last = (blank == 0, blank == batch.shape[2] - 1) if isinstance(label, core.SequenceBatch) else (0, 0)
     core.limit_feed(label, int(first), batch.shape[2] - int(last))
     logits = wide(batch)
@@ -93,14 +93,14 @@ def ctc_greedy_decoder(
     padding_value: int = 0,
     name: str | None = None,
 ) -> Any:
-    """Take the most probable class of each step, merge repetitions, and leave out blanks.
+    """Take the most probable class of each step, merge repetitions, and remove blanks.
 
     Args:
       input: probabilities or logits, blank included: a SequenceBatch `[batch, time, classes + 1]`, or such an array,
         batch first, with `input_length`.
-      blank: which class is the blank.
-      input_length: integers `[batch]` or `[batch, 1]`, when the input is an array.
-      padding_value: what fills the rows of an array after their classes.
+      blank: the index of the blank.
+      input_length: integers `[batch]` or `[batch, 1]`, if the input is an array.
+      padding_value: the value after the classes of each row, if the input is an array.
       name: instead of `ctc_greedy_decoder_N`.
 
     Returns:
@@ -108,7 +108,7 @@ def ctc_greedy_decoder(
       int32 `[batch, time]` and `[batch, 1]`.
 
     Raises:
-      ArgumentError: the blank is none of the classes.
+      ArgumentError: the blank is not the index of a class.
       ShapeError: input and lengths do not fit.
 
     Example:
@@ -132,7 +132,7 @@ def ctc_greedy_decoder(
 
 
 def _with_blank(this: Layer, result: Any, blank: int, classes: int) -> Any:
-    """Note the blank of a result, and doubt it where a layer before it has another blank for as many classes."""
+    """Record the blank of a result, and warn if an earlier layer has another blank for equally many classes."""
     for other in this.frame.made.values.values():
         layer, before = this.frame.fact(other, f"blank of {classes}") or ("", blank)
         if before != blank:
@@ -145,7 +145,7 @@ def _with_blank(this: Layer, result: Any, blank: int, classes: int) -> Any:
 
 
 def _check_logits(this: Layer, batch: core.SequenceBatch) -> core.SequenceBatch:
-    """The input, which must be floats `[batch, time, classes + 1]`."""
+    """Check that the input is an array of floats `[batch, time, classes + 1]`, and return the input."""
     if batch.data.ndim != 3 or not jnp.issubdtype(batch.dtype, jnp.floating):
         raise errors.ShapeError(
             f"{this.name}: input {describe(batch)} is no score for each class of each step; expected floats with "
@@ -156,7 +156,7 @@ def _check_logits(this: Layer, batch: core.SequenceBatch) -> core.SequenceBatch:
 
 @jax.custom_jvp
 def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """The value itself, whose gradient is multiplied by a scale."""
+    """Return the value; multiply its gradient by a scale."""
     return x
 
 
@@ -166,20 +166,20 @@ def _scale_gradient_jvp(primals: Any, tangents: Any) -> Any:
 
 
 def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengths: jax.Array, blank: int) -> jax.Array:
-    """Minus the logarithms of the probabilities of labels, by the forward variables of Graves et al. (2006).
+    """Return minus the log-probabilities of labels, computed by the forward variables of Graves et al. (2006).
 
-    A forward variable is the logarithm of the probability of all paths that are at one place in the label after a step.
-    `at_label[:, i]` belongs to the paths that are at class `i` of the label, and `at_blank[:, i]` to those that are at
-    the blank before it; there is one more blank after the last class.
+    A forward variable is the log-probability of all paths that are at one position of the label after a step.
+    `at_label[:, i]` covers the paths at class `i` of the label. `at_blank[:, i]` covers the paths at the blank before
+    class `i`; one more blank follows the last class.
 
     Args:
       batch: logits, `[batch, time, classes + 1]`.
       labels: `[batch, label time]`.
       lengths: of the labels, `[batch]`.
-      blank: which class is the blank.
+      blank: the index of the blank.
 
     Returns:
-      `[batch]`; 0 where a row has fewer steps than its label needs.
+      `[batch]`; 0 if a row has fewer steps than its label needs.
     """
     log_probs = jnp.maximum(jax.nn.log_softmax(dense(batch), axis=2), _LOG_ZERO)
     of_labels = _log_probs_of(labels, log_probs)
@@ -190,7 +190,7 @@ def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengt
         of_blank, of_label, real = now
         arrived = jnp.logaddexp(at_blank, _before_blanks(at_label))
         new_blank = arrived + of_blank
-        # A class may follow the one before it without a blank between them, unless it is the same.
+        # A class may directly follow the previous class, without a blank between them, unless the two are equal.
         entered = jnp.where(repeated, at_blank[:, :-1], arrived[:, :-1])
         new_label = jnp.logaddexp(at_label, entered) + of_label
         real = real[:, None]
@@ -211,15 +211,15 @@ def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengt
 
 
 def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
-    """Of log-probabilities `[batch, time, classes + 1]`, those of labels `[batch, n]`: `[batch, time, n]`."""
+    """Select the log-probabilities `[batch, time, n]` of labels `[batch, n]` from `[batch, time, classes + 1]`."""
     batch, time, classes = log_probs.shape
     wanted = jnp.broadcast_to(labels[:, None], (batch, time, labels.shape[1]))
     known = ((labels >= 0) & (labels < classes))[:, None]
     found = jnp.take_along_axis(log_probs, jnp.where(known, wanted, 0), axis=2)
-    # A class outside the input gives NaN, so that it shows; feeds are checked before they get here.
+    # A class outside the input gives NaN, so that the mistake is seen; the ids of feeds are checked earlier.
     return jnp.where(known, found, jnp.nan)
 
 
 def _before_blanks(at_label: jax.Array) -> jax.Array:
-    """The forward variable of the class before each blank, `[batch, n + 1]`; there is no class before the first."""
+    """Return the forward variable of the class before each blank, `[batch, n + 1]`; `_LOG_ZERO` for the first blank."""
     return jnp.pad(at_label, ((0, 0), (1, 0)), constant_values=_LOG_ZERO)

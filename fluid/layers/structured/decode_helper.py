@@ -1,4 +1,4 @@
-"""Helpers of `BasicDecoder`: which id a step says, and what the next step is given."""
+"""Helpers of `BasicDecoder`, which select the ids of a step and the inputs of the next step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,12 +14,12 @@ from fluid.layers.structured.same_layers import SameLayers
 
 
 class KnownSteps(NamedTuple):
-    """What is known of the steps of a decoding before they run.
+    """The facts about the steps of a decoding that are known before the loop.
 
     Attributes:
-      longest: how many there are at most; None if nothing says so.
-      inputs: the inputs of all steps, a pytree of arrays `[time, batch, ...]`, where they do not depend on outputs.
-      ragged: whether the steps are those of sequence batches, so that the outputs are sequence batches too.
+      longest: the largest number of steps; None if it is unknown.
+      inputs: the inputs of all steps, a pytree of arrays `[time, batch, ...]`, if they do not depend on outputs.
+      ragged: whether the inputs are sequence batches, so that the outputs are sequence batches too.
     """
 
     longest: int | None = None
@@ -28,12 +28,12 @@ class KnownSteps(NamedTuple):
 
 
 class DecodeHelper:
-    """What decides, for `BasicDecoder`, which ids are said and what the next step is given: the base class of helpers.
+    """The base class of helpers, which select for `BasicDecoder` the ids of a step and the inputs of the next step.
 
     A subclass defines the three methods, which may call layers.
 
     Args:
-      The base class has none; a subclass takes what it needs.
+      The base class has no arguments; a subclass defines its own.
 
     Returns:
       A helper for `layers.BasicDecoder`.
@@ -60,22 +60,22 @@ class DecodeHelper:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator sees to it that helpers are made in a program function
+        pass  # the decorator checks that helpers are created in a program function
 
     def initialize(self) -> tuple[Any, Any]:
-        """What the first step is given; called once, before the loop.
+        """Return the inputs of the first step; called once, before the loop.
 
         Returns:
-          The inputs, an array `[batch, ...]` or a pytree of several; and which rows are finished already, bool
+          The inputs, an array `[batch, ...]` or a pytree of arrays; and the finished flags before the first step, bool
           `[batch]`.
         """
         raise self._undefined("def initialize(self): ... return inputs, finished")
 
     def sample(self, time: Any, outputs: Any, states: Any) -> Any:
-        """Which ids a step says.
+        """Select the ids of a step.
 
         Args:
-          time: the number of the step, int32 `[]`.
+          time: the index of the step, int32 `[]`.
           outputs: of the cell, after `output_fn`; `[batch, ids]`.
           states: of the cell after the step.
 
@@ -85,23 +85,24 @@ class DecodeHelper:
         raise self._undefined("def sample(self, time, outputs, states): ... return ids")
 
     def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[Any, Any, Any]:
-        """What the next step is given.
+        """Return the inputs of the next step.
 
         Args:
-          time: the number of this step, int32 `[]`.
+          time: the index of this step, int32 `[]`.
           outputs: of the cell, after `output_fn`.
           states: of the cell after this step.
-          sample_ids: what `sample` returned.
+          sample_ids: the result of `sample`.
 
         Returns:
-          Which rows are finished with this step, bool `[batch]`; the inputs of the next step; and its states.
+          The rows that this step finishes, bool `[batch]`; the inputs of the next step; and the states of the next
+          step.
         """
         raise self._undefined(
             "def next_inputs(self, time, outputs, states, sample_ids): ... return finished, inputs, states"
         )
 
     def known_steps(self) -> KnownSteps:
-        """What is known of the steps before the loop."""
+        """Return the facts about the steps that are known before the loop."""
         return KnownSteps()
 
     def _undefined(self, example: str) -> errors.FluidError:
@@ -109,19 +110,19 @@ class DecodeHelper:
 
 
 class TrainingHelper(DecodeHelper):
-    """Teacher forcing: each step is given its part of sequences that are known, whatever the step before said.
+    """A helper for teacher forcing: each step reads its part of known sequences, independent of earlier outputs.
 
     Args:
       inputs: a SequenceBatch, an array `[batch, time, ...]`, or a list, tuple or dict of several.
-      sequence_length: integers `[batch]` for arrays, after which a row is finished; by default no row is before the
-        last step. A SequenceBatch has lengths of its own.
+      sequence_length: for arrays, the number of steps after which a row is finished, integers `[batch]`. By default
+        every row is finished after the last step. A SequenceBatch has its own lengths.
       time_major: whether arrays are `[time, batch, ...]`.
 
     Returns:
-      A helper for `layers.BasicDecoder`, whose ids are those of the largest outputs.
+      A helper for `layers.BasicDecoder`; its ids are the indices of the largest outputs.
 
     Raises:
-      ShapeError: the inputs do not have the same rows and steps.
+      ShapeError: rows or steps of the inputs differ.
       ArgumentError: there are lengths beside a SequenceBatch.
 
     Example:
@@ -148,20 +149,20 @@ class TrainingHelper(DecodeHelper):
         self._lengths = jnp.full([batch], time, jnp.int32) if lengths is None else lengths
 
     def initialize(self) -> tuple[Any, jax.Array]:
-        """The first step; rows without steps are finished."""
+        """Return the first step; rows without steps are finished."""
         return jax.tree.map(lambda v: v[0], self._steps), self._lengths == 0
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
-        """The places of the largest outputs."""
+        """Return the indices of the largest outputs."""
         return _argmax(self, outputs)
 
     def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[jax.Array, Any, Any]:
-        """The next step; rows are finished where it would be behind their end."""
+        """Return the next step; a row is finished if the next step is after its end."""
         following = jnp.minimum(time + 1, self._count - 1)
         return time + 1 >= self._lengths, jax.tree.map(lambda v: v[following], self._steps), states
 
     def known_steps(self) -> KnownSteps:
-        """All of them, unless a subclass decides otherwise what comes next."""
+        """Return the facts about all steps, without inputs if a subclass overrides `initialize` or `next_inputs`."""
         own = type(self)
         fixed = own.initialize is TrainingHelper.initialize and own.next_inputs is TrainingHelper.next_inputs
         ragged = any(map(is_sequence, jax.tree.leaves(self.inputs, is_leaf=is_sequence)))
@@ -169,14 +170,14 @@ class TrainingHelper(DecodeHelper):
 
 
 class GreedyEmbeddingHelper(DecodeHelper):
-    """Each step says the id of its largest output, and the next step is given the embedding of that id.
+    """A helper that selects the id of the largest output, and feeds the embedding of that id to the next step.
 
     Args:
-      embedding_fn: from ids `[batch]` to the inputs of a step `[batch, ...]`, such as
-        `lambda ids: fluid.embedding(ids, size=[100, 16], param_attr="table")`. Its layers have the same parameters in
-        every step. Names share them with the program that trains.
-      start_tokens: what comes before the first id: integers `[batch]` or `[batch, 1]`.
-      end_token: the id with which a row is finished.
+      embedding_fn: converts ids `[batch]` to the inputs of a step `[batch, ...]`, such as
+        `lambda ids: fluid.embedding(ids, size=[100, 16], param_attr="table")`. All steps share the parameters of its
+        layers. Names share the parameters with the program that trains.
+      start_tokens: the ids before the first step: integers `[batch]` or `[batch, 1]`.
+      end_token: the id that finishes a row.
 
     Returns:
       A helper for `layers.BasicDecoder`.
@@ -210,28 +211,28 @@ class GreedyEmbeddingHelper(DecodeHelper):
         self.end_token = core.whole_number(name, "end_token", end_token, least=0)
 
     def initialize(self) -> tuple[Any, jax.Array]:
-        """The embedding of the start; no row is finished."""
+        """Return the embedding of the start ids; no row is finished."""
         return self.embedding_fn(self.start_tokens), jnp.zeros(self.start_tokens.shape, bool)
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
-        """The places of the largest outputs."""
+        """Return the indices of the largest outputs."""
         return _argmax(self, outputs)
 
     def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[jax.Array, Any, Any]:
-        """The embedding of the ids; rows are finished that said `end_token`."""
+        """Return the embedding of the ids; rows with the id `end_token` are finished."""
         return sample_ids == self.end_token, self.embedding_fn(sample_ids), states
 
 
 class SampleEmbeddingHelper(GreedyEmbeddingHelper):
-    """Each step draws an id from the softmax of its outputs, and the next step is given the embedding of that id.
+    """A helper that draws an id from the softmax of the outputs, and feeds the embedding of that id to the next step.
 
     Args:
-      embedding_fn: from ids `[batch]` to the inputs of a step, see `GreedyEmbeddingHelper`.
-      start_tokens: what comes before the first id: integers `[batch]` or `[batch, 1]`.
-      end_token: the id with which a row is finished.
-      softmax_temperature: a positive number by which outputs are divided before the softmax; the smaller, the more
-        often the largest output wins. 1 by default.
-      seed: other than 0, gives the same draws in every run of the program; by default they depend on the Session.
+      embedding_fn: converts ids `[batch]` to the inputs of a step; see `GreedyEmbeddingHelper`.
+      start_tokens: the ids before the first step: integers `[batch]` or `[batch, 1]`.
+      end_token: the id that finishes a row.
+      softmax_temperature: a positive divisor of the outputs before the softmax; 1 by default. With a smaller divisor
+        the largest output is drawn more often.
+      seed: other than 0, every run of the program draws equal ids; by default the draws depend on the Session.
 
     Returns:
       A helper for `layers.BasicDecoder`.
@@ -278,29 +279,29 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
         self._name = frame.unique(frame.scoped("sample_embedding_helper"))
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
-        """Ids drawn from the softmax of the outputs."""
-        # The key of a program is another one in each step already.
+        """Draw ids from the softmax of the outputs."""
+        # The key of the program already differs in each step.
         key = jax.random.fold_in(jax.random.key(self.seed), time) if self.seed else core.random_key(self._name)
         logits = jax.lax.stop_gradient(wide(logits_of(_checked_scores(self, outputs)))) / self.softmax_temperature
         return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
 
 
 def logits_of(outputs: Any) -> Any:
-    """The outputs of a cell as logits: those that a softmax was computed from, where the outputs are its result."""
+    """Return the logits of the outputs of a cell: the input of the softmax if the outputs are its result."""
     logits = core.current_frame("layers.dynamic_decode").fact(outputs, "logits")
     return outputs if logits is None else logits
 
 
 def _argmax(helper: DecodeHelper, outputs: Any) -> jax.Array:
-    """The places of the largest outputs, int32 `[batch, ...]`, of `[batch, ..., ids]`."""
+    """Return the indices of the largest outputs, int32 `[batch, ...]`, for outputs `[batch, ..., ids]`."""
     return jnp.argmax(_checked_scores(helper, outputs), axis=-1).astype(jnp.int32)
 
 
 def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
-    """The outputs of a cell, which must be one array `[batch, ..., ids]`.
+    """Check that the outputs of a cell are one array `[batch, ..., ids]`, and return the outputs.
 
     Raises:
-      ShapeError: they are something else.
+      ShapeError: the outputs are no array, or have fewer than two dimensions.
     """
     if not isinstance(outputs, jax.Array) or outputs.ndim < 2:
         found = ", ".join(map(describe, jax.tree.leaves(outputs, is_leaf=is_sequence))) or repr(outputs)
@@ -312,10 +313,10 @@ def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
 
 
 def _start_tokens(name: str, value: core.Value) -> jax.Array:
-    """The ids before the first step, int32 `[batch]`.
+    """Return the ids before the first step, int32 `[batch]`.
 
     Raises:
-      ShapeError: there is not one for each row.
+      ShapeError: the ids are not one for each row.
     """
     ids = check_ids(name, value, "start_tokens")
     if is_sequence(value) or ids.ndim not in (1, 2) or ids.shape[1:] not in ((), (1,)):

@@ -1,4 +1,4 @@
-"""`Decoder`: what `dynamic_decode` runs; and `BasicDecoder`, made of a cell and a helper."""
+"""`Decoder`, the base class for `dynamic_decode`; and `BasicDecoder`, composed of a cell and a helper."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from fluid.layers.structured.decode_helper import DecodeHelper, KnownSteps
 
 
 class Decoder:
-    """What `layers.dynamic_decode` runs step by step: the base class of `BasicDecoder`, `BeamSearchDecoder` and yours.
+    """The base class of decoders for `layers.dynamic_decode`, which runs them step by step.
 
-    A subclass defines `initialize` and `step`; the other methods have defaults. All of them may call layers.
+    A subclass defines `initialize` and `step`; the other methods have defaults. All methods may call layers.
 
     Args:
-      The base class has none; a subclass takes what it needs.
+      The base class has no arguments; a subclass defines its own.
 
     Returns:
       A decoder for `layers.dynamic_decode`.
@@ -42,42 +42,42 @@ class Decoder:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator sees to it that decoders are made in a program function
+        pass  # the decorator checks that decoders are created in a program function
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Any]:
-        """What the first step is given; called once, before the loop.
+        """Return the inputs and states of the first step; called once, before the loop.
 
         Args:
-          inits: what `layers.dynamic_decode` was given.
+          inits: the `inits` of `layers.dynamic_decode`.
 
         Returns:
-          The inputs and the states, pytrees of arrays; and which rows are finished already, bool `[batch]` (or
+          The inputs and the states, pytrees of arrays; and the finished flags before the first step, bool `[batch]` (or
           `[batch, beam]`).
         """
         raise self._undefined("def initialize(self, inits): ... return inputs, states, finished")
 
     def step(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """One step; a subclass defines it as `step(self, time, inputs, states)`, with more arguments if it needs them.
+        """Run one step; a subclass defines it as `step(self, time, inputs, states)`, with more arguments if needed.
 
         Args:
-          args: the number of the step, int32 `[]`; its inputs; and the states before it.
-          kwargs: what else `layers.dynamic_decode` was given.
+          args: the index of the step, int32 `[]`; its inputs; and the previous states.
+          kwargs: the further arguments of `layers.dynamic_decode`.
 
         Returns:
-          The outputs of the step, a pytree of arrays; the new states and the inputs of the next step, of the same
-          structures and shapes as the old ones; and which rows are finished with this step.
+          The outputs of the step, a pytree of arrays; the new states and the inputs of the next step, with the
+          structures and shapes of the old ones; and the rows that this step finishes.
         """
         raise self._undefined(
             "def step(self, time, inputs, states): ... return outputs, new_states, next_inputs, finished"
         )
 
     def finalize(self, outputs: Any, final_states: Any, sequence_lengths: Any) -> tuple[Any, Any]:
-        """What becomes of the results; called once, after the loop. By default they stay as they are.
+        """Convert the results; called once, after the loop. By default the results stay unchanged.
 
         Args:
           outputs: of all steps, `[time, batch, ...]`.
-          final_states: after the last step.
-          sequence_lengths: how many steps each row took until it was finished, int32 `[batch]`.
+          final_states: the states after the last step.
+          sequence_lengths: the number of steps until each row was finished, int32 `[batch]`.
 
         Returns:
           Outputs and states.
@@ -86,18 +86,18 @@ class Decoder:
 
     @property
     def tracks_own_finished(self) -> bool:
-        """Whether `step` says of all rows whether they are finished. By default a row that was finished remains so."""
+        """True if `step` returns the finished flags of all rows. By default False: a finished row stays finished."""
         return False
 
     def known_steps(self) -> KnownSteps:
-        """What is known of the steps before the loop."""
+        """Return the facts about the steps that are known before the loop."""
         return KnownSteps()
 
     def after_end(self, outputs: Any) -> Any:
-        """The outputs of the steps that are left out because all rows are finished.
+        """Return the outputs of the steps that are skipped because all rows are finished.
 
         Args:
-          outputs: those of a step, filled with zeros.
+          outputs: the outputs of a step, filled with zeros.
         """
         return outputs
 
@@ -106,11 +106,11 @@ class Decoder:
 
 
 class BasicOutput(NamedTuple):
-    """What one step of a `BasicDecoder` gives; in the results of `layers.dynamic_decode`, those of all steps.
+    """The output of one step of a `BasicDecoder`; in the results of `layers.dynamic_decode`, of all steps.
 
     Attributes:
-      cell_outputs: of the cell, after `output_fn`; `[batch, ...]`, or a pytree of several.
-      sample_ids: what the helper made of them; integers `[batch]`.
+      cell_outputs: the outputs of the cell, after `output_fn`; `[batch, ...]`, or a pytree of several.
+      sample_ids: the ids that the helper selects; integers `[batch]`.
     """
 
     cell_outputs: Any
@@ -118,20 +118,20 @@ class BasicOutput(NamedTuple):
 
 
 class BasicDecoder(Decoder):
-    """A cell, and a helper that decides what each step says and what the next one is given.
+    """A decoder of a cell and a helper, which selects the ids of each step and the inputs of the next step.
 
     Args:
       cell: an `RNNCell`, or a function of inputs and states that returns outputs and new states.
       helper: a `TrainingHelper`, `GreedyEmbeddingHelper`, `SampleEmbeddingHelper`, or another `DecodeHelper`.
-      output_fn: from the outputs of the cell to what the helper is given, such as a projection to all ids; None to
-        leave them as they are.
+      output_fn: converts the outputs of the cell to the inputs of the helper, such as a projection to all ids; None
+        for no conversion.
 
     Returns:
-      A decoder for `layers.dynamic_decode`, whose `inits` are the states of the cell (an RNNCell makes its own by
-      default, of zeros), and whose outputs are `(cell_outputs, sample_ids)`.
+      A decoder for `layers.dynamic_decode`. Its `inits` are the states of the cell; an RNNCell creates zeros by
+      default. Its outputs are `(cell_outputs, sample_ids)`.
 
     Raises:
-      ArgumentTypeError: the cell cannot be called, or the helper is none.
+      ArgumentTypeError: the cell cannot be called, or the helper is no DecodeHelper.
 
     Example:
       >>> import fluid
@@ -167,14 +167,14 @@ class BasicDecoder(Decoder):
         self.output_fn = output_fn
 
     def initialize(self, initial_cell_states: Any) -> tuple[Any, Any, Any]:
-        """What the helper gives the first step, and the states of the cell."""
+        """Return the first inputs from the helper, the states of the cell, and the finished flags."""
         inputs, finished = self.helper.initialize()
         if initial_cell_states is None and isinstance(self.cell, RNNCell):
             initial_cell_states = self.cell.get_initial_states(inputs)
         return inputs, initial_cell_states, finished
 
     def step(self, time: Any, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """The cell, then what the helper makes of its outputs."""
+        """Run the cell, then the helper on the outputs of the cell."""
         outputs, states = call_cell("BasicDecoder", self.cell, inputs, states, kwargs)
         if self.output_fn is not None:
             outputs = self.output_fn(outputs)
@@ -183,7 +183,7 @@ class BasicDecoder(Decoder):
         return BasicOutput(outputs, ids), states, inputs, finished
 
     def known_steps(self) -> KnownSteps:
-        """What the helper knows, unless a subclass decides otherwise what comes next."""
+        """Return the facts from the helper, without inputs if a subclass overrides `initialize` or `step`."""
         known = self.helper.known_steps()
         own = type(self)
         fixed = own.initialize is BasicDecoder.initialize and own.step is BasicDecoder.step

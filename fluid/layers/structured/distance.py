@@ -21,19 +21,19 @@ def edit_distance(
     label_length: core.Value | None = None,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """How many insertions, deletions and substitutions lead from each sequence to its label (Levenshtein, 1966).
+    """Count the insertions, deletions and substitutions from each sequence to its label (Levenshtein, 1966).
 
     Args:
       input: integers: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` with `input_length`.
       label: integers: a SequenceBatch `[batch, label time, 1]`, or an array `[batch, label time]` with `label_length`.
       normalized: whether the distance is divided by the length of the label; the length of an empty label counts as 1.
-      ignored_tokens: integers that are left out of both sequences before they are compared.
-      input_length: integers `[batch]` or `[batch, 1]`, when the input is an array.
-      label_length: integers `[batch]` or `[batch, 1]`, when the label is an array.
+      ignored_tokens: integers that are removed from both sequences before the comparison.
+      input_length: integers `[batch]` or `[batch, 1]`, if the input is an array.
+      label_length: integers `[batch]` or `[batch, 1]`, if the label is an array.
       name: instead of `edit_distance_N`.
 
     Returns:
-      `(distances, count)`: float32 `[batch, 1]`, and the number of rows, an int32 scalar. `trainer.test` sums it.
+      `(distances, count)`: float32 `[batch, 1]`, and the number of rows, an int32 scalar, which `trainer.test` sums.
 
     Raises:
       ArgumentTypeError: the sequences are no integers.
@@ -73,14 +73,14 @@ def edit_distance(
 
 
 def _without(ignored: Sequence[int] | None, batch: core.SequenceBatch) -> core.SequenceBatch:
-    """Sequences of integers `[batch, time]` without those that are ignored."""
+    """Remove the ignored integers from sequences `[batch, time]`."""
     if not ignored:
         return batch
     return packed(batch, batch.mask & ~jnp.isin(batch.data, jnp.asarray(ignored, batch.dtype)))
 
 
 def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Array:
-    """Edit distances, by the table of Wagner and Fischer (1974), which is computed row by row.
+    """Return edit distances, from the table of Wagner and Fischer (1974), which is computed row by row.
 
     Args:
       guess: integers `[batch, time]`, one row of the table for each step.
@@ -96,7 +96,7 @@ def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Ar
         substituted = row[:, :-1] + (token[:, None] != truth.data)
         deleted = row + 1
         from_above = jnp.concatenate([deleted[:, :1], jnp.minimum(substituted, deleted[:, 1:])], axis=1)
-        # With insertions, a cell is the least of all cells to its left plus 1 for each column between them.
+        # With insertions, a cell is the minimum over all cells to its left, plus 1 for each column between the two.
         best = jax.lax.cummin(from_above - columns, axis=1) + columns
         return jnp.where(real[:, None], best, row), None
 

@@ -31,34 +31,34 @@ def dynamic_decode(
 ) -> tuple[Any, ...]:
     """Run a decoder until all rows are finished: one loop on the device, which has a gradient.
 
-    The results have one size, whatever the data: `steps` is `max_step_num + 1`, and with a `TrainingHelper` at most the
-    number of its steps. When all rows are finished the remaining steps are not run, and their outputs are zeros; those
-    of a `BeamSearchDecoder` are the id that ends a hypothesis. A row that is finished before the others goes on until
-    then, which its outputs show.
+    The results have one size for all data: `steps` is `max_step_num + 1`, and with a `TrainingHelper` at most its
+    number of steps. When all rows are finished, the remaining steps are skipped. The outputs of skipped steps are
+    zeros, or, for a `BeamSearchDecoder`, the id that ends a hypothesis. A row that finishes early runs on until all
+    rows are finished, and its outputs contain these steps.
 
     Args:
       decoder: a `BasicDecoder`, a `BeamSearchDecoder` or another `Decoder`.
-      inits: what its `initialize` is given: the states that a cell starts with.
-      max_step_num: the number of the last step, when they are counted from 0. Only a `TrainingHelper` does without.
+      inits: the argument of `decoder.initialize`: the initial states of a cell.
+      max_step_num: the index of the last step, counted from 0. Required except with a `TrainingHelper`.
       output_time_major: whether the outputs are arrays `[steps, batch, ...]`.
-      impute_finished: whether a row that is finished keeps its states while others go on. It always does over
-        sequence batches, and never with a decoder that reorders its rows, such as a beam search.
+      impute_finished: whether a finished row keeps its states while other rows continue. This is always so for
+        sequence batches, and never for a decoder that reorders its rows, such as a beam search.
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
       return_length: whether to return the lengths.
       name: instead of `dynamic_decode_N`.
-      kwargs: handed on to `decoder.step`, and by the decoders of fluid to the cell.
+      kwargs: passed to `decoder.step`; the decoders of fluid pass them to the cell.
 
     Returns:
-      The outputs of all steps, arrays `[batch, steps, ...]` in the structure of the outputs of a step, or
-      SequenceBatches where a `TrainingHelper` steps over some; the states after the last step; and with
-      `return_length` how many steps each row took until it was finished, int32 `[batch]` (of beams `[batch, beam]`).
+      The outputs of all steps, arrays `[batch, steps, ...]` in the structure of the outputs of a step; SequenceBatches
+      if a `TrainingHelper` reads sequence batches. Then the states after the last step. With `return_length`, also the
+      number of steps until each row was finished, int32 `[batch]` (for beams `[batch, beam]`).
 
     Raises:
-      ArgumentError: nothing says how many steps there are at most.
+      ArgumentError: neither `max_step_num` nor the decoder gives the largest number of steps.
       ArgumentTypeError: `decoder` is no Decoder.
-      ShapeError: a step returns states or inputs of another structure or shape than it was given.
-      ProgramError: the decoder does not return what it should.
+      ShapeError: a step returns states or inputs with another structure or shape than its arguments.
+      ProgramError: a method of the decoder is missing, or returns a wrong number of results.
 
     Example:
       >>> import fluid
@@ -98,13 +98,13 @@ def dynamic_decode(
 
 
 class _Carry(NamedTuple):
-    """What goes from one step to the next.
+    """The carry of the loop over the steps.
 
     Attributes:
-      inputs: of the step, a pytree of `[batch, ...]`.
+      inputs: the inputs of the step, a pytree of `[batch, ...]`.
       states: before the step, a pytree of arrays.
       finished: bool `[batch]` or `[batch, beam]`.
-      lengths: int32 of the same shape: how many steps each row has taken until it was finished.
+      lengths: int32, in the shape of `finished`: the number of steps until each row was finished.
       program_states: the states of the program that the decoder changes, by name.
     """
 
@@ -117,13 +117,13 @@ class _Carry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _CheckedStep:
-    """A step of the user's decoder, whose results are checked.
+    """A step of the user's decoder, with checks of its results.
 
     Attributes:
       this: the layer, for messages.
-      decoder: the user's.
+      decoder: the user's decoder.
       kwargs: further arguments of `decoder.step`.
-      rows: the shape of what says which rows are finished.
+      rows: the shape of the finished flags.
     """
 
     this: Layer
@@ -132,7 +132,7 @@ class _CheckedStep:
     rows: tuple[int, ...]
 
     def __call__(self, time: Any, inputs: Any, states: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the step; its new states and its next inputs come back in the dtypes of the old ones."""
+        """Run the step, and return new states and next inputs in the dtypes of the old states and inputs."""
         result = self.decoder.step(time, inputs, states, **self.kwargs)
         name = f"{self.this.name}, {type(self.decoder).__name__}.step"
         if not isinstance(result, list | tuple) or len(result) != 4:
@@ -153,8 +153,8 @@ class _Decoding:
 
     Attributes:
       body: a `_CheckedStep`.
-      decoder: the user's.
-      impute: whether a row that is finished keeps its states.
+      decoder: the user's decoder.
+      impute: whether a finished row keeps its states.
     """
 
     body: core.Body
@@ -162,7 +162,7 @@ class _Decoding:
     impute: bool
 
     def run(self, carry: _Carry, steps: int) -> tuple[_Carry, Any]:
-        """Run up to so many steps, each of which is given what the one before said; returns what the last one left."""
+        """Run up to `steps` steps, each on the inputs from the previous step; return the last carry and all outputs."""
         _, outputs = jax.eval_shape(self._advance, carry, jnp.int32(0))
 
         def leave_out(carry: _Carry, number: jax.Array) -> tuple[_Carry, Any]:
@@ -174,12 +174,12 @@ class _Decoding:
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
     def follow(self, carry: _Carry, inputs: Any, steps: int) -> tuple[_Carry, Any]:
-        """Run so many steps, whose inputs `[time, batch, ...]` are known: a scan over these, with a cheap gradient."""
+        """Run `steps` steps with known inputs `[time, batch, ...]`: a scan over the inputs, with a cheap gradient."""
 
         def step(carry: _Carry, now: tuple[jax.Array, Any]) -> tuple[_Carry, Any]:
             number, x = now
             new, outputs = self._advance(carry._replace(inputs=x), number)
-            # Nearly all steps are needed, so that none is left out: a branch would be in the way of every step.
+            # Nearly all steps are needed, so none is skipped: a branch would slow down every step.
             results = new._replace(inputs=None), outputs
             instead = carry, self._after_end(outputs)
             return jax.tree.map(lambda a, b: jnp.where(jnp.all(carry.finished), a, b), instead, results)
@@ -200,15 +200,15 @@ class _Decoding:
         return _Carry(inputs, states, finished | carry.finished, lengths, program_states), outputs
 
     def _after_end(self, outputs: Any) -> Any:
-        """The outputs of a step that is left out, of these shapes and dtypes."""
+        """Return the outputs of a skipped step, in the shapes and dtypes of `outputs`."""
         return self.decoder.after_end(jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), outputs))
 
 
 def _number_of_steps(this: Layer, max_step_num: int | None, known: KnownSteps) -> int:
-    """How many steps there are at most.
+    """Return the largest number of steps.
 
     Raises:
-      ArgumentError: nothing says so.
+      ArgumentError: the number is unknown.
     """
     if max_step_num is None:
         if known.longest is None:
@@ -222,10 +222,10 @@ def _number_of_steps(this: Layer, max_step_num: int | None, known: KnownSteps) -
 
 
 def _start(this: Layer, decoder: Decoder, inits: Any) -> _Carry:
-    """What the first step is given.
+    """Return the carry before the first step.
 
     Raises:
-      ProgramError: `initialize` does not return three things.
+      ProgramError: `initialize` does not return three results.
     """
     name = f"{this.name}, {type(decoder).__name__}.initialize"
     result = decoder.initialize(inits)
@@ -239,15 +239,15 @@ def _start(this: Layer, decoder: Decoder, inits: Any) -> _Carry:
 
 
 def _flags(name: str, finished: Any, rows: tuple[int, ...] | None = None) -> jax.Array:
-    """Which rows are finished, bool.
+    """Check the finished flags, and return them as a bool array.
 
     Args:
-      name: of what said so, for messages.
-      finished: what it said.
-      rows: the shape that it must have; None for any.
+      name: the name of the method that returned the flags, for messages.
+      finished: the flags.
+      rows: the expected shape; None for any shape.
 
     Raises:
-      ShapeError: it is something else.
+      ShapeError: the flags are no bool array of this shape.
     """
     flags = dense(finished)
     if flags.dtype != bool or flags.ndim == 0 or rows not in (None, flags.shape):
@@ -259,12 +259,12 @@ def _flags(name: str, finished: Any, rows: tuple[int, ...] | None = None) -> jax
 
 
 def _arranged(outputs: Any, lengths: jax.Array, ragged: bool, time_major: bool) -> Any:
-    """The outputs of all steps as the user is given them.
+    """Convert the outputs of all steps to the form of the results.
 
     Args:
       outputs: a pytree of arrays `[steps, batch, ...]`.
       lengths: of the rows, `[batch]`.
-      ragged: whether they become sequence batches, or, with time first, arrays with zeros for padding.
+      ragged: whether to return sequence batches, or, with time first, arrays with zeros for padding.
       time_major: whether time stays first.
     """
     if not ragged:

@@ -1,4 +1,4 @@
-"""Hypotheses of a beam search: how they are extended, moved within the beam, and traced back to their beginnings."""
+"""Hypotheses of a beam search: functions that extend them, move them within the beam, and trace them back."""
 
 from typing import NamedTuple
 
@@ -12,20 +12,20 @@ from fluid.layers.checks import check_ids
 
 @layer
 def gather_tree(ids: core.Value, parents: core.Value, name: str | None = None) -> jax.Array:
-    """The sequences of a beam search, from the ids of each step and the places of what they extend.
+    """Return the sequences of a beam search, from the ids of each step and the indices of the extended hypotheses.
 
     Args:
-      ids: integers `[time, batch, beam]`: the id that each hypothesis was extended by in each step.
-      parents: integers `[time, batch, beam]`: the place, in the beam of the step before, of the hypothesis that it
-        extended. Those of the first step have no meaning.
+      ids: integers `[time, batch, beam]`: the id that extends each hypothesis in each step.
+      parents: integers `[time, batch, beam]`: the index, in the beam of the previous step, of the extended hypothesis.
+        The indices of the first step are not used.
       name: instead of `gather_tree_N`.
 
     Returns:
       `[time, batch, beam]`: along the first dimension, the ids of the hypotheses of the last step.
 
     Raises:
-      ShapeError: the arrays have other dimensions, or differ in shape.
-      ArgumentTypeError: they are no integers.
+      ShapeError: the arrays have other numbers of dimensions, or differ in shape.
+      ArgumentTypeError: the arrays are no integers.
 
     Example:
       >>> import fluid
@@ -48,12 +48,12 @@ def gather_tree(ids: core.Value, parents: core.Value, name: str | None = None) -
 
 
 class Extensions(NamedTuple):
-    """The hypotheses of a beam that are kept, each one of before with another id; the best first.
+    """The best extensions of the hypotheses of a beam, the best first.
 
     Attributes:
-      totals: float32 `[batch, beam]`: their log-probabilities.
-      parents: int32 `[batch, beam]`: the places in the beam of the hypotheses that they extend.
-      tokens: int32 `[batch, beam]`: the ids that they are extended by.
+      totals: float32 `[batch, beam]`: the log-probabilities of the extended hypotheses.
+      parents: int32 `[batch, beam]`: the indices in the beam of the hypotheses before extension.
+      tokens: int32 `[batch, beam]`: the ids of the extension.
     """
 
     totals: jax.Array
@@ -62,7 +62,7 @@ class Extensions(NamedTuple):
 
 
 def best_extensions(totals: jax.Array) -> Extensions:
-    """The best of all extensions of all hypotheses, as many as there are hypotheses.
+    """Return the best extensions of all hypotheses, `beam` for each row.
 
     Args:
       totals: `[batch, beam, ids]`: log-probabilities of each hypothesis extended by each id.
@@ -73,12 +73,12 @@ def best_extensions(totals: jax.Array) -> Extensions:
 
 
 def of_parents(values: jax.Array, parents: jax.Array) -> jax.Array:
-    """Those values `[batch, n, ...]` of each row that stand at `parents [batch, beam]`: `[batch, beam, ...]`."""
+    """Select the values `[batch, beam, ...]` at the indices `parents [batch, beam]` from values `[batch, n, ...]`."""
     return jnp.take_along_axis(values, parents.reshape(*parents.shape, *[1] * (values.ndim - 2)), axis=1)
 
 
 def trace_back(tokens: jax.Array, parents: jax.Array) -> jax.Array:
-    """The ids of the last hypotheses, from their ends to their beginnings; shapes as in `gather_tree`."""
+    """Return the ids of the last hypotheses, traced from their ends to their beginnings; shapes as in `gather_tree`."""
 
     def step(places: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         tokens, parents = now

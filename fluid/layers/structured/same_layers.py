@@ -1,4 +1,4 @@
-"""`SameLayers`: a function that is called before a loop and inside it, with the same parameters."""
+"""`SameLayers`: a function whose layers share their parameters before a loop and inside it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from fluid import core
 class SameLayers:
     """A function that calls layers, for use before a loop and inside it.
 
-    Its layers have the same names, and so the same parameters, in both places: without this, the embedding of the first
-    id would be another table than that of all others.
+    Its layers have equal names, and so shared parameters, in both calls. With different names, the embedding of the
+    first id would be another table than the embedding of all other ids.
 
     Args:
-      function: the user's.
+      function: the user's function.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -21,12 +21,12 @@ class SameLayers:
         self._counters: dict[str, int] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function; inside a loop, with the names that its layers had before."""
+        """Call the function; inside a loop, with the layer names of the call before the loop."""
         frame = core.current_frame("layers.dynamic_decode")
         if self._counters is None or not frame.inside_loop:
             self._counters = dict(frame.naming.counters)
             return self._function(*args)
-        # A frame of its own: the values that it names have the names of others in the loop.
+        # Run in a new frame, because values in the loop already have these names.
         child = core.inner_frame(frame)
         child.naming.counters = dict(self._counters)
         with core.running(child):

@@ -1,1 +1,1 @@
-"""Layers that make, reshape, index, compare, reduce and combine arrays."""
+"""Layers that create, reshape, index, compare, reduce and combine arrays."""

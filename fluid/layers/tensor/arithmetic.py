@@ -1,4 +1,4 @@
-"""Arithmetic with numbers: scales, bounds, powers; and sums of several values."""
+"""Arithmetic with numbers: scales, bounds and powers; and sums of several values."""
 
 import functools
 import operator
@@ -16,20 +16,20 @@ from fluid.layers.functional import Activation
 
 @layer
 def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
-    """Add a number.
+    """Add a number to a value.
 
     Args:
       x: any shape, or a SequenceBatch.
-      value: the number. Beside integers it is cut to a whole number first, as in Fluid.
-      in_place: whether Fluid stores the result in `x`. Values never change here, so that `x` must not be used after
-        that: go on with what is returned, as in `i = layers.increment(i)`.
+      value: the number. For an integer `x`, the number is cut to a whole number first, as in Fluid.
+      in_place: whether Fluid stores the result in `x`. Values never change here, so `x` must not be used after the
+        call: use the returned value, as in `i = layers.increment(i)`.
       name: instead of `increment_N`.
 
     Returns:
-      The same kind, shape and dtype as `x`.
+      A value of the kind, shape and dtype of `x`.
 
     Raises:
-      ProgramError: by layers that use `x` later, with `in_place=True`.
+      ProgramError: in layers that use `x` later, with `in_place=True`.
 
     Example:
       >>> import fluid
@@ -54,19 +54,19 @@ def scale(
     act: Activation = None,
     name: str | None = None,
 ) -> Any:
-    """Multiply by one number and add another.
+    """Multiply by one number and add another number.
 
     Args:
       x: any shape, or a SequenceBatch.
-      scale: the factor. Beside integers it is cut to a whole number first, as in Fluid; a FluidWarning says so where
-        that changes it.
-      bias: the number that is added; beside integers it is cut as well.
+      scale: the factor. For an integer `x`, the factor is cut to a whole number first, as in Fluid; a FluidWarning says
+        so if this changes the factor.
+      bias: the number that is added; for an integer `x`, the number is cut too.
       bias_after_scale: whether the result is `scale * x + bias`, instead of `scale * (x + bias)`.
       act: name of an activation, or a function.
       name: instead of `scale_N`.
 
     Returns:
-      The same kind, shape and dtype as `x`.
+      A value of the kind, shape and dtype of `x`.
 
     Example:
       >>> import fluid
@@ -85,7 +85,7 @@ def scale(
 @layer
 @assigns(out="total = layers.sums([x, y])")
 def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None, name: str | None = None) -> Any:
-    """The sum of several values.
+    """Add several values.
 
     Args:
       input: a list of arrays, or of SequenceBatches, of one shape.
@@ -93,7 +93,7 @@ def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None
       name: instead of `sum_N`.
 
     Returns:
-      The same kind and shape as each of them.
+      A value of the kind and shape of each of them.
 
     Raises:
       ArgumentError: `out` is given.
@@ -112,14 +112,14 @@ def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None
 
 @layer
 def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
-    """The sum of several values, another name for `sums`. For the sum of the elements of one value use `reduce_sum`.
+    """Add several values, another name for `sums`. To sum the elements of one value use `reduce_sum`.
 
     Args:
       x: a list of arrays, or of SequenceBatches, of one shape.
       name: instead of `sum_N`.
 
     Returns:
-      The same kind and shape as each of them.
+      A value of the kind and shape of each of them.
 
     Raises:
       ShapeError: the shapes differ.
@@ -146,7 +146,7 @@ def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
       name: instead of `clip_N`.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the kind and shape of `x`.
 
     Raises:
       ArgumentError: `min` is larger than `max`.
@@ -170,15 +170,15 @@ def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
 
 @layer
 def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any:
-    """Scale down to a largest Euclidean norm.
+    """Scale a value down, so that its Euclidean norm is at most a bound.
 
     Args:
       x: any shape, or a SequenceBatch.
-      max_norm: the largest norm that all elements together may have.
+      max_norm: the largest allowed norm over all elements.
       name: instead of `clip_by_norm_N`.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the kind and shape of `x`.
 
     Example:
       >>> import fluid
@@ -190,7 +190,7 @@ def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any
     this = Layer("clip_by_norm", name)
     array = dense(x)
     squares = jnp.sum(jnp.square(wide(array)))
-    # The root is taken only where the norm is too large: its slope at 0 is infinite.
+    # The root is taken only if the norm is too large: the slope of the root at 0 is infinite.
     over = squares > max_norm * max_norm
     norm = jnp.sqrt(jnp.where(over, squares, 1.0))
     return this.output(like(x, jnp.where(over, array * (max_norm / norm), array).astype(array.dtype)))
@@ -206,7 +206,7 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
       name: instead of `pow_N`.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the kind and shape of `x`.
 
     Example:
       >>> import fluid
@@ -220,7 +220,7 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
 
 
 def _cut(this: Layer, array: Any, **numbers: core.Value | float) -> list[Any]:
-    """Numbers, or values of one element, to compute with beside an array; beside integers they become whole ones."""
+    """Return numbers, or values of one element, to combine with an array; for integers, cut them to whole numbers."""
     found = [n if isinstance(n, int | float) else dense(n).reshape(()) for n in numbers.values()]
     if not jnp.issubdtype(array.dtype, jnp.integer):
         return found

@@ -1,4 +1,4 @@
-"""Values under a name, parameters, copies and conversions of values."""
+"""Named values, parameters, copies and conversions of values."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,14 +17,14 @@ from fluid.param_attr import ParamAttr, ParamSetting, Sharding, to_attr
 
 @layer
 def identity(x: core.Value, name: str | None = None) -> Any:
-    """The value itself, under a name by which it can be fetched and overridden, and its gradient be asked for.
+    """Return the value under a name, by which the value can be fetched and overridden, and its gradient fetched.
 
     Args:
       x: any value.
       name: the whole name, after the prefixes of open name scopes; `identity_N.tmp_0` by default.
 
     Returns:
-      `x`, or what is fed under the name.
+      `x`, or the data that is fed under the name.
 
     Raises:
       ProgramError: the name is used for another value.
@@ -40,22 +40,22 @@ def identity(x: core.Value, name: str | None = None) -> Any:
     this = Layer("identity", name)
     value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
-    if result is value:  # what is known of the value stays known
+    if result is value:  # known facts about the value also hold for the result
         this.frame.hand_on(x, result, "logits", "logits_axis", "weight")
     return result
 
 
 @layer
 def shard(x: core.Value, sharding: Sharding, name: str | None = None) -> Any:
-    """The value itself, divided over the axes of a mesh of devices as this says.
+    """Divide a value over the axes of a mesh of devices, and return the value.
 
-    XLA decides by itself how values are divided, from how parameters and feeds are. This is for where it should not.
+    XLA derives the division of values from the division of parameters and feeds. This layer overrides that choice.
 
     Args:
       x: `[batch, ...]`.
       sharding: for each dimension the axis of the mesh that divides it, several axes, or None, such as
-        `("data", None, "model")`; dimensions behind the last one are whole. The axes of the batch are "data" and
-        "fsdp". On one device nothing is divided; on a mesh of these two axes alone, others divide nothing.
+        `("data", None, "model")`; dimensions after the last entry are not divided. The axes of the batch are "data" and
+        "fsdp". On one device nothing is divided. On a mesh with only these two axes, other axes divide nothing.
       name: instead of `shard_N`.
 
     Returns:
@@ -94,14 +94,14 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Callable[..., Any] | None = None,
 ) -> jax.Array:
-    """A trained parameter, for models and layers that users write themselves.
+    """Create a trained parameter, for custom models and layers.
 
     Args:
-      shape: its shape.
-      dtype: its dtype.
-      name: its name; `create_parameter_N.w_0` by default.
-      attr: ParamAttr; a name in it takes the place of `name`.
-      is_bias: whether it begins as zeros, and its automatic name ends in `.b_0`.
+      shape: the shape of the parameter.
+      dtype: the dtype of the parameter.
+      name: the name of the parameter; `create_parameter_N.w_0` by default.
+      attr: ParamAttr; a name in it replaces `name`.
+      is_bias: whether the parameter begins as zeros, and its automatic name ends in `.b_0`.
       default_initializer: the initializer if `attr` has none; by default Xavier uniform, or zeros for a bias.
 
     Returns:
@@ -109,7 +109,7 @@ def create_parameter(
 
     Raises:
       ArgumentError: `attr` is False.
-      ParameterError: the name is used already with another shape.
+      ParameterError: the name is already used with another shape.
 
     Example:
       >>> import fluid
@@ -131,7 +131,7 @@ def create_parameter(
 @layer
 @assigns(output="y = layers.assign(x)")
 def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None = None, name: str | None = None) -> Any:
-    """A copy of a value, or a constant from NumPy.
+    """Copy a value, or return a constant for a list or a number.
 
     Args:
       input: any value, or a list or a number.
@@ -139,7 +139,7 @@ def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None 
       name: instead of `assign_N`.
 
     Returns:
-      A value of the same kind, with the same numbers.
+      A value of the kind of the input, with equal numbers.
 
     Raises:
       ArgumentError: `output` is given.
@@ -154,7 +154,7 @@ def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None 
 
 @layer
 def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
-    """Convert to another dtype.
+    """Convert a value to another dtype.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -162,7 +162,7 @@ def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
       name: instead of `cast_N`.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the kind and shape of `x`.
 
     Raises:
       ArgumentError: there is no such dtype.

@@ -1,4 +1,4 @@
-"""Comparisons, logical operations, and tests for numbers that are not finite."""
+"""Comparisons, logical operations, and tests for non-finite numbers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,10 +15,10 @@ from fluid.layers.no_effect import no_effect
 
 @layer
 def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
-    """Whether any element is infinite.
+    """Return whether any element is infinite.
 
     Args:
-      x: any shape, or a SequenceBatch, of which the valid steps count.
+      x: any shape, or a SequenceBatch, whose valid steps count.
       name: instead of `isinf_N`.
 
     Returns:
@@ -35,10 +35,10 @@ def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def has_nan(x: core.Value, name: str | None = None) -> jax.Array:
-    """Whether any element is NaN.
+    """Return whether any element is NaN.
 
     Args:
-      x: any shape, or a SequenceBatch, of which the valid steps count.
+      x: any shape, or a SequenceBatch, whose valid steps count.
       name: instead of `isnan_N`.
 
     Returns:
@@ -79,7 +79,7 @@ _DOCUMENTATION = """{title}
 
 
 def _comparison(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A layer that compares the elements of two arrays of the same shape."""
+    """Return a layer that compares the elements of two arrays of one shape."""
 
     def compare(x: core.Value, y: core.Value, cond: core.Value | None = None, name: str | None = None) -> Any:
         return _elementwise(Layer(kind, name), function, x, y)
@@ -88,7 +88,7 @@ def _comparison(kind: str, title: str, function: Callable[[Any, Any], Any]) -> C
 
 
 def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """A layer that combines the truth values of two arrays of the same shape."""
+    """Return a layer that combines the truth values of two arrays of one shape."""
 
     def combine(x: core.Value, y: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
         return _elementwise(Layer(kind, name), function, x, y)
@@ -97,7 +97,7 @@ def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Call
 
 
 def _finished(function: Callable[..., Any], kind: str, title: str, target: str, dtype: str) -> Callable[..., Any]:
-    """A layer made of a function: its name, its documentation, and that it does not assign to `target`."""
+    """Return a layer from a function, with its name, its documentation, and a check that `target` is not given."""
     function.__name__ = function.__qualname__ = kind
     function.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, target=target, dtype=dtype)
     return layer(assigns(**{target: f"c = layers.{kind}(x, y)"})(function))
@@ -118,17 +118,17 @@ def less_than(
     cond: core.Value | None = None,
     name: str | None = None,
 ) -> Any:
-    """Elementwise: whether `x < y`.
+    """Return for each element whether `x < y`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      y: the same shape.
+      y: a value of the shape of `x`.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       cond: not possible in a program function, whose values never change: use what is returned.
       name: instead of `less_than_N`.
 
     Returns:
-      bool, of the same kind and shape as `x`.
+      bool, of the kind and shape of `x`.
 
     Raises:
       ArgumentError: `cond` is given.
@@ -157,7 +157,7 @@ logical_xor = _logical("logical_xor", "Elementwise: whether exactly one is true.
 @layer
 @assigns(out="c = layers.logical_not(x)")
 def logical_not(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
-    """Elementwise: whether `x` is false.
+    """Return for each element whether `x` is false.
 
     Args:
       x: bool, any shape, or a SequenceBatch.
@@ -165,7 +165,7 @@ def logical_not(x: core.Value, out: core.Value | None = None, name: str | None =
       name: instead of `logical_not_N`.
 
     Returns:
-      bool, of the same kind and shape as `x`.
+      bool, of the kind and shape of `x`.
 
     Raises:
       ArgumentError: `out` is given.
@@ -182,10 +182,10 @@ def logical_not(x: core.Value, out: core.Value | None = None, name: str | None =
 
 @layer
 def isfinite(x: core.Value, name: str | None = None) -> jax.Array:
-    """Whether all elements are finite numbers.
+    """Return whether all elements are finite numbers.
 
     Args:
-      x: any shape, or a SequenceBatch, of which the valid steps count.
+      x: any shape, or a SequenceBatch, whose valid steps count.
       name: instead of `isfinite_N`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Values joined, split, repeated and reversed."""
+"""Layers that join, split, repeat and reverse values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,13 +18,13 @@ def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = No
     """Join values along a dimension.
 
     Args:
-      input: a list of arrays, or of SequenceBatches of the same lengths, which agree in all other dimensions.
-      axis: the dimension. 0 puts the rows of SequenceBatches one after another, whatever their lengths are. The default
-        is 0, and warns for values of the batch, whose features are joined by -1.
+      input: a list of arrays, or of SequenceBatches with equal lengths, which agree in all other dimensions.
+      axis: the dimension. 0 joins the rows of SequenceBatches, which may then have different lengths. The default is 0,
+        and warns for values of the batch: -1 joins the features of each row.
       name: instead of `concat_N`.
 
     Returns:
-      A value of the same kind, whose size along `axis` is the sum of theirs.
+      A value of the kind of the inputs; its size along `axis` is the sum of their sizes.
 
     Raises:
       ArgumentError: there is no such axis, or the list is empty.
@@ -61,7 +61,7 @@ def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = No
 
 
 def _doubt_rows(this: Layer, values: list[Any], axis: int) -> None:
-    """Warn where the default `axis` joins values along the batch."""
+    """Warn if the default `axis` joins values along the batch."""
     batch = this.frame.placeholder_batch
     arrays = [dense(v) for v in values]
     if core.is_default(axis) and len(arrays) > 1 and all(a.ndim > 1 and a.shape[0] == batch for a in arrays):
@@ -72,7 +72,7 @@ def _doubt_rows(this: Layer, values: list[Any], axis: int) -> None:
 
 
 def _one_after_the_other(batches: list[core.SequenceBatch]) -> core.SequenceBatch:
-    """The rows of all sequence batches, as one with room for the longest."""
+    """Return the rows of all sequence batches as one sequence batch, padded to the longest."""
     time = max(batch.shape[1] for batch in batches)
     pads = [[(0, 0), (0, time - v.shape[1]), *[(0, 0)] * (v.data.ndim - 2)] for v in batches]
     data = [jnp.pad(dense(v), pad) for v, pad in zip(batches, pads, strict=True)]
@@ -85,7 +85,7 @@ def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1
 
     Args:
       input: any shape, or a SequenceBatch.
-      num_or_sections: the number of equal parts; or a list of their sizes, of which one may be -1 for what remains.
+      num_or_sections: the number of equal parts; or a list of sizes, one of which may be -1 for the rest.
       dim: the dimension.
       name: instead of `split_N`.
 
@@ -94,7 +94,7 @@ def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1
 
     Raises:
       ArgumentError: there is no such dimension.
-      ShapeError: the sizes of the parts do not add up to that of the dimension.
+      ShapeError: the sizes of the parts do not add up to the size of the dimension.
 
     Example:
       >>> import fluid
@@ -129,15 +129,15 @@ def stack(x: Sequence[core.Value], axis: int = 0, name: str | None = None) -> An
     """Join values of one shape along a new dimension.
 
     Args:
-      x: a list of arrays, or of SequenceBatches of the same lengths.
-      axis: the place of the new dimension in the result.
+      x: a list of arrays, or of SequenceBatches with equal lengths.
+      axis: the index of the new dimension in the result.
       name: instead of `stack_N`.
 
     Returns:
-      A value of the same kind, with a dimension of size `len(x)` at `axis`.
+      A value of the kind of the inputs, with a dimension of size `len(x)` at `axis`.
 
     Raises:
-      ArgumentError: there is no such place.
+      ArgumentError: there is no such index.
       ShapeError: the shapes differ.
 
     Example:
@@ -172,8 +172,8 @@ def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | No
 
     Args:
       x: any shape.
-      axis: the dimension, whose size is known in advance.
-      num: its size, if it shall be checked.
+      axis: the dimension; its size must be known before the program runs.
+      num: the expected size of the dimension, to check; None for no check.
       name: instead of `unstack_N`.
 
     Returns:
@@ -181,7 +181,7 @@ def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | No
 
     Raises:
       ArgumentError: there is no such axis.
-      ShapeError: `num` is not its size, or `x` is a sequence batch.
+      ShapeError: `num` is not the size of the dimension, or `x` is a sequence batch.
 
     Example:
       >>> import fluid
@@ -205,12 +205,12 @@ def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) 
     """Repeat a value along its dimensions.
 
     Args:
-      x: any shape, or a SequenceBatch, whose batch and time count as one dimension, which is not repeated.
-      expand_times: how often it is repeated along each dimension.
+      x: any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which is not repeated.
+      expand_times: the number of repetitions along each dimension.
       name: instead of `expand_N`.
 
     Returns:
-      A value of the same kind; each size is multiplied by its number.
+      A value of the kind of `x`; each size is multiplied by its number.
 
     Raises:
       ArgumentError: there is not one positive integer for each dimension, or not 1 for the rows of sequences.
@@ -236,18 +236,18 @@ def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) 
 
 @layer
 def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None) -> jax.Array:
-    """Repeat a value along its dimensions until it has the shape of another one.
+    """Repeat a value along its dimensions until it has the shape of another value.
 
     Args:
-      x: any shape whose sizes divide those of the other.
-      target_tensor: the other value, of which only the shape counts.
+      x: any shape whose sizes divide the sizes of the other value.
+      target_tensor: the other value, of which only the shape is used.
       name: instead of `expand_as_N`.
 
     Returns:
       An array in the shape of `target_tensor`.
 
     Raises:
-      ShapeError: a size does not divide the other, or the numbers of dimensions differ.
+      ShapeError: a size does not divide the other size, or the numbers of dimensions differ.
 
     Example:
       >>> import fluid
@@ -260,7 +260,7 @@ def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None)
     this = Layer("expand_as", name)
     array = array_of(this, x)
     target = array_of(this, target_tensor).shape
-    # The same size first: of one that follows the batch no remainder is known.
+    # Compare sizes first: a size that follows the batch is a symbol, which has no known remainder.
     fits = len(target) == array.ndim and all(
         a == b or (a and b % a == 0) for a, b in zip(array.shape, target, strict=True)
     )
@@ -282,7 +282,7 @@ def flip(input: core.Value, dims: Sizes, name: str | None = None) -> Any:
       name: instead of `flip_N`.
 
     Returns:
-      The same kind and shape as the input.
+      A value of the kind and shape of the input.
 
     Raises:
       ArgumentError: there is no such dimension, or it is the rows of sequences.
@@ -299,19 +299,19 @@ def flip(input: core.Value, dims: Sizes, name: str | None = None) -> Any:
 
 @layer
 def roll(input: core.Value, shifts: Sizes, dims: Sizes | None = None, name: str | None = None) -> jax.Array:
-    """Move elements along dimensions; what leaves at the end comes in at the front.
+    """Move elements along dimensions; elements beyond the end return at the front.
 
     Args:
       input: any shape.
-      shifts: by how many places, a number or one for each dimension; negative moves towards the front.
-      dims: the dimensions, one or several; without them the value is rolled as one row of all its elements.
+      shifts: the number of positions, one number or one for each dimension; negative moves towards the front.
+      dims: the dimensions, one or several. Without `dims` the value is rolled as one flat row of all its elements.
       name: instead of `roll_N`.
 
     Returns:
-      The same shape as the input.
+      An array of the shape of the input.
 
     Raises:
-      ArgumentError: there is no such dimension, or not one shift for each.
+      ArgumentError: there is no such dimension, or the number of shifts is wrong.
       ShapeError: the input is a sequence batch.
 
     Example:
@@ -345,7 +345,7 @@ def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
       name: instead of `reverse_N`.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the kind and shape of `x`.
 
     Raises:
       ArgumentError: there is no such axis, or it is the rows of sequences.
@@ -361,7 +361,7 @@ def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
 
 
 def _reversed(this: Layer, x: core.Value, axis: Sizes) -> Any:
-    """Record a value reversed along dimensions; arguments and errors are those of `reverse`."""
+    """Record a value reversed along dimensions; see `reverse` for arguments and errors."""
     axes: list[Any] = list(axis) if isinstance(axis, list | tuple) else [axis]
     places = [axis_of(x, a) for a in axes]
     if 0 in places and row_dims(x) > 1:

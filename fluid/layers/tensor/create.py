@@ -1,4 +1,4 @@
-"""Values that are made from numbers: constants, ranges, identity matrices."""
+"""Values created from numbers: constants, ranges, identity matrices."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,11 +25,11 @@ def fill_constant(
     out: core.Value | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """An array whose elements all have one value.
+    """Create an array whose elements all have one value.
 
     Args:
-      shape: its shape.
-      dtype: its dtype.
+      shape: the shape of the array.
+      dtype: the dtype of the array.
       value: the value of every element.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       out: not possible in a program function, whose values never change: use what is returned.
@@ -62,15 +62,15 @@ def fill_constant_batch_size_like(
     name: str | None = None,
     force_cpu: bool = False,
 ) -> jax.Array:
-    """An array whose elements all have one value, with one size taken from another array, such as the batch.
+    """Create an array of one value, with one size from another array, such as the batch.
 
     Args:
       input: the other array, or a SequenceBatch.
       shape: the shape, in which the size at `output_dim_idx` is replaced.
       dtype: the dtype.
       value: the value of every element.
-      input_dim_idx: which size of the input is taken.
-      output_dim_idx: which size it replaces.
+      input_dim_idx: the dimension of the input whose size is used.
+      output_dim_idx: the dimension of `shape` whose size is replaced.
       name: instead of `fill_constant_batch_size_like_N`.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
 
@@ -97,11 +97,11 @@ def fill_constant_batch_size_like(
 @layer
 @no_effect(force_cpu="XLA decides where values lie")
 def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: str | None = None) -> jax.Array:
-    """An array of zeros.
+    """Create an array of zeros.
 
     Args:
-      shape: its shape.
-      dtype: its dtype.
+      shape: the shape of the array.
+      dtype: the dtype of the array.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       name: instead of `fill_constant_N`.
 
@@ -123,11 +123,11 @@ def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name:
 @layer
 @no_effect(force_cpu="XLA decides where values lie")
 def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: str | None = None) -> jax.Array:
-    """An array of ones.
+    """Create an array of ones.
 
     Args:
-      shape: its shape.
-      dtype: its dtype.
+      shape: the shape of the array.
+      dtype: the dtype of the array.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       name: instead of `fill_constant_N`.
 
@@ -149,7 +149,7 @@ def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: 
 @layer
 @assigns(out="y = layers.zeros_like(x)")
 def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
-    """Zeros in the shape of another value.
+    """Create zeros in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -157,7 +157,7 @@ def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = 
       name: instead of `zeros_like_N`.
 
     Returns:
-      The same kind, shape and dtype as `x`.
+      A value of the kind, shape and dtype of `x`.
 
     Raises:
       ArgumentError: `out` is given.
@@ -174,14 +174,14 @@ def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = 
 
 @layer
 def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
-    """Zeros in the shape of another value, another name for `zeros_like`.
+    """Create zeros in the shape of another value, another name for `zeros_like`.
 
     Args:
       x: any shape, or a SequenceBatch.
       name: instead of `fill_zeros_like_N`.
 
     Returns:
-      The same kind, shape and dtype as `x`.
+      A value of the kind, shape and dtype of `x`.
 
     Example:
       >>> import fluid
@@ -196,7 +196,7 @@ def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
 @layer
 @assigns(out="y = layers.ones_like(x)")
 def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
-    """Ones in the shape of another value.
+    """Create ones in the shape of another value.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -204,7 +204,7 @@ def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = N
       name: instead of `ones_like_N`.
 
     Returns:
-      The same kind, shape and dtype as `x`.
+      A value of the kind, shape and dtype of `x`.
 
     Raises:
       ArgumentError: `out` is given.
@@ -231,19 +231,19 @@ def full_like(
     stop_gradient: bool = True,
     name: str | None = None,
 ) -> Any:
-    """One value for all elements, in the shape of another value.
+    """Create a value in the shape of another value, with one number for all elements.
 
     Args:
       input: any shape, or a SequenceBatch.
       fill_value: the value of every element.
       out: not possible in a program function, whose values never change: use what is returned.
-      dtype: of the result; that of the input by default.
+      dtype: of the result; the dtype of the input by default.
       device: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       stop_gradient: accepted for programs written for Fluid, but has no effect: a constant has no gradient.
       name: instead of `full_like_N`.
 
     Returns:
-      The same kind and shape as the input.
+      A value of the kind and shape of the input.
 
     Raises:
       ArgumentError: there is no such dtype, or `out` is given.
@@ -261,7 +261,7 @@ def full_like(
 
 @layer
 def range(start: float, end: float, step: float, dtype: DTypeLike, name: str | None = None) -> jax.Array:
-    """Evenly spaced numbers from `start` up to, but not including, `end`.
+    """Return evenly spaced numbers from `start` up to, but not including, `end`.
 
     Args:
       start: the first number.
@@ -286,12 +286,12 @@ def range(start: float, end: float, step: float, dtype: DTypeLike, name: str | N
 
 @layer
 def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", name: str | None = None) -> jax.Array:
-    """Evenly spaced numbers from `start` to `stop`, both included.
+    """Return evenly spaced numbers from `start` to `stop`, including both.
 
     Args:
       start: the first number.
       stop: the last number.
-      num: how many numbers.
+      num: the number of numbers.
       dtype: of the result.
       name: instead of `linspace_N`.
 
@@ -319,12 +319,12 @@ def eye(
     dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> jax.Array:
-    """Identity matrices.
+    """Return identity matrices.
 
     Args:
       num_rows: the number of rows.
-      num_columns: the number of columns; that of the rows by default.
-      batch_shape: sizes of dimensions before the matrix, along which it is repeated; none by default.
+      num_columns: the number of columns; `num_rows` by default.
+      batch_shape: sizes of dimensions before the matrix, along which the matrix is repeated; none by default.
       dtype: of the result.
       name: instead of `eye_N`.
 
@@ -348,17 +348,17 @@ def eye(
 
 @layer
 def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.Array]:
-    """The coordinates of all points of a grid.
+    """Return the coordinates of all points of a grid.
 
     Args:
       input: the coordinates along each dimension, a list of vectors `[n_i]`.
       name: instead of `meshgrid_N`.
 
     Returns:
-      A list of as many arrays `[n_1, n_2, ...]`; the `i`-th has the `i`-th coordinate of each point.
+      A list of arrays `[n_1, n_2, ...]`, one for each input; the `i`-th has the `i`-th coordinate of each point.
 
     Raises:
-      ShapeError: an input is no vector, or there is none.
+      ShapeError: an input is no vector, or there are no inputs.
 
     Example:
       >>> import fluid

@@ -1,4 +1,4 @@
-"""Arithmetic between two values, with Fluid's rule for aligning the second with dimensions of the first."""
+"""Arithmetic between two values, with Fluid's rule to align the second value with dimensions of the first."""
 
 import math
 from collections.abc import Callable
@@ -40,12 +40,12 @@ _DOCUMENTATION = """{title}
       {found}[batch, 3, 4]
     """
 
-# Functions without a value or a slope where both arguments are 0; they read 1 in the place of padding.
+# These functions have no value or no slope if both arguments are 0. They read padding as 1.
 _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
-    """A layer that applies a function of two arrays; `integer` says that its example is one of integers."""
+    """Return a layer that applies a function of two arrays; `integer` selects an example with integers."""
 
     def elementwise(
         x: core.Value, y: core.Value | float, axis: int = -1, act: Activation = None, name: str | None = None
@@ -62,17 +62,17 @@ def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: b
 
 
 def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, Any]:
-    """The arrays of two values, the second in a shape with as many dimensions as the first.
+    """Return the arrays of two values, the second reshaped to as many dimensions as the first.
 
     Args:
       this: the layer, for messages.
       x: the first value.
       y: the second value.
-      axis: the dimension of `x` with which the first of `y` is aligned.
-      fill: what takes the place of padding.
+      axis: the dimension of `x` that is aligned with the first dimension of `y`.
+      fill: the value for padding.
 
     Raises:
-      ShapeError: they do not fit.
+      ShapeError: the shapes do not fit.
     """
     left = filled(x, fill)
     right = filled(y, fill)
@@ -104,14 +104,14 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, 
 
 
 def _sizes(value: Any) -> list[int]:
-    """The shape of a value as Fluid counts it: batch and time of a sequence batch are one dimension, the rows."""
+    """Return the shape of a value in Fluid's form: batch and time of a sequence batch are one dimension, the rows."""
     shape = np.shape(value)
     lead = row_dims(value)
     return [math.prod(shape[:lead]), *shape[lead:]] if is_sequence(value) else list(shape)
 
 
 def _quotient(x: Any, y: Any) -> Any:
-    """The quotient of floats; that of integers is cut towards zero, as in Fluid."""
+    """Divide two arrays; quotients of integers are cut towards zero, as in Fluid."""
     if not _are_integers(x, y):
         return jnp.divide(x, y)
     dtype = jnp.result_type(x, y)
@@ -119,12 +119,12 @@ def _quotient(x: Any, y: Any) -> Any:
 
 
 def _whole_quotient(x: Any, y: Any) -> Any:
-    """The quotient of integers, cut towards zero; that of floats is rounded down."""
+    """Return whole quotients: for integers cut towards zero, for floats rounded down."""
     return _quotient(x, y) if _are_integers(x, y) else jnp.floor_divide(x, y)
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """The remainder of integers, with the sign of `x`; that of floats has the sign of `y`."""
+    """Return remainders: for integers with the sign of `x`, for floats with the sign of `y`."""
     return jnp.fmod(x, y) if _are_integers(x, y) else jnp.mod(x, y)
 
 

@@ -1,4 +1,4 @@
-"""Elements and rows by their indices: slices, gathering, one-hot rows."""
+"""Selection of elements and rows by index: slices, gathering, one-hot rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,17 +17,17 @@ from fluid.layers.no_effect import no_effect
 def slice(
     input: core.Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None
 ) -> Any:
-    """A part of a value, from one index to another along some dimensions.
+    """Return the part of a value between two indices along some dimensions.
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: these dimensions.
-      starts: the first index along each of them; negative counts from the end.
-      ends: the index after the last along each of them; an index beyond the end stands for the end.
+      axes: the dimensions.
+      starts: the first index along each dimension; negative counts from the end.
+      ends: the index after the last along each dimension; an index beyond the end stands for the end.
       name: instead of `slice_N`.
 
     Returns:
-      A value of the same kind.
+      A value of the kind of the input.
 
     Raises:
       ArgumentError: the lists differ in length, there is no such axis, or it is the rows of sequences.
@@ -51,18 +51,18 @@ def strided_slice(
     strides: Sequence[int],
     name: str | None = None,
 ) -> Any:
-    """A part of a value, from one index to another in steps along some dimensions.
+    """Return the part of a value between two indices along some dimensions, with a step.
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: these dimensions.
-      starts: the first index along each of them; negative counts from the end.
-      ends: the index before which each of them stops.
-      strides: the step along each of them; negative goes backwards.
+      axes: the dimensions.
+      starts: the first index along each dimension; negative counts from the end.
+      ends: the index before which each dimension stops.
+      strides: the step along each dimension; negative goes backwards.
       name: instead of `strided_slice_N`.
 
     Returns:
-      A value of the same kind.
+      A value of the kind of the input.
 
     Raises:
       ArgumentError: the lists differ in length, there is no such axis, or it is the rows of sequences.
@@ -80,22 +80,22 @@ def strided_slice(
 @layer
 @no_effect(overwrite="the gradient of a row that is taken twice is the sum of both")
 def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: str | None = None) -> Any:
-    """Rows of an array, or steps of sequences, by their numbers.
+    """Return rows of an array, or steps of sequences, by their index.
 
     Args:
-      input: `[rows, ...]`, or a SequenceBatch, of which the steps of all sequences, one after another, are the rows.
+      input: `[rows, ...]`; or a SequenceBatch, whose rows are the steps of all sequences, one after another.
       index: integers `[count]` or `[count, 1]`, or a SequenceBatch of `[1]`.
       overwrite: accepted for programs written for Fluid, but has no effect: the gradient of a row that is taken twice
         is the sum of both.
       name: instead of `gather_N`.
 
     Returns:
-      `[count, ...]`, or a SequenceBatch if the index is one. A row whose number is computed and does not exist is NaN,
-      or for integers the smallest one.
+      `[count, ...]`, or a SequenceBatch if the index is one. For a computed index that does not exist, the row is NaN,
+      or for integers the smallest integer.
 
     Raises:
       ArgumentTypeError: the index holds no integers.
-      ShapeError: the index is no list of numbers.
+      ShapeError: the index is no list of integers.
 
     Example:
       >>> import fluid
@@ -121,7 +121,7 @@ def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: s
 
 @layer
 def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
-    """Elements or slices of an array, by their indices in its first dimensions.
+    """Return elements or slices of an array, by their indices in its first dimensions.
 
     Args:
       input: any shape.
@@ -152,7 +152,7 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
             f"with k at most {array.ndim}"
         )
     sizes = array.shape[: ids.shape[-1]]
-    # While a model is exported, a size is a symbol, which has no largest.
+    # While a model is exported, sizes are symbols, which have no maximum.
     if sizes and this.frame.discovering and this.frame.placeholder_batch not in sizes:
         core.limit_feed(index, -max(sizes), max(sizes))
     return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])
@@ -160,7 +160,7 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
 
 @layer
 def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str | None = None) -> jax.Array:
-    """Parts of an array along a dimension, by their numbers.
+    """Return slices of an array along a dimension, by their index.
 
     Args:
       input: any shape.
@@ -169,8 +169,8 @@ def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str |
       name: instead of `index_select_N`.
 
     Returns:
-      The shape of the input, with `count` in the place of that size. A part whose number is computed and does not exist
-      is NaN, or for integers the smallest one.
+      The shape of the input, with `count` as the size of the dimension. For a computed index that does not exist, the
+      slice is NaN, or for integers the smallest integer.
 
     Raises:
       ArgumentError: there is no such dimension.
@@ -196,7 +196,7 @@ def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str |
 
 @layer
 def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
-    """Elements of each row, by their numbers in it.
+    """Return elements of each row, by their index in the row.
 
     Args:
       x: `[batch, n]`.
@@ -204,11 +204,11 @@ def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> j
       name: instead of `index_sample_N`.
 
     Returns:
-      `[batch, count]`. An element whose number does not exist is NaN, or for integers the smallest one.
+      `[batch, count]`. For an index that does not exist, the element is NaN, or for integers the smallest integer.
 
     Raises:
       ArgumentTypeError: the index holds no integers.
-      ShapeError: the inputs are no matrices with as many rows.
+      ShapeError: the inputs are no matrices, or their numbers of rows differ.
 
     Example:
       >>> import fluid
@@ -234,20 +234,20 @@ def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> j
 def shard_index(
     input: core.Value, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1, name: str | None = None
 ) -> Any:
-    """The numbers that ids have in one of several shards, between which a range of ids is divided.
+    """Convert ids to their index in one shard, where a range of ids is divided between several shards.
 
-    The ids from `k * size` on belong to shard `k`, where `size = ceil(index_num / nshards)`.
+    Shard `k` has the ids from `k * size` on, where `size = ceil(index_num / nshards)`.
 
     Args:
       input: ids `[..., 1]` of an integer dtype, or a SequenceBatch.
-      index_num: how many ids there are.
+      index_num: the number of ids.
       nshards: the number of shards.
-      shard_id: which shard this is, counted from 0.
-      ignore_value: what stands in the place of ids of other shards.
+      shard_id: the index of this shard, counted from 0.
+      ignore_value: the result for ids of other shards.
       name: instead of `shard_index_N`.
 
     Returns:
-      Integers, the same kind and shape as the input.
+      Integers, in the kind and shape of the input.
 
     Raises:
       ArgumentError: a count is not positive, or there is no such shard.
@@ -272,12 +272,12 @@ def shard_index(
 
 @layer
 def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
-    """For each class a row of zeros, with 1 at the place of the class.
+    """Return a row of zeros for each class, with 1 at the index of the class.
 
     Args:
       input: classes `[batch, ..., 1]` of an integer dtype, or a SequenceBatch.
       depth: the number of classes.
-      allow_out_of_range: whether other numbers give a row of zeros, instead of an error when they are fed.
+      allow_out_of_range: whether other integers give a row of zeros, instead of an error when they are fed.
       name: instead of `one_hot_N`.
 
     Returns:
@@ -286,7 +286,7 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
     Raises:
       ArgumentError: `depth` is no positive integer.
       ArgumentTypeError: the classes are no integers.
-      ShapeError: they do not end in a dimension of 1.
+      ShapeError: the classes do not end in a dimension of 1.
 
     Example:
       >>> import fluid
@@ -315,7 +315,7 @@ def _limit(this: Layer, index: core.Value, size: int) -> None:
 
 
 def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:
-    """The part of a value that one start, one end and one stride for each axis choose, recorded."""
+    """Record the part of a value for one start, one end and one stride per axis."""
     array = dense(input)
     if not len(axes) == len(starts) == len(ends) == len(strides):
         raise errors.ArgumentError(
@@ -332,6 +332,6 @@ def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: 
 
 
 def _taken(array: Any, numbers: Any, axis: int) -> Any:
-    """Parts along an axis by their numbers; NaN, or the smallest integer, for a number that does not exist."""
+    """Return slices along an axis by index; NaN, or the smallest integer, for an index that does not exist."""
     wanted = jnp.where(numbers < 0, array.shape[axis], numbers)
     return jnp.take(array, wanted, axis=axis, mode="fill", fill_value=None)

@@ -22,7 +22,7 @@ def matmul(
     alpha: float = 1.0,
     name: str | None = None,
 ) -> Any:
-    """The product of two matrices, or of two batches of matrices.
+    """Multiply two matrices, or two batches of matrices.
 
     Args:
       x: `[..., n, m]`, a vector `[m]`, or a SequenceBatch of such steps.
@@ -64,13 +64,13 @@ def matmul(
 
 @layer
 def mul(x: core.Value, y: core.Value, x_num_col_dims: int = 1, y_num_col_dims: int = 1, name: str | None = None) -> Any:
-    """The product of two values, each of which is flattened to a matrix.
+    """Multiply two values as matrices: each value is flattened to a matrix.
 
     Args:
       x: `[*rows, *inner]`, or a SequenceBatch of steps `[*inner]`.
       y: `[*inner, *columns]`.
-      x_num_col_dims: how many of the first dimensions of `x` are its rows.
-      y_num_col_dims: how many of the first dimensions of `y` are its rows.
+      x_num_col_dims: the number of leading dimensions of `x` that are its rows.
+      y_num_col_dims: the number of leading dimensions of `y` that are its rows.
       name: instead of `mul_N`.
 
     Returns:
@@ -104,7 +104,7 @@ def mul(x: core.Value, y: core.Value, x_num_col_dims: int = 1, y_num_col_dims: i
 
 @layer
 def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax.Array:
-    """A matrix with a vector on its diagonal, and zeros elsewhere.
+    """Create a matrix with a vector on its diagonal, and zeros elsewhere.
 
     Args:
       diagonal: `[n]`.
@@ -132,15 +132,15 @@ def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax
 
 @layer
 def tril(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.Array:
-    """The lower triangle of matrices, with zeros elsewhere.
+    """Return the lower triangle of matrices, with zeros elsewhere.
 
     Args:
       input: `[..., rows, columns]`.
-      diagonal: the last diagonal that is kept; 0 is the main one, larger numbers lie above it.
+      diagonal: the last diagonal to keep; 0 is the main diagonal, larger numbers are above it.
       name: instead of `tril_N`.
 
     Returns:
-      The same shape.
+      An array of the shape of the input.
 
     Raises:
       ShapeError: the input has less than two dimensions.
@@ -156,15 +156,15 @@ def tril(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.A
 
 @layer
 def triu(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.Array:
-    """The upper triangle of matrices, with zeros elsewhere.
+    """Return the upper triangle of matrices, with zeros elsewhere.
 
     Args:
       input: `[..., rows, columns]`.
-      diagonal: the first diagonal that is kept; 0 is the main one, larger numbers lie above it.
+      diagonal: the first diagonal to keep; 0 is the main diagonal, larger numbers are above it.
       name: instead of `triu_N`.
 
     Returns:
-      The same shape.
+      An array of the shape of the input.
 
     Raises:
       ShapeError: the input has less than two dimensions.
@@ -180,7 +180,7 @@ def triu(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.A
 
 @layer
 def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
-    """The matrix of the flow of a solution procedure (Yim et al., 2017), by which a student imitates a teacher.
+    """Compute the matrix of the flow of a solution procedure (Yim et al., 2017), by which a student imitates a teacher.
 
     Args:
       x: feature maps `[batch, m, height, width]`.
@@ -188,7 +188,7 @@ def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Arr
       name: instead of `fsp_N`.
 
     Returns:
-      `[batch, m, n]`: for each pair of channels the mean over pixels of their product.
+      `[batch, m, n]`: for each pair of channels, the mean over pixels of the product of the channels.
 
     Raises:
       ShapeError: the inputs are no feature maps, or differ in batch or pixels.
@@ -214,15 +214,15 @@ def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Arr
 
 @layer
 def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
-    """The cosine of the angle between two vectors, for each row.
+    """Compute the cosine of the angle between two vectors, for each row.
 
     Args:
       X: `[batch, width]`, or a SequenceBatch of such steps.
-      Y: the same shape, or `[1, width]`, one vector for all rows.
+      Y: the shape of `X`, or `[1, width]`, one vector for all rows.
       name: instead of `cos_sim_N`.
 
     Returns:
-      `[batch, 1]`; 0 where a row is all zeros.
+      `[batch, 1]`; 0 if a row is all zeros.
 
     Raises:
       ShapeError: the shapes do not fit.
@@ -260,7 +260,7 @@ def bilinear_tensor_product(
     param_attr: ParamSetting = None,
     bias_attr: ParamSetting = None,
 ) -> Any:
-    """A bilinear form of two vectors for each output: `act(x @ weight_i @ y + bias_i)`.
+    """Apply a bilinear form of two vectors for each output: `act(x @ weight_i @ y + bias_i)`.
 
     Args:
       x: `[batch, m]`, or a SequenceBatch of such steps.
@@ -301,7 +301,7 @@ def bilinear_tensor_product(
 
 
 def _matrices(this: Layer, value: core.Value) -> Any:
-    """The array of a value of two dimensions or more."""
+    """Return the array of a value with at least two dimensions."""
     array = array_of(this, value)
     if array.ndim < 2:
         raise errors.ShapeError(

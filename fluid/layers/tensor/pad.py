@@ -17,12 +17,12 @@ def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: st
 
     Args:
       x: any shape.
-      paddings: how many elements are put before and after each dimension: `[before_0, after_0, before_1, ...]`.
+      paddings: the number of elements before and after each dimension: `[before_0, after_0, before_1, ...]`.
       pad_value: the value of these elements.
       name: instead of `pad_N`.
 
     Returns:
-      An array in which each size is larger by its two paddings.
+      An array; each size grows by the two paddings of its dimension.
 
     Raises:
       ArgumentError: there are not two paddings for each dimension, or one is negative.
@@ -49,11 +49,11 @@ def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: st
 
 @layer
 def pad_constant_like(x: core.Value, y: core.Value, pad_value: float = 0.0, name: str | None = None) -> jax.Array:
-    """Pad an array with elements after each dimension, until it has the shape of another.
+    """Pad an array after each dimension, until it has the shape of another array.
 
     Args:
-      x: the array of this shape.
-      y: the array that is padded; it is not larger than `x` in any dimension.
+      x: the array with the wanted shape.
+      y: the array to pad; no size is larger than in `x`.
       pad_value: the value of the new elements.
       name: instead of `pad_constant_like_N`.
 
@@ -90,16 +90,16 @@ def crop(
     offsets: Sequence[int] | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Cut out a part of a given shape.
+    """Cut a part with a given shape out of an array.
 
     Args:
       x: any shape.
-      shape: the shape of the part, in which -1 stands for all that follows the offset; or an array of this shape.
+      shape: the shape of the part, in which -1 stands for all elements after the offset; or an array of that shape.
       offsets: the first index of the part in each dimension; zeros by default.
       name: instead of `crop_N`.
 
     Returns:
-      An array of that shape.
+      An array of the given shape.
 
     Raises:
       ArgumentError: no shape is given, or there is not one size and one offset for each dimension.
@@ -122,16 +122,16 @@ def crop_tensor(
     offsets: Sequence[int] | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Cut out a part of a given shape: a later name for `crop`.
+    """Cut a part with a given shape out of an array: a later name for `crop`.
 
     Args:
       x: any shape.
-      shape: the shape of the part, in which -1 stands for all that follows the offset; or an array of this shape.
+      shape: the shape of the part, in which -1 stands for all elements after the offset; or an array of that shape.
       offsets: the first index of the part in each dimension; zeros by default.
       name: instead of `crop_tensor_N`.
 
     Returns:
-      An array of that shape.
+      An array of the given shape.
 
     Raises:
       ArgumentError: as for `crop`.
@@ -148,7 +148,7 @@ def crop_tensor(
 
 
 def _crop(this: Layer, x: Any, shape: Any, offsets: Any) -> Any:
-    """The part of an array that a shape and offsets choose, recorded."""
+    """Record the part of an array with a given shape at given offsets."""
     array = array_of(this, x)
     if shape is None:
         raise errors.ArgumentError(f"{this.name}: give the shape of the part, as in shape={[-1, *array.shape[1:]]}")

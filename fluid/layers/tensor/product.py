@@ -1,4 +1,4 @@
-"""Products of vectors, of batches of matrices, and distances between values."""
+"""Products of vectors and of batches of matrices, and distances between values."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from fluid.layers.base import Layer, array_of, axis_of, describe, layer
 
 @layer
 def bmm(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
-    """The products of two batches of matrices.
+    """Multiply two batches of matrices.
 
     Args:
       x: `[batch, n, m]`.
@@ -48,10 +48,10 @@ def bmm(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
 def addmm(
     input: core.Value, x: core.Value, y: core.Value, alpha: float = 1.0, beta: float = 1.0, name: str | None = None
 ) -> jax.Array:
-    """A product of matrices and what is added to it: `beta * input + alpha * x @ y`.
+    """Multiply two matrices and add another matrix: `beta * input + alpha * x @ y`.
 
     Args:
-      input: `[n, k]`, or sizes of 1 in their place.
+      input: `[n, k]`; a size may be 1 instead.
       x: `[n, m]`.
       y: `[m, k]`.
       alpha: the factor of the product.
@@ -85,11 +85,11 @@ def addmm(
 
 @layer
 def dot(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
-    """The inner product of two vectors, or of each row of two matrices.
+    """Compute the inner product of two vectors, or of each row of two matrices.
 
     Args:
       x: `[n]` or `[batch, n]`.
-      y: the same shape.
+      y: an array of the shape of `x`.
       name: instead of `dot_N`.
 
     Returns:
@@ -118,16 +118,16 @@ def dot(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def cross(input: core.Value, other: core.Value, dim: int | None = None, name: str | None = None) -> jax.Array:
-    """The cross product of vectors of three numbers.
+    """Compute the cross product of vectors of three numbers.
 
     Args:
       input: `[..., 3, ...]`.
-      other: the same shape.
-      dim: the dimension of the vectors; the first one of size 3 by default.
+      other: an array of the shape of `input`.
+      dim: the dimension of the vectors; the first dimension of size 3 by default.
       name: instead of `cross_N`.
 
     Returns:
-      The same shape.
+      An array of the shape of the inputs.
 
     Raises:
       ArgumentError: there is no such dimension.
@@ -155,16 +155,16 @@ def cross(input: core.Value, other: core.Value, dim: int | None = None, name: st
 @layer
 @assigns(out="z = layers.kron(x, y)")
 def kron(x: core.Value, y: core.Value, out: core.Value | None = None, name: str | None = None) -> jax.Array:
-    """The Kronecker product: each element of `x` becomes a block, itself times `y`.
+    """Compute the Kronecker product: each element of `x` becomes a block, which is the element times `y`.
 
     Args:
       x: any shape.
-      y: any shape; the one with fewer dimensions gets sizes of 1 in front.
+      y: any shape; the input with fewer dimensions gets leading dimensions of size 1.
       out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `kron_N`.
 
     Returns:
-      An array whose sizes are the products of those of `x` and `y`.
+      An array; each size is the product of the sizes of `x` and `y`.
 
     Raises:
       ArgumentError: `out` is given.
@@ -183,13 +183,13 @@ def kron(x: core.Value, y: core.Value, out: core.Value | None = None, name: str 
 
 @layer
 def dist(x: core.Value, y: core.Value, p: float = 2, name: str | None = None) -> jax.Array:
-    """The p-norm of the difference of two values.
+    """Compute the p-norm of the difference of two values.
 
     Args:
       x: any shape.
-      y: any shape that is broadcast with it.
-      p: the order of the norm: 2 is the Euclidean one, 1 the sum of absolute values, infinity (or minus infinity) the
-        largest (or smallest), 0 the number of elements that differ.
+      y: any shape that broadcasts with `x`.
+      p: the order of the norm: 2 for the Euclidean norm, 1 for the sum of absolute values, infinity (or minus infinity)
+        for the largest (or smallest) absolute value, 0 for the number of elements that differ.
       name: instead of `dist_N`.
 
     Returns:
@@ -219,7 +219,7 @@ def dist(x: core.Value, y: core.Value, p: float = 2, name: str | None = None) ->
 
 
 def _norm(x: Any, p: float) -> Any:
-    """The p-norm of all elements, a scalar; its gradient is 0 where all of them are 0."""
+    """Return the p-norm of all elements, a scalar; the gradient is 0 if all elements are 0."""
     sizes = jnp.abs(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
     if p == 0:
         return jnp.sum(sizes != 0)

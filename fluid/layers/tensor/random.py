@@ -1,4 +1,4 @@
-"""Random values, drawn anew in every step from a key that depends on the name of the layer."""
+"""Random values, drawn in every step from a new key, which depends on the name of the layer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from fluid.layers.no_effect import Warned, no_effect
 
 
 def _drawn_by_probability(default: float) -> Warned:
-    """Why the bounds of `sampling_id` do nothing.
+    """Return the reason why the bounds of `sampling_id` have no effect.
 
-    Fluid draws a number between them, and finds it among the cumulative probabilities of the classes. So other bounds
-    than 0 and 1 leave classes out.
+    Fluid draws a number between the bounds, and looks it up in the cumulative probabilities of the classes. So in
+    Fluid, bounds other than 0 and 1 exclude classes.
     """
     return Warned(
         "each class is drawn with its probability",
@@ -35,15 +35,15 @@ def uniform_random(
     seed: int = 0,
     name: str | None = None,
 ) -> jax.Array:
-    """Numbers drawn uniformly from `[min, max)`.
+    """Draw numbers uniformly from `[min, max)`.
 
     Args:
       shape: of the result.
       dtype: of the result.
       min: the lower bound.
       max: the upper bound.
-      seed: if not 0, every step draws the same numbers.
-      name: instead of `uniform_random_N`; the numbers that are drawn depend on it.
+      seed: if not 0, every step draws equal numbers.
+      name: instead of `uniform_random_N`; the numbers depend on the name.
 
     Returns:
       An array of shape `shape`.
@@ -69,15 +69,15 @@ def gaussian_random(
     dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> jax.Array:
-    """Numbers drawn from a normal distribution.
+    """Draw numbers from a normal distribution.
 
     Args:
       shape: of the result.
       mean: the mean of the distribution.
       std: its standard deviation.
-      seed: if not 0, every step draws the same numbers.
+      seed: if not 0, every step draws equal numbers.
       dtype: of the result.
-      name: instead of `gaussian_random_N`; the numbers that are drawn depend on it.
+      name: instead of `gaussian_random_N`; the numbers depend on the name.
 
     Returns:
       An array of shape `shape`.
@@ -106,17 +106,17 @@ def uniform_random_batch_size_like(
     seed: int = 0,
     name: str | None = None,
 ) -> jax.Array:
-    """Numbers drawn uniformly from `[min, max)`, with one size taken from another array, such as the batch.
+    """Draw numbers uniformly from `[min, max)`, with one size from another array, such as the batch.
 
     Args:
       input: the other array, or a SequenceBatch.
       shape: the shape, in which the size at `output_dim_idx` is replaced.
       dtype: of the result.
-      input_dim_idx: which size of the input is taken.
-      output_dim_idx: which size it replaces.
+      input_dim_idx: the dimension of the input whose size is used.
+      output_dim_idx: the dimension of `shape` whose size is replaced.
       min: the lower bound.
       max: the upper bound.
-      seed: if not 0, every step draws the same numbers.
+      seed: if not 0, every step draws equal numbers.
       name: instead of `uniform_random_batch_size_like_N`.
 
     Returns:
@@ -150,16 +150,16 @@ def gaussian_random_batch_size_like(
     dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> jax.Array:
-    """Numbers drawn from a normal distribution, with one size taken from another array: the noise of a generator.
+    """Draw numbers from a normal distribution, with one size from another array, such as noise for a generator.
 
     Args:
       input: the other array, or a SequenceBatch.
       shape: the shape, in which the size at `output_dim_idx` is replaced.
-      input_dim_idx: which size of the input is taken.
-      output_dim_idx: which size it replaces.
+      input_dim_idx: the dimension of the input whose size is used.
+      output_dim_idx: the dimension of `shape` whose size is replaced.
       mean: the mean of the distribution.
       std: its standard deviation.
-      seed: if not 0, every step draws the same numbers.
+      seed: if not 0, every step draws equal numbers.
       dtype: of the result.
       name: instead of `gaussian_random_batch_size_like_N`.
 
@@ -198,12 +198,12 @@ def sampling_id(
       x: probabilities `[batch, classes]`.
       min: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
       max: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
-      seed: if not 0, every step draws the same classes.
+      seed: if not 0, every step draws from one key.
       dtype: accepted for programs written for Fluid, but has no effect: the numbers of classes are int64.
-      name: instead of `sampling_id_N`; the classes that are drawn depend on it.
+      name: instead of `sampling_id_N`; the drawn classes depend on the name.
 
     Returns:
-      The numbers of the classes, integers `[batch]`.
+      The indices of the classes, integers `[batch]`.
 
     Raises:
       ShapeError: the input is no matrix.
@@ -228,7 +228,7 @@ def sampling_id(
 
 
 def _key(this: Layer, seed: int) -> Any:
-    """The key of a seed, or the key of this layer in this step for seed 0."""
+    """Return the key of a seed; for seed 0, the key of this layer in this step."""
     return jax.random.key(seed) if seed else core.random_key(this.name)
 
 
@@ -249,7 +249,7 @@ def _gaussian(this: Layer, shape: Sequence[int], dtype: Any, mean: float, std: f
 
 
 def _like(this: Layer, input: Any, shape: Any, taken: int, place: int) -> list[int]:
-    """A shape in which the size at `place` is replaced by the size of the input at `taken`."""
+    """Return a shape in which the size at `place` is replaced by the size of dimension `taken` of the input."""
     sizes = shape_of(this.name, shape)
     sizes[place] = dense(input).shape[taken]
     return known_shape(this, sizes)

@@ -28,17 +28,17 @@ from fluid.layers.checks import inner_axis_of
 def cumsum(
     x: core.Value, axis: int | None = None, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Any:
-    """Cumulative sums: for each element the sum of all elements up to it along a dimension.
+    """Compute cumulative sums: for each element the sum of all elements up to it along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
       axis: the dimension; the last by default.
-      exclusive: whether the element itself is left out of its sum.
-      reverse: whether sums begin at the end of the dimension.
+      exclusive: whether the sum of an element excludes the element.
+      reverse: whether the sums begin at the end of the dimension.
       name: instead of `cumsum_N`.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the kind and shape of `x`.
 
     Raises:
       ArgumentError: there is no such axis, or it is the rows of sequences.
@@ -59,21 +59,21 @@ def cumsum(
     return this.output(like(x, jnp.flip(total, place) if reverse else total))
 
 
-# What layers accept as `dim=`: one dimension or several; None, or an empty list, for all.
+# The argument `dim=` of layers: one dimension or several; None, or an empty list, for all.
 Dims = int | Sequence[int] | None
 
 
 @layer
 def mean(x: core.Value, name: str | None = None) -> jax.Array:
-    """The mean of all elements; of a SequenceBatch that of the elements of all valid steps.
+    """Compute the mean of all elements; for a SequenceBatch, of the elements of all valid steps.
 
     Args:
       x: any shape, or a SequenceBatch.
       name: instead of `mean_N`.
 
     Returns:
-      A scalar, `[]`; float32 for half precision too. `trainer.test` averages it over batches, weighted by the numbers
-      of rows, or valid steps, that it is the mean of.
+      A scalar, `[]`; float32 for half precision too. `trainer.test` averages the scalar over batches, weighted by the
+      number of rows, or of valid steps.
 
     Example:
       >>> import fluid
@@ -88,12 +88,12 @@ def mean(x: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Mean over dimensions.
+    """Compute the mean over dimensions.
 
     Args:
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether these dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions are kept, with size 1.
       name: instead of `reduce_mean_N`.
 
     Returns:
@@ -115,12 +115,12 @@ def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
 
 @layer
 def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Sum over dimensions.
+    """Compute the sum over dimensions.
 
     Args:
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether these dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions are kept, with size 1.
       name: instead of `reduce_sum_N`.
 
     Returns:
@@ -142,12 +142,12 @@ def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 @layer
 def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Largest element over dimensions.
+    """Return the largest element over dimensions.
 
     Args:
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether these dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions are kept, with size 1.
       name: instead of `reduce_max_N`.
 
     Returns:
@@ -169,12 +169,12 @@ def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 @layer
 def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Smallest element over dimensions.
+    """Return the smallest element over dimensions.
 
     Args:
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether these dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions are kept, with size 1.
       name: instead of `reduce_min_N`.
 
     Returns:
@@ -196,12 +196,12 @@ def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 @layer
 def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Product over dimensions.
+    """Compute the product over dimensions.
 
     Args:
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether these dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions are kept, with size 1.
       name: instead of `reduce_prod_N`.
 
     Returns:
@@ -226,12 +226,12 @@ def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
 def logsumexp(
     x: core.Value, dim: Dims = None, keepdim: bool = False, out: core.Value | None = None, name: str | None = None
 ) -> Any:
-    """Logarithm of the sum of exponentials over dimensions, exact where the exponentials themselves would overflow.
+    """Compute the logarithm of the sum of exponentials over dimensions, without overflow of the exponentials.
 
     Args:
       x: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keepdim: whether these dimensions are kept, with size 1.
+      keepdim: whether the reduced dimensions are kept, with size 1.
       out: not possible in a program function, whose values never change: use what is returned.
       name: instead of `logsumexp_N`.
 
@@ -254,12 +254,12 @@ def logsumexp(
 
 @layer
 def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Whether all elements over dimensions are true.
+    """Return whether all elements over dimensions are true.
 
     Args:
       input: bool `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether these dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions are kept, with size 1.
       name: instead of `reduce_all_N`.
 
     Returns:
@@ -281,12 +281,12 @@ def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 @layer
 def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Whether any element over dimensions is true.
+    """Return whether any element over dimensions is true.
 
     Args:
       input: bool `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether these dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions are kept, with size 1.
       name: instead of `reduce_any_N`.
 
     Returns:
@@ -307,13 +307,13 @@ def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 
 def _reduced(this: Layer, value: core.Value, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
-    """A value reduced over dimensions.
+    """Reduce a value over dimensions.
 
     Args:
       this: the layer, for warnings.
-      value: an array, or a sequence batch, of which the valid steps count.
-      dim: the dimensions, as the user gave them.
-      keep: whether they are kept, with size 1.
+      value: an array, or a sequence batch, whose valid steps count.
+      dim: the dimensions from the user.
+      keep: whether the reduced dimensions are kept, with size 1.
       function: called with an array and `axis=`, `keepdims=` and, for sequence batches, `where=`.
 
     Returns:
@@ -333,7 +333,7 @@ def _reduced(this: Layer, value: core.Value, dim: Dims, keep: bool, function: Ca
 
 
 def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
-    """Warn of dimension 1 of a sequence batch, which is time in its array `[batch, time, features]`."""
+    """Warn if `dim` is 1 for a sequence batch: dimension 1 is the features, but looks like time."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if 1 in dims and 0 not in dims:
         core.doubt_reading(
@@ -344,7 +344,7 @@ def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
 
 
 def _axes(value: core.Value, dim: Dims) -> tuple[int, ...] | None:
-    """The dimensions of the array of a value that `dim` stands for; None for all."""
+    """Return the dimensions of the array of a value for `dim`; None for all."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return None
     dims = dim if isinstance(dim, list | tuple) else [dim]
@@ -355,7 +355,7 @@ def _axes(value: core.Value, dim: Dims) -> tuple[int, ...] | None:
 
 
 def _mean(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
-    """The mean along axes, over the elements for which `where` holds; 0 where there are none."""
+    """Return the mean along axes, over the elements for which `where` holds; 0 if there are none."""
     if where is None:
         return jnp.mean(x, axis=axis, keepdims=keepdims)
     count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis, keepdims=keepdims)
@@ -364,23 +364,23 @@ def _mean(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
 
 
 def _logsumexp(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
-    """The logarithm of the sum of exponentials along axes; minus infinity where there are no elements."""
+    """Return the logarithm of the sum of exponentials along axes; minus infinity if there are no elements."""
     result = jax.nn.logsumexp(wide(x), axis=axis, keepdims=keepdims, where=where)
     return result.astype(x.dtype)
 
 
 def largest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> Any:
-    """The largest elements along axes; minus infinity, or the smallest integer, where there are none."""
+    """Return the largest elements along axes; minus infinity, or the smallest integer, if there are no elements."""
     return jnp.max(x, axis=axis, keepdims=keepdims, where=where, initial=None if where is None else _extreme(x, True))
 
 
 def smallest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> Any:
-    """The smallest elements along axes; infinity, or the largest integer, where there are none."""
+    """Return the smallest elements along axes; infinity, or the largest integer, if there are no elements."""
     return jnp.min(x, axis=axis, keepdims=keepdims, where=where, initial=None if where is None else _extreme(x, False))
 
 
 def _extreme(x: Any, lowest: bool) -> Any:
-    """The lowest or the highest number of the dtype of an array."""
+    """Return the lowest or the highest number of the dtype of an array."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return -jnp.inf if lowest else jnp.inf
     info = jnp.iinfo(x.dtype)
@@ -388,7 +388,7 @@ def _extreme(x: Any, lowest: bool) -> Any:
 
 
 def _noted(this: Layer, value: Any, result: Any) -> Any:
-    """The result itself; if it is a scalar, the frame knows from now on how many rows it is the mean of."""
+    """Record the number of averaged rows if the result is a scalar, and return the result."""
     if jnp.ndim(dense(result)) == 0:
         weight = rows_of(this.frame, value)
         if weight is not None:
@@ -397,7 +397,7 @@ def _noted(this: Layer, value: Any, result: Any) -> Any:
 
 
 def rows_of(frame: core.Frame, value: Any) -> Any:
-    """The number of rows that a mean over a value is the mean of: its first size, or its valid steps; or None."""
+    """Return the number of rows in a mean over a value: its first size, or its valid steps; None if unknown."""
     if is_sequence(value):
         return jnp.sum(value.mask, dtype=jnp.int32)
     if jnp.ndim(value) == 0:

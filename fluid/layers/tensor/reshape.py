@@ -1,4 +1,4 @@
-"""Values in another shape; and shapes as values."""
+"""Layers that change shapes, and shapes as values."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from fluid.layers.functional import Activation
 
 @layer
 def shape(input: core.Value, name: str | None = None) -> jax.Array:
-    """The shape of a value, as a value that layers can compute with; in Python it is `x.shape`.
+    """Return the shape of a value as a value for layers; for Python code use `x.shape`.
 
     Args:
       input: any shape.
@@ -38,7 +38,7 @@ def shape(input: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def rank(input: core.Value, name: str | None = None) -> jax.Array:
-    """The number of dimensions of a value, as a value.
+    """Return the number of dimensions of a value, as a value.
 
     Args:
       input: any shape.
@@ -61,7 +61,7 @@ def rank(input: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def size(input: core.Value, name: str | None = None) -> jax.Array:
-    """The number of elements of a value, as a value.
+    """Return the number of elements of a value, as a value.
 
     Args:
       input: any shape.
@@ -94,22 +94,22 @@ def reshape(
     """Change the shape of a value.
 
     Args:
-      x: any shape, or a SequenceBatch, whose batch and time count as one dimension, which stays first.
-      shape: the new shape, in which 0 copies the size of `x` at the same place, and one size may be -1 for what
-        remains.
+      x: any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which stays first.
+      shape: the new shape, in which 0 copies the size of `x` in this dimension, and one size may be -1 for the
+        remaining elements.
       actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
       act: name of an activation, or a function.
-      inplace: whether Fluid gives `x` itself the new shape. Values never change here, so that `x` must not be used
-        after that: go on with what is returned.
+      inplace: whether Fluid gives `x` itself the new shape. Values never change here, so `x` must not be used after the
+        call: use the returned value.
       name: instead of `reshape2_N`.
 
     Returns:
-      A value of the same kind, in that shape.
+      A value of the kind of `x`, in the new shape.
 
     Raises:
       ArgumentError: `actual_shape` is given.
       ArgumentTypeError: the shape is no list of integers.
-      ProgramError: by layers that use `x` later, with `inplace=True`.
+      ProgramError: in layers that use `x` later, with `inplace=True`.
       ShapeError: the numbers of elements differ.
 
     Example:
@@ -147,15 +147,15 @@ def reshape(
 
 @layer
 def transpose(x: core.Value, perm: Sequence[int], name: str | None = None) -> Any:
-    """Put the dimensions of a value into another order.
+    """Reorder the dimensions of a value.
 
     Args:
-      x: any shape, or a SequenceBatch, whose batch and time count as one dimension, which stays first.
+      x: any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which stays first.
       perm: the dimensions of `x` in their new order.
       name: instead of `transpose_N`.
 
     Returns:
-      A value of the same kind, with its dimensions in that order.
+      A value of the kind of `x`, with reordered dimensions.
 
     Raises:
       ShapeError: `perm` does not name each dimension once.
@@ -186,11 +186,11 @@ def squeeze(input: core.Value, axes: Sequence[int], name: str | None = None) -> 
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: these dimensions; an empty list stands for all that have size 1.
+      axes: the dimensions; an empty list stands for all dimensions of size 1.
       name: instead of `squeeze2_N`.
 
     Returns:
-      A value of the same kind, without these dimensions.
+      A value of the kind of the input, without these dimensions.
 
     Raises:
       ArgumentError: there is no such axis.
@@ -222,14 +222,14 @@ def unsqueeze(input: core.Value, axes: Sizes, name: str | None = None) -> Any:
 
     Args:
       input: any shape, or a SequenceBatch.
-      axes: the new dimensions as the result counts them, one or several.
+      axes: the indices of the new dimensions in the result, one or several.
       name: instead of `unsqueeze2_N`.
 
     Returns:
-      A value of the same kind, with these dimensions.
+      A value of the kind of the input, with these dimensions.
 
     Raises:
-      ArgumentError: the result has no such dimension, or it would come before the rows of sequences.
+      ArgumentError: the result has no such dimension, or the new dimension would be before the rows of sequences.
 
     Example:
       >>> import fluid
@@ -255,12 +255,12 @@ def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
     """Flatten a value to a matrix.
 
     Args:
-      x: any shape, or a SequenceBatch, of which each step becomes a row.
-      axis: the dimensions before it become the rows, the others the columns.
+      x: any shape, or a SequenceBatch, whose steps become the rows.
+      axis: the dimensions before `axis` become the rows, the others the columns.
       name: instead of `flatten_N`.
 
     Returns:
-      `[product of the sizes before axis, product of the others]`; a SequenceBatch if `x` is one.
+      `[product of the sizes before axis, product of the other sizes]`; a SequenceBatch if `x` is one.
 
     Raises:
       ArgumentError: there is no such axis.

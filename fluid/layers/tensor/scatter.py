@@ -1,4 +1,4 @@
-"""Elements written by their indices, or chosen by an index or a condition."""
+"""Writes of elements by index, and selection by an index or a condition."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,14 +19,14 @@ def scatter(
 
     Args:
       input: `[rows, ...]`.
-      index: integers `[count]` or `[count, 1]`: which row each update replaces. Updates of rows that do not exist are
-        left out.
+      index: integers `[count]` or `[count, 1]`: the row that each update replaces. Updates of rows that do not exist
+        are dropped.
       updates: the new rows, `[count, ...]`.
       name: instead of `scatter_N`.
-      overwrite: whether any one of several updates of a row replaces it, instead of their sum.
+      overwrite: if several updates have one row, True keeps any one of them, and False keeps their sum.
 
     Returns:
-      The same shape as the input.
+      An array of the shape of the input.
 
     Raises:
       ArgumentTypeError: the index holds no integers.
@@ -50,7 +50,7 @@ def scatter(
             f"{this.name}: updates {describe(updates)} do not fit input {describe(input)} and index "
             f"{describe(index)}; expected {[*ids.shape, *array.shape[1:]]}, one row for each index"
         )
-    # mode="drop" leaves out numbers beyond the last row, but takes negative ones as counted from the end.
+    # mode="drop" drops indices after the last row, but counts negative indices from the end.
     places = jnp.where(ids < 0, array.shape[0], ids)
     rows = rows.astype(array.dtype)
     if overwrite:
@@ -64,7 +64,7 @@ def scatter_nd(index: core.Value, updates: core.Value, shape: Sequence[int], nam
 
     Args:
       index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
-      updates: the slices, `[..., *shape[k:]]`; those with the same indices are summed.
+      updates: the slices, `[..., *shape[k:]]`; slices with equal indices are summed.
       shape: of the result.
       name: instead of `scatter_nd_add_N`.
 
@@ -95,11 +95,11 @@ def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name
     Args:
       ref: the array, any shape.
       index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
-      updates: the slices, `[..., *ref.shape[k:]]`; all with the same indices are added.
+      updates: the slices, `[..., *ref.shape[k:]]`; all slices with equal indices are added.
       name: instead of `scatter_nd_add_N`.
 
     Returns:
-      The same shape as `ref`.
+      An array of the shape of `ref`.
 
     Raises:
       ArgumentTypeError: the index holds no integers.
@@ -120,11 +120,11 @@ def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name
 
 @layer
 def multiplex(inputs: Sequence[core.Value], index: core.Value, name: str | None = None) -> jax.Array:
-    """For each row of the batch, the row of one of several arrays.
+    """Return for each row of the batch the row of one of several arrays.
 
     Args:
       inputs: a list of arrays `[batch, ...]` of one shape.
-      index: integers `[batch, 1]`: the number of the array for each row. For a number that does not exist the row is
+      index: integers `[batch, 1]`: the index of the array for each row. For an index that does not exist the row is
         NaN.
       name: instead of `multiplex_N`.
 
@@ -166,15 +166,15 @@ def where(
     y: core.Value | float | None = None,
     name: str | None = None,
 ) -> Any:
-    """Elements of one value where a condition holds, and of another where it does not.
+    """Return elements of one value where a condition holds, and of another value elsewhere.
 
-    The form `where(condition)`, which lists the places where the condition holds, is not possible: their number depends
-    on data, and shapes of a compiled program cannot.
+    The form `where(condition)`, which lists the indices of true elements, is not possible. The number of these indices
+    depends on data, and shapes of a compiled program cannot.
 
     Args:
       condition: bool, any shape, or a SequenceBatch.
-      x: the elements where it is true; dimensions of size 1 are repeated.
-      y: the elements where it is false; dimensions of size 1 are repeated.
+      x: the elements where the condition is true; dimensions of size 1 are repeated.
+      y: the elements where the condition is false; dimensions of size 1 are repeated.
       name: instead of `where_N`.
 
     Returns:
@@ -228,7 +228,7 @@ def _row_ids(this: Layer, index: Any) -> Any:
 
 
 def _add_at(this: Layer, array: Any, index: Any, updates: Any) -> Any:
-    """An array with slices added to it; see `scatter_nd_add`."""
+    """Return an array with slices added to it; see `scatter_nd_add`."""
     ids = check_ids(this.name, array_of(this, index))
     values = array_of(this, updates)
     depth = ids.shape[-1] if ids.ndim else 0

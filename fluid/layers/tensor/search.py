@@ -1,4 +1,4 @@
-"""The largest and the smallest elements, and the order of elements."""
+"""Search for largest, smallest and different elements, and sorting."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _ROWS = core.default(0)
 
 @layer
 def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
-    """The `k` largest elements along the last dimension, largest first, and where they are.
+    """Return the `k` largest elements along the last dimension, the largest first, and their indices.
 
     Args:
       input: `[..., n]`, or a SequenceBatch.
@@ -45,7 +45,7 @@ def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
 
 @layer
 def argmax(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
-    """The index of the largest element along a dimension.
+    """Return the index of the largest element along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -72,7 +72,7 @@ def argmax(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
 
 @layer
 def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
-    """The index of the smallest element along a dimension.
+    """Return the index of the smallest element along a dimension.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -98,7 +98,7 @@ def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
 
 
 def _doubt_rows(this: Layer, value: core.Value, axis: int) -> None:
-    """Warn where the default `axis` compares the rows of the batch with each other."""
+    """Warn if the default `axis` compares the rows of the batch with each other."""
     array = dense(value)
     if core.is_default(axis) and array.ndim > 1 and array.shape[0] == this.frame.placeholder_batch:
         core.doubt_reading(
@@ -109,7 +109,7 @@ def _doubt_rows(this: Layer, value: core.Value, axis: int) -> None:
 
 @layer
 def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: str | None = None) -> tuple[Any, Any]:
-    """Sort along a dimension, and give the index that each element had. Of equal ones the first stays first.
+    """Sort along a dimension, and return the original index of each element. The sort is stable.
 
     Args:
       input: any shape, or a SequenceBatch.
@@ -118,7 +118,7 @@ def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: s
       name: instead of `argsort_N`.
 
     Returns:
-      `(sorted, indices)`, both of the same kind and shape as the input.
+      `(sorted, indices)`, both of the kind and shape of the input.
 
     Raises:
       ArgumentError: there is no such axis, or it is the rows of sequences.
@@ -144,20 +144,20 @@ def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: s
 def unique(
     x: core.Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
 ) -> tuple[core.SequenceBatch, jax.Array]:
-    """The different values of a vector, in the order in which they first appear.
+    """Return the different values of a vector, in the order in which they first appear.
 
-    How many there are depends on the data, and shapes cannot: they are a SequenceBatch of one row, whose length is
-    their number, with room for as many as there may be.
+    The number of different values depends on the data, and a shape cannot depend on data. So the values are a
+    SequenceBatch of one row; its length is their number, and its capacity is `max_length`.
 
     Args:
       x: `[n]`.
       dtype: of the index.
-      max_length: how many different values there is room for; `n` by default. Those beyond it are left out.
+      max_length: the capacity, in different values; `n` by default. Further values are dropped.
       name: instead of `unique_N`.
 
     Returns:
-      `(values, index)`: the values, a SequenceBatch `[1, max_length]`; and for each element of `x` where it stands
-      among them, integers `[n]`, -1 for one that was left out.
+      `(values, index)`: the values, a SequenceBatch `[1, max_length]`; and for each element of `x` its index among the
+      values, integers `[n]`, -1 for a dropped value.
 
     Raises:
       ArgumentError: `max_length` is not positive, or there is no such dtype.
@@ -181,12 +181,12 @@ def unique(
 def unique_with_counts(
     x: core.Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
 ) -> tuple[core.SequenceBatch, jax.Array, core.SequenceBatch]:
-    """The different values of a vector as of `unique`, and how often each of them is there.
+    """Return the different values of a vector, as `unique`, and the count of each value.
 
     Args:
       x: `[n]`.
       dtype: of the index and of the counts.
-      max_length: how many different values there is room for; `n` by default. Those beyond it are left out.
+      max_length: the capacity, in different values; `n` by default. Further values are dropped.
       name: instead of `unique_with_counts_N`.
 
     Returns:
@@ -213,13 +213,13 @@ def unique_with_counts(
 def _unique(
     this: Layer, value: Any, dtype: Any, max_length: int | None
 ) -> tuple[core.SequenceBatch, jax.Array, core.SequenceBatch]:
-    """The different values of a vector `[n]`, where each element stands among them, and how often each is there."""
+    """Return the different values of a vector `[n]`, the index of each element among them, and the counts."""
     x = array_of(this, value)
     if x.ndim != 1:
         raise errors.ShapeError(f"{this.name}: {describe(value)} is no vector; use layers.reshape(x, [-1]) first")
     kind = dtype_of(this.name, dtype)
     room = x.shape[0] if max_length is None else core.whole_number(this.name, "max_length", max_length)
-    # Equal elements are neighbours in sorted order, the first of them in `x` first.
+    # Equal elements are neighbours in sorted order, in the order of `x`.
     order = jnp.argsort(x, stable=True)
     ordered = x[order]
     begins = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])[: x.shape[0]]
