@@ -326,7 +326,7 @@ class Frame:
 
     @property
     def discovering(self) -> bool:
-        """Whether this run only finds the declarations of the program, on placeholders instead of data."""
+        """True if this run only finds the declarations of the program, on placeholders instead of data."""
         return self.placeholder_batch is not None
 
     @property

@@ -11,7 +11,7 @@ from fluid.core.frame import Frame
 class Reduced(NamedTuple):
     """A layer's note about its result: the rule that combines the values of minibatches.
 
-    A layer attaches the note to its result as the fact "reduced". A layer that returns a mean attaches "weight" instead.
+    A layer attaches the note to its result as the fact "reduced". A layer that returns a mean attaches a "weight".
 
     Attributes:
       kind: "mean", "sum", "max", "min", "last" or "function".
