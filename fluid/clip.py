@@ -121,7 +121,7 @@ def _check_norm(owner: str, norm: Any) -> None:
 
 
 def _check_bounds(high: Any, low: Any) -> None:
-    """Refuse bounds that do not include 0, because they would change the sign of gradients.
+    """Refuse bounds that do not include 0, because clipping would change the sign of gradients.
 
     Raises:
       ArgumentError: the lower bound is above 0, the upper bound is below 0, or the bounds are equal.

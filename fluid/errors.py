@@ -39,7 +39,7 @@ class FluidError(Exception):
 
 
 class FluidWarning(UserWarning):
-    """Base class of warnings: a call works, but differently from the program's text, or slower than possible."""
+    """The class of all warnings: a call works, but does not do what the program says, or is slower than necessary."""
 
 
 class OutsideProgramError(FluidError, RuntimeError):

@@ -51,7 +51,7 @@ class Constant:
 @fitting("fluid.initializer.Uniform")
 @dataclass(frozen=True)
 class Uniform:
-    """The uniform distribution on `[low, high)`.
+    """An initializer that draws from the uniform distribution on `[low, high)`.
 
     Args:
       low: lower bound.
@@ -96,7 +96,7 @@ class Uniform:
         whole_number("Uniform", "diag_step", self.diag_step, least=0)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         drawn = _drawn("uniform", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.low, self.high)
         if not self.diag_num:
             return drawn
@@ -112,7 +112,7 @@ class Uniform:
 @fitting("fluid.initializer.Normal")
 @dataclass(frozen=True)
 class Normal:
-    """The normal distribution.
+    """An initializer that draws from the normal distribution.
 
     Args:
       loc: the mean.
@@ -133,14 +133,14 @@ class Normal:
         _check_scale(self)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         return _drawn("normal", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
 @fitting("fluid.initializer.TruncatedNormal")
 @dataclass(frozen=True)
 class TruncatedNormal:
-    """The normal distribution, truncated at two standard deviations from the mean.
+    """An initializer that draws from the normal distribution, truncated at two standard deviations from the mean.
 
     Args:
       loc: the mean.
@@ -162,7 +162,7 @@ class TruncatedNormal:
         _check_scale(self)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         return _drawn("truncated", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
@@ -195,7 +195,7 @@ class Xavier:
         return _parameters(self.uniform, 2.0 / max(total, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         kind = "uniform" if self.uniform else "normal"
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
@@ -226,7 +226,7 @@ class MSRA:
         return _parameters(self.uniform, 2.0 / max(fan_in, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         kind = "uniform" if self.uniform else "normal"
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
@@ -234,7 +234,7 @@ class MSRA:
 @fitting("fluid.initializer.Bilinear")
 @dataclass(frozen=True)
 class Bilinear:
-    """The kernel of bilinear upsampling, for filters `[out, in, size, size]` of transposed convolutions.
+    """An initializer for filters `[out, in, size, size]` of transposed convolutions: the kernel of bilinear upsampling.
 
     Raises:
       ShapeError: the filter is not square.
@@ -273,7 +273,7 @@ class NumpyArray:
         self.value = np.asarray(value)
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Copy the array."""
+        """Return a copy of the array, converted to the dtype."""
         if self.value.shape != tuple(shape):
             raise errors.ShapeError(
                 f"the initial value has shape {list(self.value.shape)}, the parameter {list(shape)}; "
@@ -385,7 +385,7 @@ def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) ->
 
 
 def _between(fractions: jax.Array, low: Any, high: Any) -> jax.Array:
-    """Scale fractions to numbers in `[low, high)`; rounding may give `high` itself.
+    """Scale fractions to numbers in `[low, high)`. Because of rounding, a number may equal `high`.
 
     `low` and `high` are scalars with the dtype of the fractions.
     """

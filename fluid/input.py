@@ -58,8 +58,8 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
     Args:
       input: classes `[batch, ...]` of an integer dtype, or a SequenceBatch.
       depth: the number of classes.
-      allow_out_of_range: True to return a row of zeros for numbers outside `[0, depth)`; False to raise an error when
-        such numbers are fed.
+      allow_out_of_range: True to return a row of zeros for numbers outside `[0, depth)`; False to raise an error if
+        these numbers are fed.
       name: the name of the layer, instead of `one_hot_v2_N`.
 
     Returns:

@@ -196,7 +196,7 @@ def save_inference_model(
     """Export a model to one file that runs without its function: `fluid.Inferencer(param_path=path)`.
 
     The file is a zip archive. It holds the program as StableHLO, for any batch size and any number of steps, and the
-    parameters as plain arrays, each with a checksum. Equal programs and parameters give equal bytes.
+    parameters as plain arrays, each with a checksum. Equal programs and parameters produce equal bytes.
 
     Args:
       path: the path of the file; in an existing directory, the file `model.fluid` is written.

@@ -70,7 +70,7 @@ def create_random_int_lodtensor(
       place: accepted and ignored.
       low: the smallest number.
       high: the largest number, inclusive.
-      seed: equal seeds give equal numbers; None gives different numbers each time.
+      seed: equal seeds produce equal numbers; None produces different numbers each time.
 
     Returns:
       A LoDTensor, int64.

@@ -1,7 +1,7 @@
 """Learning rate schedules with Fluid's names and numbers.
 
 Each function here returns a schedule: a function from the number of past updates to the learning rate of the next
-update. Optax has the same definition of a schedule, so any optax schedule may be used instead.
+update. Optax defines schedules in this way too, so any optax schedule may be used instead.
 """
 
 import math

@@ -51,7 +51,7 @@ def device_of(place: Place) -> jax.Device:
 
     Raises:
       ArgumentError: the value is not a place, or is a list of several places.
-      DeviceError: this machine has no such device.
+      DeviceError: this machine does not have the device.
 
     Example:
       >>> device_of("cpu:0").platform
@@ -82,7 +82,7 @@ def devices_of(place: Place) -> list[jax.Device]:
 
     Raises:
       ArgumentError: the value is not a place, or names a device twice.
-      DeviceError: this machine has no such device.
+      DeviceError: this machine does not have the device.
 
     Example:
       >>> [device.platform for device in devices_of(["cpu:0"])]

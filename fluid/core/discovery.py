@@ -28,7 +28,7 @@ from fluid.core.sequence import SequenceBatch
 from fluid.core.updates import check_not_changed
 from fluid.core.zeros import stacked_zeros
 
-# For each kind of value that layers expect: the name in messages, and makers whose results are most likely wrong.
+# For each kind of value that layers expect: the name in messages, and makers whose results are most likely not valid.
 _KINDS = {
     "probabilities": ("probabilities", {"product", "relu", "tanh", "log", "dropout", "norm"}),
     "shares": (

@@ -80,9 +80,9 @@ def unread(jaxpr: Any, candidates: Mapping[str, Any]) -> set[str]:
 
 
 def independent(jaxpr: Any) -> Any:
-    """Return a jaxpr without the equations that depend on its inputs, unless its results need them.
+    """Return a jaxpr without the equations that depend on its inputs and that its results do not need.
 
-    Equations with effects, such as those of `layers.Print`, are left out like others.
+    Equations with effects, such as the equations of `layers.Print`, are left out too.
 
     Example:
       >>> def function(x):

@@ -120,7 +120,7 @@ def leak_in_own_words(error: Exception, program: str) -> errors.FluidError:
 
 
 def step_in_own_words(error: Exception) -> errors.FluidError | None:
-    """Return an error that explains a mistake in a custom training step; None where the original error is clear."""
+    """Return an error that explains a mistake in a custom training step; None if the original error is clear."""
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
         return None

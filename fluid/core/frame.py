@@ -30,9 +30,9 @@ TRAIN, TEST = "train", "test"
 
 
 class Complete(BaseException):
-    """Signal that a program function has computed every requested value, so that it need not run to its end.
+    """The exception that ends a program function after it has computed every requested value.
 
-    The class derives from BaseException, so that an `except Exception` in the function does not catch it.
+    The class derives from BaseException, so that an `except Exception` in the function does not catch the exception.
     """
 
 

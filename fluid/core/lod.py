@@ -96,6 +96,7 @@ class LoDTensor:
         """Return whether the lengths add up.
 
         The sum of a level must equal the number of lengths of the next level; for the last level, the number of steps.
+        Without lengths, the result is False.
         """
         counts = [*map(len, self._lengths[1:]), len(self._data) if self._data.ndim else 0]
         return bool(self._lengths) and [sum(level) for level in self._lengths] == counts

@@ -89,8 +89,8 @@ class Program(KnownAttributes):
     """A discovered program function: its feeds, parameters, states, outputs and named values.
 
     Args:
-      function: a function without arguments (also a method, a lambda, a `functools.partial`) that calls layers and
-        returns a value, or a list, tuple or dict of values.
+      function: a function without arguments that calls layers and returns a value, or a list, tuple or dict of values.
+        It may also be a method, a lambda or a `functools.partial`.
       name: the program's name in a Session; by default the function's name.
       sample_feed: arrays by feed name, for programs whose feeds have batch sizes that depend on each other.
       precision: the dtype of the computation, "bfloat16" or "float16"; feeds and parameters are converted on use. By
@@ -108,8 +108,8 @@ class Program(KnownAttributes):
       sites: the user's line that made each named value.
       kinds: the kind of layer that made each named value, such as "fc".
       sample_shapes: shapes of the feeds of `sample_feed`, by name.
-      aliases: other names of named values: the name of a layer for its last result, such as "fc_0" for "fc_0.tmp_2",
-        and the key of an output for the value that is returned under this key.
+      aliases: other names of named values. The name of a layer is an alias of its last result, as "fc_0" is of
+        "fc_0.tmp_2". The key of an output is an alias of the returned value.
       lookups: parameters whose rows are looked up.
       digest: a checksum of the equations that the losses are computed from; empty if nothing is minimised.
       equations: the number of equations; an equation inside a loop or branch counts once.

@@ -77,9 +77,9 @@ def _check_lengths(first: "SequenceBatch", second: "SequenceBatch", function: Ca
 class SequenceBatch:
     """A batch of sequences: padded data and the length of each row.
 
-    Operators work step by step and keep the lengths. The other operand is a number, an array that fits each step (for
-    data `[batch, time, d]` an array `[d]` or `[1, d]`), or a sequence batch with equal lengths. `batch @ weight`
-    multiplies each step by a matrix.
+    Operators work step by step and keep the lengths. The other operand is a number, an array that fits each step, or a
+    sequence batch with equal lengths. An array `[d]` or `[1, d]` fits the steps of data `[batch, time, d]`.
+    `batch @ weight` multiplies each step by a matrix.
 
     Attributes:
       data: `[batch, time, ...]`; elements after a row's length are padding, with arbitrary values.

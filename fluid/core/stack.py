@@ -37,7 +37,7 @@ class Stacked:
 def stack_axes(spec: ParameterSpec) -> tuple[str | None, ...]:
     """Return the mesh axis of each stack that an array is in, outermost first; None for a stack that is not divided.
 
-    Each stack adds one dimension in front of the array.
+    Each stack adds one leading dimension.
 
     Example:
       >>> blocks = Stacked(jnp.zeros, "w", axis="stage")
@@ -53,7 +53,7 @@ def stack_axes(spec: ParameterSpec) -> tuple[str | None, ...]:
 
 
 def stack_depth(spec: ParameterSpec) -> int:
-    """Return the number of stacks that an array is in, which is the number of their dimensions in front.
+    """Return the number of stacks that an array is in. Each stack adds one leading dimension.
 
     Example:
       >>> stack_depth(ParameterSpec("repeat_0/fc_0.w_0", (12, 4, 4), "float32", Stacked(jnp.zeros, "w"), True))

@@ -150,7 +150,7 @@ class _Reading:
         return _Kind("share" if np.isclose(here * first, there * second) else "unknown")
 
     def _by_examples(self, noted: Noted, twin: Noted) -> Noted:
-        """Return `noted`, with the weight None if the weight is the number of examples."""
+        """Return `noted`, without its weight if the weight is the number of examples."""
         if noted.weight is None or not _is_literal(noted.weight) or not _is_literal(twin.weight):
             return noted
         counts = (noted.weight.val, twin.weight.val)
@@ -173,7 +173,7 @@ class _Reading:
                 self._kinds[variable] = self._said(equation, variable, kind)
 
     def _said(self, equation: Any, variable: Any, kind: _Kind) -> _Kind:
-        """Return the kind that layers have noted for a variable, else `kind`; a constant stays constant over a mean."""
+        """Return the kind that layers have noted for a variable; `kind` without a note, or for a mean of a constant."""
         noted = self._noted.get(variable)
         if noted is None or (kind is _CONSTANT and noted.kind == "mean"):
             return kind
@@ -206,7 +206,7 @@ class _Reading:
         return self._computed_alike(first.noted.weight, second.noted.weight)
 
     def _computed_alike(self, first: Any, second: Any) -> bool:
-        """Return whether equal computations from equal variables compute two variables."""
+        """Return whether two variables are results of equal computations on equal variables."""
         if first is second:
             return True
         if _is_literal(first) or _is_literal(second):

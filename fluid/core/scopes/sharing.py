@@ -141,7 +141,7 @@ def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Ma
       others: the shared functions of an earlier program, by name.
 
     Raises:
-      ProgramError: there are two such functions.
+      ProgramError: two different functions have one default name.
     """
     for name in nets.keys() & others.keys():
         mine, its = nets[name].function, others[name].function
@@ -170,7 +170,7 @@ def _check_prefix(frame: Frame, name: str) -> None:
     """Refuse a shared function that has the name of a scope in which layers have created parameters.
 
     Raises:
-      ParameterError: there are such parameters.
+      ParameterError: a layer has created parameters in a name scope of this name.
     """
     for array, spec in frame.declared.arrays.items():
         if array.startswith(f"{name}/") and spec.layer and array.startswith(f"{spec.layer}."):
