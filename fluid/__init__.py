@@ -1,6 +1,6 @@
 """fluid: write a model as one Python function; train, test, save and infer it on JAX.
 
-Layers are loaded here, the rest on use. `__init__.pyi` says which file each name comes from.
+`import fluid` loads the layers; every other name loads on use. `__init__.pyi` lists the module of each name.
 """
 
 from fluid import layers, lazy, name_hints  # noqa: F401

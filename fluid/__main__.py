@@ -16,10 +16,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command.
 
     Args:
-      arguments: those of the command line, without the program's name; None takes the real ones.
+      arguments: the arguments without the program's name; None for the arguments of the process.
 
     Returns:
-      The exit status: 0, 1 when something is wrong with what it was given, or 141 when nobody reads its output.
+      The exit status: 0; 1 for a FluidError; or 141 if the reader of the output closed the pipe.
     """
     parser = argparse.ArgumentParser(prog="python -m fluid", description="What fluid does from the command line.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # `| head` has read enough
-        # Python flushes what is left when it ends, and would complain.
+        # Without this, Python flushes the rest of the output at exit and reports a second BrokenPipeError.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGPIPE
     except errors.FluidError as error:

@@ -12,20 +12,20 @@ from fluid import core, errors
 from fluid.lazy import optax
 from fluid.name_hints import of_clip as __getattr__  # noqa: F401
 
-# Whether the gradient of a parameter is clipped; None clips all.
+# Returns whether the gradient of a parameter is clipped; None to clip all gradients.
 NeedClip = Callable[[core.Parameter], bool] | None
 
 
 @core.fitting("fluid.clip.GradientClipByValue")
 @dataclass(frozen=True)
 class GradientClipByValue:
-    """Clips every element to `[min, max]`.
+    """A clip of every element of every gradient to `[min, max]`.
 
     Args:
       max: upper bound.
       min: lower bound, `-max` by default.
-      need_clip: a function of a parameter, with `name`, `shape` and `dtype`, that says whether it is clipped; all by
-        default.
+      need_clip: called with a parameter, with `name`, `shape` and `dtype`, returns whether its gradient is clipped. By
+        default all gradients are clipped.
 
     Example:
       >>> import jax.numpy as jnp
@@ -42,7 +42,7 @@ class GradientClipByValue:
         _check_bounds(self.max, self.min)
 
     def transformation(self) -> optax.GradientTransformation:
-        """The optax transformation that clips a tree of gradients."""
+        """Return the optax transformation that clips a tree of gradients."""
         low = -self.max if self.min is None else self.min
         return _of_some(self.need_clip, lambda updates: jax.tree.map(lambda g: g.clip(low, self.max), updates))
 
@@ -50,7 +50,7 @@ class GradientClipByValue:
 @core.fitting("fluid.clip.GradientClipByNorm")
 @dataclass(frozen=True)
 class GradientClipByNorm:
-    """Scales each gradient on its own so that its L2 norm is at most `clip_norm`.
+    """A clip that scales each gradient separately, so that its L2 norm is at most `clip_norm`.
 
     Args:
       clip_norm: the largest norm.
@@ -70,7 +70,7 @@ class GradientClipByNorm:
         _check_norm("GradientClipByNorm", self.clip_norm)
 
     def transformation(self) -> optax.GradientTransformation:
-        """The optax transformation that clips a tree of gradients."""
+        """Return the optax transformation that clips a tree of gradients."""
         one = optax.clip_by_global_norm(self.clip_norm)
         return _of_some(
             self.need_clip, lambda updates: {n: one.update(g, optax.EmptyState())[0] for n, g in updates.items()}
@@ -80,12 +80,12 @@ class GradientClipByNorm:
 @core.fitting("fluid.clip.GradientClipByGlobalNorm")
 @dataclass(frozen=True)
 class GradientClipByGlobalNorm:
-    """Scales all gradients together so that their common L2 norm is at most `clip_norm`.
+    """A clip that scales all gradients by one factor, so that their global L2 norm is at most `clip_norm`.
 
     Args:
       clip_norm: the largest norm.
       group_name: accepted for programs written for Fluid; the gradients of one optimizer are one group.
-      need_clip: see `GradientClipByValue`; the norm is over the gradients that are clipped.
+      need_clip: see `GradientClipByValue`; the norm includes only the gradients that are clipped.
 
     Example:
       >>> import jax.numpy as jnp
@@ -102,16 +102,16 @@ class GradientClipByGlobalNorm:
         _check_norm("GradientClipByGlobalNorm", self.clip_norm)
 
     def transformation(self) -> optax.GradientTransformation:
-        """The optax transformation that clips a tree of gradients."""
+        """Return the optax transformation that clips a tree of gradients."""
         rule = optax.clip_by_global_norm(self.clip_norm)
         return _of_some(self.need_clip, lambda updates: rule.update(updates, optax.EmptyState())[0])
 
 
 def _check_norm(owner: str, norm: Any) -> None:
-    """Refuse a norm that would stop or turn round all gradients; NaN and traced numbers of a Population pass.
+    """Refuse a norm that would set all gradients to 0 or reverse them. NaN and traced numbers of a Population pass.
 
     Raises:
-      ArgumentError: it is 0 or negative.
+      ArgumentError: the norm is 0 or negative.
     """
     if isinstance(norm, int | float) and norm <= 0:
         raise errors.ArgumentError(
@@ -121,10 +121,10 @@ def _check_norm(owner: str, norm: Any) -> None:
 
 
 def _check_bounds(high: Any, low: Any) -> None:
-    """Refuse bounds that are not below and above 0: they would give gradients another sign.
+    """Refuse bounds that do not include 0, because clipping would change the sign of gradients.
 
     Raises:
-      ArgumentError: the lower one is above 0, the upper one below, or both are one number.
+      ArgumentError: the lower bound is above 0, the upper bound is below 0, or the bounds are equal.
     """
     lowest = -high if low is None and isinstance(high, int | float) else low
     if (
@@ -142,20 +142,21 @@ Clip = GradientClipByValue | GradientClipByNorm | GradientClipByGlobalNorm
 
 
 def set_gradient_clip(clip: Clip | None, param_list: Sequence[Any] | None = None, program: None = None) -> None:
-    """Clip the gradients of every optimizer that minimises after this and has no `grad_clip=` of its own.
+    """Set the gradient clip of later `minimize` calls whose optimizer has no `grad_clip=`.
 
-    Call it in the program function, or in the function that returns the optimizer.
+    Call this function in the program function, or in the function that returns the optimizer.
 
     Args:
-      clip: the clip; None for none.
-      param_list: names or values of parameters, which are clipped each by itself; all together by default.
-      program: only None is accepted: it is the program function that is running.
+      clip: the clip; None for no clip.
+      param_list: names or values of parameters, whose gradients are clipped separately. By default the clip applies to
+        the gradients of all parameters.
+      program: only None is accepted, which stands for the running program function.
 
     Raises:
-      ArgumentError: `program` is given, or a common norm of some parameters is asked for.
-      ArgumentTypeError: `clip` is none.
-      OutsideProgramError: no such function is running.
-      UnknownNameError: a parameter is not of this program.
+      ArgumentError: `program` is given, or `clip` is a global norm and `param_list` is given.
+      ArgumentTypeError: `clip` is not a clip.
+      OutsideProgramError: no program function and no function that returns an optimizer is running.
+      UnknownNameError: a parameter is not in this program.
 
     Example:
       >>> import fluid
@@ -183,7 +184,7 @@ def set_gradient_clip(clip: Clip | None, param_list: Sequence[Any] | None = None
 
 
 def _of_some(need_clip: NeedClip, clip: Callable[[Any], Any]) -> optax.GradientTransformation:
-    """The optax transformation that clips those gradients, by name, for which `need_clip` holds."""
+    """Return the optax transformation that clips the gradients, by name, for which `need_clip` returns True."""
 
     def update(updates: Any) -> Any:
         if need_clip is None:

@@ -1,32 +1,32 @@
-"""Every exception that fluid raises on purpose.
+"""Errors: every exception that fluid raises on purpose.
 
     FluidError
     |-- OutsideProgramError  (RuntimeError)  a layer was called while no program function runs
     |-- ProgramError         (ValueError)    a program function cannot be used as it is
-    |-- ArgumentError        (ValueError)    an argument has a value that makes no sense
-    |-- ArgumentTypeError    (TypeError)     an argument is of the wrong kind
+    |-- ArgumentError        (ValueError)    an argument has an invalid value
+    |-- ArgumentTypeError    (TypeError)     an argument has an invalid type
     |-- ShapeError           (ValueError)    a layer was given arrays that do not fit together
     |-- FeedError            (ValueError)    data does not fit what the program declares
     |   `-- FeedTypeError    (TypeError)     ... because of its dtype
     |-- UnknownNameError     (KeyError)      no feed, parameter or value has that name
-    |-- MissingNameError     (AttributeError)  a module or an object of fluid has nothing of that name to read or to set
+    |-- MissingNameError     (AttributeError)  a module or an object of fluid has no such attribute to read or to set
     |-- ParameterError       (ValueError)    parameters do not match the program
-    |-- ReaderError          (ValueError)    a reader gives nothing, or gives what no reader gives
+    |-- ReaderError          (ValueError)    a reader yields no data, or an invalid minibatch
     |-- EOFException         (EOFError)      a reader that feeds a program is at its end
-    |-- ParameterFileError   (OSError)       a parameter file is missing or is something else
+    |-- ParameterFileError   (OSError)       a parameter file is missing or of another format
     |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or gone
     |-- ArtifactError        (OSError)       an exported model cannot be written, read or run here
     |-- ProtocolError        (ValueError)    a message is not one of the Open Inference Protocol
     |-- RemoteError          (ConnectionError)  a server does not answer, or refuses
-    |-- OnlineError          (RuntimeError)  an OnlineTrainer cannot do that in the state that it is in
+    |-- OnlineError          (RuntimeError)  an OnlineTrainer cannot do the call in its present state
     |   `-- JournalError     (OSError)       ... because its journal is damaged, in use or cannot be written
-    |       `-- JournalFullError             ... or has no room until more rows are trained on
-    |-- NonFiniteError       (FloatingPointError)  training came to an infinity or a NaN
-    |-- DistributedError     (RuntimeError)  several processes do not work together, or one does not come
-    `-- DeviceError          (RuntimeError)  a device that is not there was asked for
+    |       `-- JournalFullError             ... or is full until more rows are trained on
+    |-- NonFiniteError       (FloatingPointError)  training produced an infinity or a NaN
+    |-- DistributedError     (RuntimeError)  several processes do not work together, or a process does not join
+    `-- DeviceError          (RuntimeError)  this machine does not have the requested device
 
-Each is also the built-in exception that a Python user would catch. A message says what was found, what was expected,
-and the call that would have worked.
+Each class also derives from the built-in exception that a Python user would catch. A message says what was found, what
+was expected, and the call that would have worked.
 """
 
 import difflib
@@ -39,7 +39,7 @@ class FluidError(Exception):
 
 
 class FluidWarning(UserWarning):
-    """Something works, but not as the program says or as fast as it could."""
+    """The class of all warnings: a call works, but does not do what the program says, or is slower than necessary."""
 
 
 class OutsideProgramError(FluidError, RuntimeError):
@@ -47,15 +47,15 @@ class OutsideProgramError(FluidError, RuntimeError):
 
 
 class ProgramError(FluidError, ValueError):
-    """A program function cannot be used: nothing returned, a loss that is no scalar, a name used twice."""
+    """A program function cannot be used: it returns nothing, its loss is not a scalar, or a name is used twice."""
 
 
 class ArgumentError(FluidError, ValueError):
-    """An argument has a value that makes no sense."""
+    """An argument has an invalid value."""
 
 
 class ArgumentTypeError(FluidError, TypeError):
-    """An argument is of the wrong kind."""
+    """An argument has an invalid type."""
 
 
 class ShapeError(FluidError, ValueError):
@@ -74,19 +74,19 @@ class UnknownNameError(FluidError, KeyError):
     """No feed, parameter, state or named value has that name."""
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""  # KeyError would show the repr, quotes and all
+        return str(self.args[0]) if self.args else ""  # KeyError would show the repr, in quotes
 
 
 class MissingNameError(FluidError, AttributeError):
-    """A module or an object of fluid has nothing of that name, or nothing that can be set."""
+    """A module or an object of fluid has no attribute of that name, or the attribute cannot be set."""
 
 
 class ParameterError(FluidError, ValueError):
-    """Parameters do not match the program: one name with two shapes, or names missing, extra or misshapen."""
+    """Parameters do not match the program: names are missing or extra, or a name has two shapes."""
 
 
 class ReaderError(FluidError, ValueError):
-    """A reader gives no data, or gives what is not a minibatch."""
+    """A reader yields no data, or an item that is not a minibatch."""
 
 
 class EOFException(FluidError, EOFError):
@@ -94,11 +94,11 @@ class EOFException(FluidError, EOFError):
 
 
 class ParameterFileError(FluidError, OSError):
-    """A parameter file is missing, damaged, or holds something else."""
+    """A parameter file is missing, damaged, or of another format."""
 
 
 class CheckpointError(FluidError, OSError):
-    """A checkpoint folder cannot be used: another trainer writes to it, it is gone, or nothing in it is whole."""
+    """A checkpoint folder cannot be used: another trainer writes to it, it is missing, or no checkpoint is whole."""
 
 
 class ArtifactError(FluidError, OSError):
@@ -114,19 +114,19 @@ class RemoteError(FluidError, ConnectionError):
 
 
 class OnlineError(FluidError, RuntimeError):
-    """An OnlineTrainer cannot do what it was asked in the state that it is in."""
+    """An OnlineTrainer cannot do the requested call in its present state."""
 
 
 class JournalError(OnlineError, OSError):
-    """The journal of an OnlineTrainer is damaged, in use by another one, or cannot be written."""
+    """The journal of an OnlineTrainer is damaged, in use by another OnlineTrainer, or cannot be written."""
 
 
 class JournalFullError(JournalError):
-    """The journal of an OnlineTrainer has no room until more rows are trained on; send the same rows again later."""
+    """The journal of an OnlineTrainer is full until more rows are trained on. Send the rows again later."""
 
 
 class NonFiniteError(FluidError, FloatingPointError):
-    """Training came to an infinity or a NaN; `report` says where it came from, if that was asked for.
+    """Training produced an infinity or a NaN. `report` names the origin, if the report was requested.
 
     Attributes:
       report: a `fluid.handlers.NonFiniteReport`, or None.
@@ -138,22 +138,22 @@ class NonFiniteError(FluidError, FloatingPointError):
 
 
 class DistributedError(FluidError, RuntimeError):
-    """Several processes do not work together: one does not come, has failed, or works on something else."""
+    """Several processes do not work together: a process does not join, has failed, or runs a different computation."""
 
 
 class DeviceError(FluidError, RuntimeError):
-    """A device was asked for that this machine does not have."""
+    """This machine does not have the requested device."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Say which of the known names a mistyped one may have meant.
+    """Return a sentence that suggests the known name nearest to a mistyped name.
 
     Args:
-      name: what was given.
-      known: the names there are.
+      name: the mistyped name.
+      known: all existing names.
 
     Returns:
-      A sentence to append to a message: the nearest name, or else all of them (at most twelve).
+      A sentence to append to a message, with the nearest name, or else with the known names (at most twelve).
 
     Example:
       >>> nearest("imge", ["image", "label"])
@@ -175,10 +175,10 @@ def missing_name(owner: str, name: str, known: Iterable[str], advice: str = "") 
     """Return the error for a name that a module or an object does not have.
 
     Args:
-      owner: whose name it would be, such as "module 'fluid.layers'".
-      name: what was asked for.
-      known: the names there are.
-      advice: what to use instead; empty for the nearest of the names there are.
+      owner: the module or object, such as "module 'fluid.layers'".
+      name: the missing name.
+      known: all existing names.
+      advice: the advice for the message; empty to suggest the nearest existing name.
 
     Example:
       >>> raise missing_name("module 'fluid.layers'", "Dense", ["fc"], "use layers.fc(x, size=10)")
@@ -195,5 +195,5 @@ def missing_name(owner: str, name: str, known: Iterable[str], advice: str = "") 
 
 
 def _plain(name: str) -> str:
-    """Return a name in small letters without underscores, so that AUC equals Auc, and batchNorm equals batch_norm."""
+    """Return a name in lower case without underscores, so that AUC equals Auc, and batchNorm equals batch_norm."""
     return name.replace("_", "").lower()

@@ -1,8 +1,8 @@
-"""Initializers: callables `(key, shape, dtype) -> array`, the same protocol as `jax.nn.initializers`.
+"""Initializers: callables `(key, shape, dtype) -> array`, with the protocol of `jax.nn.initializers`.
 
-Some depend on the fans of a weight, the number of inputs of each output and the number of outputs of each input: of a
-matrix `[in, out]` these are `in` and `out`, of a filter `[out, in, height, width]` they are `in * height * width` and
-`out * height * width`, and of a vector both are its length.
+Some initializers depend on the fans of a weight: `fan_in` is the number of inputs of each output, and `fan_out` is the
+number of outputs of each input. For a matrix `[in, out]` they are `in` and `out`. For a filter
+`[out, in, height, width]` they are `in * height * width` and `out * height * width`. For a vector both are its length.
 """
 
 import functools
@@ -20,20 +20,20 @@ from fluid import errors, host_random
 from fluid.core import default, doubt_setting, fitting, is_default, whole_number
 from fluid.name_hints import of_initializer as __getattr__  # noqa: F401
 
-# How many elements are drawn at a time.
+# The number of elements that are drawn at a time.
 _BLOCK = 1 << 20
-# Where a truncated normal distribution ends, in standard deviations.
+# The cut of the truncated normal distribution, in standard deviations.
 _CUT = 2.0
 
 
 @fitting("fluid.initializer.Constant")
 @dataclass(frozen=True)
 class Constant:
-    """Every element the same.
+    """An initializer that sets every element to one value.
 
     Args:
-      value: of every element.
-      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+      value: the value of every element.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values are stored.
 
     Example:
       >>> Constant(2.0)(None, (2,), "float32").tolist()
@@ -44,25 +44,26 @@ class Constant:
     force_cpu: bool = field(default=False, repr=False)
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Fill an array."""
+        """Return an array that is filled with the value."""
         return np.full(shape, self.value, dtype)
 
 
 @fitting("fluid.initializer.Uniform")
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform on `[low, high)`.
+    """An initializer that draws from the uniform distribution on `[low, high)`.
 
     Args:
       low: lower bound.
       high: upper bound.
-      seed: if not 0, the values depend on it alone, and not on the Session's seed.
-      diag_num: how many elements are not drawn but `diag_val`, such as those of the diagonal of a matrix.
-      diag_step: how many elements lie between two of these; for a matrix its number of columns.
-      diag_val: their value.
+      seed: if not 0, the values depend only on this seed, and not on the Session's seed.
+      diag_num: the number of elements that are set to `diag_val`, such as the diagonal of a matrix.
+      diag_step: the number of elements between two elements of the diagonal; for a matrix, the number of columns.
+      diag_val: the value of the diagonal.
 
     Raises:
-      ArgumentError: `diag_num` or `diag_step` is negative. Raised while drawing: the array has not so many elements.
+      ArgumentError: `low` is above `high`, or `diag_num` or `diag_step` is negative. Raised while drawing: the array
+        has too few elements for the diagonal.
 
     Example:
       >>> import jax
@@ -95,7 +96,7 @@ class Uniform:
         whole_number("Uniform", "diag_step", self.diag_step, least=0)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         drawn = _drawn("uniform", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.low, self.high)
         if not self.diag_num:
             return drawn
@@ -111,12 +112,12 @@ class Uniform:
 @fitting("fluid.initializer.Normal")
 @dataclass(frozen=True)
 class Normal:
-    """Normal distribution.
+    """An initializer that draws from the normal distribution.
 
     Args:
       loc: the mean.
       scale: the standard deviation.
-      seed: if not 0, the values depend on it alone, and not on the Session's seed.
+      seed: if not 0, the values depend only on this seed, and not on the Session's seed.
 
     Example:
       >>> import jax
@@ -132,19 +133,19 @@ class Normal:
         _check_scale(self)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         return _drawn("normal", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
 @fitting("fluid.initializer.TruncatedNormal")
 @dataclass(frozen=True)
 class TruncatedNormal:
-    """Normal distribution without the values that are further than two standard deviations from the mean.
+    """An initializer that draws from the normal distribution, truncated at two standard deviations from the mean.
 
     Args:
       loc: the mean.
-      scale: the standard deviation before truncation; that of the values is about 0.88 of it.
-      seed: if not 0, the values depend on it alone, and not on the Session's seed.
+      scale: the standard deviation before truncation; the standard deviation of the values is about `0.88 * scale`.
+      seed: if not 0, the values depend only on this seed, and not on the Session's seed.
 
     Example:
       >>> import jax
@@ -161,21 +162,21 @@ class TruncatedNormal:
         _check_scale(self)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         return _drawn("truncated", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
 @fitting("fluid.initializer.Xavier")
 @dataclass(frozen=True)
 class Xavier:
-    """Keeps the variance of activations and gradients from layer to layer (Glorot and Bengio, 2010).
+    """An initializer that keeps the variance of activations and gradients across layers (Glorot and Bengio, 2010).
 
     Args:
-      uniform: whether values are uniform with the limit `sqrt(6 / (fan_in + fan_out))`; otherwise they are normal with
-        the standard deviation `sqrt(2 / (fan_in + fan_out))`.
-      fan_in: in the place of the one that follows from the shape.
-      fan_out: in the place of the one that follows from the shape.
-      seed: if not 0, the values depend on it alone, and not on the Session's seed.
+      uniform: True for uniform values with the limit `sqrt(6 / (fan_in + fan_out))`; False for normal values with the
+        standard deviation `sqrt(2 / (fan_in + fan_out))`.
+      fan_in: replaces the fan_in of the shape.
+      fan_out: replaces the fan_out of the shape.
+      seed: if not 0, the values depend only on this seed, and not on the Session's seed.
 
     Example:
       >>> Xavier().limits((6, 10))
@@ -188,13 +189,13 @@ class Xavier:
     seed: int = 0
 
     def limits(self, shape: tuple[int, ...]) -> tuple[float, float]:
-        """The bounds of the uniform distribution, or mean and standard deviation of the normal one."""
+        """Return the bounds of the uniform distribution, or mean and standard deviation of the normal distribution."""
         fan_in, fan_out = fans(shape)
         total = (fan_in if self.fan_in is None else self.fan_in) + (fan_out if self.fan_out is None else self.fan_out)
         return _parameters(self.uniform, 2.0 / max(total, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         kind = "uniform" if self.uniform else "normal"
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
@@ -202,13 +203,13 @@ class Xavier:
 @fitting("fluid.initializer.MSRA")
 @dataclass(frozen=True)
 class MSRA:
-    """Keeps the variance of activations from layer to layer where rectifiers follow (He et al., 2015).
+    """An initializer that keeps the variance of activations across layers with rectifiers (He et al., 2015).
 
     Args:
-      uniform: whether values are uniform with the limit `sqrt(6 / fan_in)`; otherwise they are normal with the standard
+      uniform: True for uniform values with the limit `sqrt(6 / fan_in)`; False for normal values with the standard
         deviation `sqrt(2 / fan_in)`.
-      fan_in: in the place of the one that follows from the shape.
-      seed: if not 0, the values depend on it alone, and not on the Session's seed.
+      fan_in: replaces the fan_in of the shape.
+      seed: if not 0, the values depend only on this seed, and not on the Session's seed.
 
     Example:
       >>> MSRA(uniform=False).limits((8, 2))
@@ -220,12 +221,12 @@ class MSRA:
     seed: int = 0
 
     def limits(self, shape: tuple[int, ...]) -> tuple[float, float]:
-        """The bounds of the uniform distribution, or mean and standard deviation of the normal one."""
+        """Return the bounds of the uniform distribution, or mean and standard deviation of the normal distribution."""
         fan_in = fans(shape)[0] if self.fan_in is None else self.fan_in
         return _parameters(self.uniform, 2.0 / max(fan_in, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array."""
+        """Draw an array of this shape and dtype."""
         kind = "uniform" if self.uniform else "normal"
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
@@ -233,7 +234,7 @@ class MSRA:
 @fitting("fluid.initializer.Bilinear")
 @dataclass(frozen=True)
 class Bilinear:
-    """The kernel of bilinear upsampling, for filters `[out, in, size, size]` of transposed convolutions.
+    """An initializer for filters `[out, in, size, size]` of transposed convolutions: the kernel of bilinear upsampling.
 
     Raises:
       ShapeError: the filter is not square.
@@ -244,7 +245,7 @@ class Bilinear:
     """
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Compute the kernel, the same for every pair of channels."""
+        """Compute the kernel, with equal numbers for every pair of channels."""
         if len(shape) != 4 or shape[2] != shape[3]:
             raise errors.ShapeError(f"Bilinear needs a filter of shape [out, in, size, size], found {list(shape)}")
         factor = math.ceil(shape[3] / 2)
@@ -255,10 +256,13 @@ class Bilinear:
 
 @fitting("fluid.initializer.NumpyArray")
 class NumpyArray:
-    """A given array.
+    """An initializer that copies a given array.
 
     Args:
-      value: what `np.asarray` understands; its shape must be the parameter's.
+      value: an array, or any value that `np.asarray` converts; its shape must equal the parameter's shape.
+
+    Raises:
+      ShapeError: raised while drawing: the shapes differ.
 
     Example:
       >>> NumpyArray([1.0, 2.0])(None, (2,), "float32").tolist()
@@ -269,7 +273,7 @@ class NumpyArray:
         self.value = np.asarray(value)
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Copy the array."""
+        """Return a copy of the array, converted to the dtype."""
         if self.value.shape != tuple(shape):
             raise errors.ShapeError(
                 f"the initial value has shape {list(self.value.shape)}, the parameter {list(shape)}; "
@@ -279,10 +283,10 @@ class NumpyArray:
 
 
 def fans(shape: tuple[int, ...]) -> tuple[float, float]:
-    """The number of inputs of each output of a weight, and the number of outputs of each input.
+    """Return the number of inputs of each output of a weight, and the number of outputs of each input.
 
     Args:
-      shape: of the weight: `[n]`, `[in, out]`, or `[out, in, ...]`.
+      shape: the shape of the weight: `[n]`, `[in, out]`, or `[out, in, ...]`.
 
     Returns:
       `(fan_in, fan_out)`.
@@ -300,7 +304,7 @@ def fans(shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def _check_scale(normal: Normal | TruncatedNormal) -> None:
-    """Set the default of `scale`, and warn of a small mean without a scale, which was most likely meant as scale."""
+    """Set the default of `scale`, and warn of a small mean without a scale, which was probably meant as the scale."""
     if not is_default(normal.scale):
         return
     object.__setattr__(normal, "scale", 1.0)
@@ -314,7 +318,10 @@ def _check_scale(normal: Normal | TruncatedNormal) -> None:
 
 
 def _parameters(uniform: bool, variance: float) -> tuple[float, float]:
-    """The bounds of a uniform distribution around 0, or mean and deviation of a normal one, with this variance."""
+    """Return the bounds of a uniform distribution, or mean and standard deviation of a normal one, with this variance.
+
+    The mean is 0.
+    """
     if not uniform:
         return 0.0, math.sqrt(variance)
     limit = math.sqrt(3 * variance)
@@ -326,22 +333,24 @@ def _seeded(key: jax.Array, seed: int) -> jax.Array:
 
 
 def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: float, second: float) -> Any:
-    """Draw an array; what can be drawn at once is drawn on the host, since nothing is compiled for its shape there.
+    """Draw an array, on the host if possible, where no compilation for its shape is necessary.
+
+    Large arrays, arrays of one element, 64-bit dtypes and traced keys are drawn by XLA.
 
     Args:
       kind: "uniform", "normal" or "truncated".
       key: the random key.
-      shape: of the result.
-      dtype: of the result.
+      shape: shape of the result.
+      dtype: dtype of the result.
       first: the lower bound, or the mean.
       second: the upper bound, or the standard deviation.
     """
     words = host_random.key_data(key)
     count = math.prod(shape)
-    # XLA computes a number by itself in other instructions than one among many, which may round in another way.
+    # XLA computes a single number with other instructions than an array, and they may round differently.
     if words is None or dtype.itemsize > 4 or count == 1 or (shape and shape[0] > _rows(shape)):
         return _draw(kind, key, shape, dtype, first, second)
-    # Most weights are uniform, and those that train in float32 are: to compile nothing for them is worth a path apart.
+    # Most weights are uniform float32 arrays, so a separate path, which compiles nothing, is worth its lines.
     if kind == "uniform" and dtype == np.float32:
         uniform = host_random.between(words, count, first, second)
         if uniform is not None:
@@ -353,9 +362,10 @@ def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) -> jax.Array:
-    """Make numbers of random fractions `[count]` in the operations of `jax.random`; arguments as for `_drawn`.
+    """Convert random fractions `[count]` to random numbers, by the operations of `jax.random`.
 
-    Those of `jax.numpy` would each be traced as a function of its own, in every process that begins to train.
+    Each function of `jax.numpy` would be traced separately in every process, so this function uses `jax.lax`. For the
+    other arguments, see `_drawn`.
     """
     dtype = fractions.dtype
     first = lax.convert_element_type(first, dtype)
@@ -375,15 +385,18 @@ def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) ->
 
 
 def _between(fractions: jax.Array, low: Any, high: Any) -> jax.Array:
-    """Numbers from `low` on and below `high`, scalars of the dtype of the fractions, of which rounding may make it."""
+    """Scale fractions to numbers in `[low, high)`. Because of rounding, a number may equal `high`.
+
+    `low` and `high` are scalars with the dtype of the fractions.
+    """
     return lax.max(lax.add(lax.mul(fractions, lax.sub(high, low)), low), low)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
-    """Draw an array; a large one is drawn some rows at a time, since drawing takes several times its memory.
+    """Draw an array; draw a large array in blocks of rows, because drawing takes several times the memory of the block.
 
-    Arguments as for `_drawn`.
+    For the arguments, see `_drawn`.
     """
     first = jnp.asarray(first, dtype)
     second = jnp.asarray(second, dtype)
@@ -400,7 +413,7 @@ def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: 
 
 
 def _rows(shape: tuple[int, ...]) -> int:
-    """How many rows of an array are drawn at a time."""
+    """Return the number of rows of an array that are drawn at a time."""
     return max(1, _BLOCK // max(1, math.prod(shape[1:])))
 
 

@@ -1,4 +1,4 @@
-"""`fluid.data`, `fluid.embedding` and `fluid.one_hot`: as the layers of these names, with another rule for shapes."""
+"""Input: `fluid.data`, `fluid.embedding` and `fluid.one_hot`, which differ from `fluid.layers` in their shapes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,8 +24,8 @@ def data(
 
     Args:
       name: the name under which data is fed.
-      shape: `[batch, ...]`, with None or -1 for the size of the batch. Without one every size is fixed.
-      dtype: "float32", "int64" and so on.
+      shape: `[batch, ...]`, with None or -1 for the batch size. Without None and -1 every size is fixed.
+      dtype: the dtype, such as "float32" or "int64".
       lod_level: 0 for arrays, 1 for sequences of any length, whose steps have the rest of the shape, 2 for sequences
         of sequences.
 
@@ -34,9 +34,9 @@ def data(
 
     Raises:
       ArgumentError: the dtype or the level does not exist, or the first size of sequences is not None or -1.
-      ArgumentTypeError: the name is no string.
-      ProgramError: the name is declared already with another shape, dtype or level.
-      ShapeError: the shape is no list.
+      ArgumentTypeError: the name is not a string.
+      ProgramError: the name is already declared with another shape, dtype or level.
+      ShapeError: the shape is not a list.
 
     Example:
       >>> import fluid
@@ -53,20 +53,21 @@ def data(
 
 @layer
 def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
-    """For each class a row of zeros with 1 at its place; `layers.one_hot` takes classes `[..., 1]` instead.
+    """Return a one-hot row for each class; `layers.one_hot` takes classes `[..., 1]` instead.
 
     Args:
       input: classes `[batch, ...]` of an integer dtype, or a SequenceBatch.
       depth: the number of classes.
-      allow_out_of_range: whether other numbers give a row of zeros, instead of an error when they are fed.
-      name: instead of `one_hot_v2_N`.
+      allow_out_of_range: True to return a row of zeros for numbers outside `[0, depth)`; False to raise an error if
+        these numbers are fed.
+      name: the name of the layer, instead of `one_hot_v2_N`.
 
     Returns:
       `[batch, ..., depth]`, float32.
 
     Raises:
-      ArgumentError: `depth` is no positive integer.
-      ArgumentTypeError: the classes are no integers.
+      ArgumentError: `depth` is not a positive integer.
+      ArgumentTypeError: the classes are not integers.
 
     Example:
       >>> import fluid
@@ -100,19 +101,19 @@ def embedding(
     Args:
       input: integer ids `[batch, ...]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
-      is_sparse: whether only the rows that are looked up are updated, see `layers.embedding`.
+      is_sparse: whether only the rows that are looked up are updated; see `layers.embedding`.
       is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
-      padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.
-      param_attr: ParamAttr of the table; the same name shares it between embeddings.
-      dtype: of the table.
-      name: instead of `embedding_N`.
+      padding_idx: an id whose row is read as zeros and never trained; a negative id counts from the end.
+      param_attr: ParamAttr of the table; embeddings with equal names share one table.
+      dtype: dtype of the table.
+      name: the name of the layer, instead of `embedding_N`.
 
     Returns:
       `[batch, ..., width]`.
 
     Raises:
-      ArgumentError: the size is no pair of positive integers, or the table has no row `padding_idx`.
-      ArgumentTypeError: the ids are no integers.
+      ArgumentError: the size is not a pair of positive integers, or the table has no row `padding_idx`.
+      ArgumentTypeError: the ids are not integers.
 
     Example:
       >>> import fluid

@@ -1,4 +1,4 @@
-"""Fluid's functions that save and load: parameters, all that a session holds, and models to be deployed."""
+"""IO: Fluid's functions to save and load parameters, whole Sessions, and models for inference."""
 
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,14 +51,14 @@ def save_params(
 
     Args:
       executor: a Session or a Trainer.
-      dirname: a folder; made when it is not there. Or a file, when it ends in ".safetensors".
-      main_program: a Program of the Session: its parameters only. By default those of all its programs.
-      filename: in the folder; `params.fluid` by default.
-      names: names of some of them, and globs such as "backbone/*"; all by default.
+      dirname: a folder, which is created if it is missing; or a file whose name ends in ".safetensors".
+      main_program: a Program of the Session, to write only its parameters. By default the parameters of all programs.
+      filename: the name of the file in the folder; `params.fluid` by default.
+      names: names, and globs such as "backbone/*", of the parameters to write; all by default.
 
     Raises:
-      ArgumentError: `names` is empty, or the Program has none of them.
-      UnknownNameError: there is no such parameter.
+      ArgumentError: `names` is empty, or the Program has no parameter of these names.
+      UnknownNameError: a name is not the name of a parameter.
       ParameterFileError: the file cannot be written.
 
     Example:
@@ -84,25 +84,25 @@ def load_params(
     strict: bool = True,
     skip: str | Sequence[str] = (),
 ) -> LoadReport:
-    """Read what `save_params` wrote into a Session or Trainer; optimizer slots stay as they are.
+    """Read parameters from a file of `save_params` into a Session or Trainer; optimizer state stays unchanged.
 
     Args:
       executor: a Session or a Trainer.
-      dirname: the folder, or a file that ends in ".safetensors".
-      main_program: a Program of the Session: its parameters only. By default all that are in the file.
-      filename: in the folder; `params.fluid` by default, or else `persistables.fluid`.
-      rename: names in the file to names of the program, with globs and `{n}` for numbers, as in
+      dirname: the folder, or a file whose name ends in ".safetensors".
+      main_program: a Program of the Session, to read only its parameters. By default all parameters in the file.
+      filename: the name of the file in the folder; by default `params.fluid`, or else `persistables.fluid`.
+      rename: maps names in the file to names of the program, with globs and `{n}` for numbers, as in
         `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
-      strict: False accepts what is missing, and what no program has, see `Session.load_params`.
-      skip: names and globs of what is not taken, whatever its shape is.
+      strict: False to accept missing parameters, and arrays that no program has; see `Session.load_params`.
+      skip: names and globs of arrays that are not loaded, for any shape.
 
     Returns:
-      A LoadReport: what was taken, what was left, and what is missing.
+      A LoadReport of the loaded, the unused and the missing arrays.
 
     Raises:
-      ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: a name, shape or dtype differs, or nothing would be taken; nothing is changed then.
-      UnknownNameError: something to skip is neither in the file nor in the program.
+      ParameterFileError: the file is missing or of another format.
+      ParameterError: a name, shape or dtype differs, or no array would be loaded; the Session stays unchanged then.
+      UnknownNameError: a name in `skip` is neither in the file nor in the program.
 
     Example:
       >>> import fluid
@@ -115,7 +115,7 @@ def load_params(
         source_of(_in_folder(dirname, filename)).renamed(rename),
         main_program,
         skip,
-        allow_missing=main_program is None or not strict,  # the file may hold some of them only
+        allow_missing=main_program is None or not strict,  # the file may hold only some parameters
         allow_extra=main_program is not None or not strict,
     )
     if not strict:
@@ -126,15 +126,15 @@ def load_params(
 def save_persistables(
     executor: Any, dirname: PathLike, main_program: Program | None = None, filename: str | None = None
 ) -> None:
-    """Write everything that a Session or Trainer needs to continue: parameters, states, optimizer slots, counters.
+    """Write the whole state of a Session or Trainer: parameters, states, optimizer state and counters.
 
-    To save while training goes on, together with the position in the data, use `fluid.CheckpointConfig`.
+    To save during training, with the position in the data, use `fluid.CheckpointConfig`.
 
     Args:
       executor: a Session or a Trainer.
-      dirname: a folder; made when it is not there.
+      dirname: a folder, which is created if it is missing.
       main_program: accepted for programs written for Fluid; a Session is always saved as a whole.
-      filename: in the folder; `persistables.fluid` by default.
+      filename: the name of the file in the folder; `persistables.fluid` by default.
 
     Raises:
       ParameterFileError: the file cannot be written.
@@ -159,21 +159,21 @@ def load_persistables(
     strict: bool = True,
     skip: str | Sequence[str] = (),
 ) -> None:
-    """Read what `save_persistables` wrote into a Session or Trainer of the same programs.
+    """Read a file of `save_persistables` into a Session or Trainer with equal programs.
 
     Args:
       executor: a Session or a Trainer.
       dirname: the folder.
       main_program: accepted for programs written for Fluid; a Session is always loaded as a whole.
-      filename: in the folder; `persistables.fluid` by default, or else `params.fluid`, which leaves optimizer states
-        as they are.
+      filename: the name of the file in the folder; by default `persistables.fluid`, or else `params.fluid`, which
+        leaves the optimizer state unchanged.
       rename: see `Session.load`.
       strict: see `Session.load`.
       skip: see `Session.load`.
 
     Raises:
-      ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: names, shapes or dtypes differ; nothing is changed then.
+      ParameterFileError: the file is missing or of another format.
+      ParameterError: names, shapes or dtypes differ; the Session stays unchanged then.
 
     Example:
       >>> import fluid
@@ -193,30 +193,30 @@ def save_inference_model(
     fetch: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     **options: Any,
 ) -> None:
-    """Write a model to one file that runs without its function: `fluid.Inferencer(param_path=path)`.
+    """Export a model to one file that runs without its function: `fluid.Inferencer(param_path=path)`.
 
-    The file is a zip archive of the program as StableHLO, for any batch size and any number of steps, and of the
-    parameters as plain arrays, with a checksum for each. The same program and parameters make the same bytes.
+    The file is a zip archive. It holds the program as StableHLO, for any batch size and any number of steps, and the
+    parameters as plain arrays, each with a checksum. Equal programs and parameters produce equal bytes.
 
     Args:
-      path: of the file; in a directory that exists already, the file `model.fluid` is written.
-      program_func: the program function, which is exported as it is in test mode. A dict of them, by the names of entry
-        points, makes one model of several functions that share parameters: `{"encode": f, "decode_step": g}`.
-      params: arrays by name, such as `trainer.params`, or a file of `trainer.save_params`. There may be more of them.
-      feed: names of what will be fed: feeds, and named values that are replaced. By default the feeds that the results
-        depend on. With several entry points, a dict of such lists.
-      fetch: names of what will be returned, see `Session.run`; by default the outputs of the program. With several
-        entry points, a dict.
-      options: `platforms=("cpu", "cuda", "tpu")`, where it shall run.
-        `precision="bfloat16"` computes in it, see `fluid.Program`, and stores the parameters in it.
+      path: the path of the file; in an existing directory, the file `model.fluid` is written.
+      program_func: the program function, which is exported in test mode. A dict of functions, by the names of entry
+        points, exports one model of several functions that share parameters: `{"encode": f, "decode_step": g}`.
+      params: arrays by name, such as `trainer.params`, or a file of `trainer.save_params`. Extra arrays are ignored.
+      feed: names of feeds, and of named values that are replaced by fed arrays. By default the feeds that the results
+        depend on. With several entry points, a dict of lists.
+      fetch: names of the results, see `Session.run`; by default the outputs of the program. With several entry points,
+        a dict.
+      options: `platforms=("cpu", "cuda", "tpu")`: the platforms on which the model can run.
+        `precision="bfloat16"`: the dtype of the computation, see `fluid.Program`, and of the stored parameters.
         `batch_sizes=(1, 2, 4, 8, 16, 32)` and `buckets=(4, 8, 16, 32, 64)`, a list or a dict of lists by feed: the
-        sizes to export a program for that looks at sizes as numbers, and cannot leave them open.
-        `rename=`, see `load_params`.
+        sizes to export for, if the program reads sizes as numbers, so that they cannot stay open.
+        `rename=`: see `load_params`.
 
     Raises:
       ArtifactError: the program cannot be exported, or the file cannot be written.
-      ParameterFileError, ParameterError: parameters are missing or misshapen.
-      UnknownNameError, FeedError: there are no such feeds or values, or the results depend on other feeds.
+      ParameterFileError, ParameterError: parameters are missing or have wrong shapes.
+      UnknownNameError, FeedError: a feed or value does not exist, or the results depend on other feeds.
 
     Example:
       >>> import fluid, numpy as np
@@ -227,7 +227,7 @@ def save_inference_model(
       >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2], [3, 4]]})[0].tolist()
       [[3.0], [7.0]]
     """
-    from fluid import artifact  # not everybody needs it
+    from fluid import artifact  # on use, because most programs do not export
 
     artifact.save(path, program_func, params, feed, fetch, **options)
 
@@ -235,25 +235,25 @@ def save_inference_model(
 def load_inference_model(
     dirname: Any, executor: Any = None, model_filename: str | None = None, params_filename: str | None = None
 ) -> Any:
-    """Load a model that `save_inference_model` wrote: here, or in PaddlePaddle Fluid, versions 0.14 to 1.8.
+    """Load a model that `save_inference_model` wrote, of this package or of PaddlePaddle Fluid 0.14 to 1.8.
 
     Args:
       dirname: the file of an exported model, or the folder.
-      executor: a Session or Trainer to add the program and its parameters to; None for neither.
+      executor: a Session or Trainer to which the program and its parameters are added; None for neither.
       model_filename: the name of the program in a folder of PaddlePaddle; `__model__` by default.
-      params_filename: the name of the file with all parameters in such a folder. By default each parameter has a file
-        of its own, or one file beside the program holds them all.
+      params_filename: the name of the file with all parameters in a folder of PaddlePaddle. By default each parameter
+        has a separate file, or one file beside the program holds all parameters.
 
     Returns:
-      `(program, feed_target_names, fetch_targets)`. Session and Inferencer run the program, which brings its parameters
-      along. The names of feeds and outputs are lists of strings; outputs without names are left out. A program of
+      `(program, feed_target_names, fetch_targets)`. Session and Inferencer run the program, which includes its
+      parameters. The names of feeds and outputs are lists of strings; outputs without names are left out. A program of
       PaddlePaddle is a program function: `program.params` holds its arrays by name, and `program(fetch=["fc_0.tmp_1"])`
       returns other values than its outputs.
 
     Raises:
-      ParameterFileError: there is no such file or folder, or a file in it is damaged or of another program.
-      ArtifactError: the exported model is damaged, of a newer version, or made for other devices.
-      ProgramError: the program has ops that fluid does not know; all of them are listed.
+      ParameterFileError: the file or folder is missing, or a file in it is damaged or of another program.
+      ArtifactError: the exported model is damaged, of a newer version, or for other devices.
+      ProgramError: the program has ops that fluid does not support; the message lists all of them.
 
     Example:
       >>> import fluid, numpy as np
@@ -282,15 +282,15 @@ def load_inference_model(
 
 
 def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:
-    """Read parameters that the original saved: `save_params`, `save_persistables` or `save_inference_model`.
+    """Read parameters that PaddlePaddle Fluid saved by `save_params`, `save_persistables` or `save_inference_model`.
 
-    They go where arrays by name go: `session.load_params(arrays)`, `fluid.Inferencer(infer_func, params=arrays)`.
+    The arrays may be passed to `session.load_params(arrays)` or `fluid.Inferencer(infer_func, params=arrays)`.
 
     Args:
       path: a folder with a file for each variable, or one file.
-      names: of the variables. In a folder: which to read, all by default. A file that holds several does not hold their
-        names, so it needs those of all that were saved, in any order.
-      slots: whether to return what optimizers keep too, such as `fc_0.w_0_velocity_0` and `learning_rate_0`.
+      names: names of the variables. In a folder, the variables to read; all by default. A file of several variables
+        does not hold their names, so the names of all saved variables are required, in any order.
+      slots: whether to also return optimizer state, such as `fc_0.w_0_velocity_0` and `learning_rate_0`.
 
     Returns:
       Arrays by name, in the dtypes of the files.

@@ -1,4 +1,4 @@
-"""Imports on first use: of optax, which a program that only infers never needs, and of the names of packages."""
+"""Lazy: imports on first use, of optax (which inference never needs) and of the names of packages."""
 
 import contextlib
 import importlib
@@ -11,7 +11,7 @@ import lazy_loader
 
 
 class _Lazy:
-    """Stands for a module and imports it at the first look at one of its names."""
+    """A stand-in for a module that imports the module on the first access to an attribute."""
 
     def __init__(self, name: str):
         self._name = name
@@ -27,13 +27,13 @@ else:
 
 
 def load_optax_ahead() -> None:
-    """Begin to load optax in a thread: for who needs it soon, and before that works outside of Python for a while."""
+    """Start to load optax in a thread, before work that leaves Python idle for a while."""
     if "optax" not in sys.modules:
         threading.Thread(target=_load_optax, name="fluid-optax").start()
 
 
 def _load_optax() -> None:
-    with contextlib.suppress(ImportError):  # who needs it meets the same error, and raises it where it belongs
+    with contextlib.suppress(ImportError):  # the first use of optax raises this error again, in the right place
         importlib.import_module("optax")
 
 
@@ -41,18 +41,18 @@ Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 def attach(package: str, otherwise: Callable[[str], Any] | None = None, above: Collection[str] = ()) -> Attached:
-    """Make the `__getattr__`, `__dir__` and `__all__` of a package whose names are loaded on use.
+    """Return `__getattr__`, `__dir__` and `__all__` for a package whose names are loaded on use.
 
-    The names and their modules are written down once, as imports in the package's `__init__.pyi`, which type checkers
-    and editors read too.
+    The package's `__init__.pyi` lists the names and their modules as imports, for this function, type checkers and
+    editors.
 
     Args:
-      package: its name, `"fluid.layers"`.
+      package: the name of the package, such as `"fluid.layers"`.
       otherwise: called with a name that the stub does not have; raises the error. None raises an AttributeError.
-      above: packages inside this one that import this one, so that the stub cannot import them.
+      above: subpackages that import the package itself, so that the stub cannot import them.
 
     Returns:
-      The three, in that order.
+      `__getattr__`, `__dir__` and `__all__`, in this order.
 
     Example:
       >>> import fluid

@@ -1,4 +1,4 @@
-"""Sequences in Fluid's own spelling: LoDTensor and the functions that make one."""
+"""LoDTensor: Fluid's class for sequences, and the functions that create a LoDTensor."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,21 +13,21 @@ __all__ = ["LoDTensor", "create_lod_tensor", "create_random_int_lodtensor"]
 
 
 def create_lod_tensor(data: Any, recursive_seq_lens: Sequence[Sequence[int]], place: Any = None) -> LoDTensor:
-    """Make a LoDTensor, which may be fed to sequences and to dense data.
+    """Create a LoDTensor, which may be fed to sequences and to dense data.
 
     Args:
-      data: `[steps, ...]`, the steps of all rows, one behind the other; or nested lists: of rows, whose steps are
-        numbers or lists of numbers; or another LoDTensor, for its data.
-      recursive_seq_lens: one list of lengths for each level, outermost first: `[[2, 3]]` are rows of 2 and 3 steps,
-        `[[2, 1], [3, 1, 2]]` a row of two sequences, of 3 and 1 steps, and a row of one.
-      place: accepted and ignored; arrays are placed by who runs the program.
+      data: `[steps, ...]`, the concatenated steps of all rows; or nested lists of rows, whose steps are numbers or
+        lists of numbers; or another LoDTensor, for its data.
+      recursive_seq_lens: one list of lengths for each level, outermost first. `[[2, 3]]` are rows of 2 and 3 steps.
+        `[[2, 1], [3, 1, 2]]` are a row of two sequences, of 3 and 1 steps, and a row of one sequence, of 2 steps.
+      place: accepted and ignored; the Session that runs the program puts the arrays on its device.
 
     Returns:
       A LoDTensor; steps that are single numbers have the shape `[1]`.
 
     Raises:
-      ShapeError: the lengths do not add up to the steps, or are not those of the lists.
-      ArgumentError: these are not one or two lists of lengths.
+      ShapeError: the lengths do not add up to the steps, or differ from the lengths of the lists.
+      ArgumentError: `recursive_seq_lens` is not one or two lists of lengths.
 
     Example:
       >>> create_lod_tensor([[1, 2], [3, 4, 5]], [[2, 3]])
@@ -62,15 +62,15 @@ def create_random_int_lodtensor(
     high: int = 1,
     seed: int | None = None,
 ) -> LoDTensor:
-    """Make a LoDTensor of random whole numbers, to try a program out.
+    """Create a LoDTensor of random integers, to try out a program.
 
     Args:
       recursive_seq_lens: as for `create_lod_tensor`.
-      base_shape: of one step.
+      base_shape: the shape of one step.
       place: accepted and ignored.
       low: the smallest number.
-      high: the largest number, itself included.
-      seed: the same seed gives the same numbers; None gives others each time.
+      high: the largest number, inclusive.
+      seed: equal seeds produce equal numbers; None produces different numbers each time.
 
     Returns:
       A LoDTensor, int64.
@@ -94,7 +94,7 @@ def create_random_int_lodtensor(
 
 
 def _opened(rows: Any) -> tuple[list[Any], list[int]]:
-    """What the rows hold, one behind the other, and how much each of them."""
+    """Return the concatenated items of all rows, and the number of items of each row."""
     if not all(np.iterable(row) for row in rows):
         raise errors.ShapeError(
             f"found {next(row for row in rows if not np.iterable(row))!r} where a row was expected; a row is a list, "

@@ -1,7 +1,7 @@
 """Learning rate schedules with Fluid's names and numbers.
 
-Each function here returns a schedule: a function from the number of updates done so far to the learning rate of the
-next one. Optax calls the same thing a schedule, so any optax schedule may be used in the place of one of these.
+Each function here returns a schedule: a function from the number of past updates to the learning rate of the next
+update. Optax defines schedules in this way too, so any optax schedule may be used instead.
 """
 
 import math
@@ -15,12 +15,12 @@ from fluid import errors
 from fluid.core import doubt_setting, is_positive, whole_number
 from fluid.name_hints import of_lr as __getattr__  # noqa: F401
 
-# From the number of updates done, an integer or an array of them, to the learning rate, float32 of the same shape.
+# From the number of past updates, an integer or an array of integers, to the learning rate, float32 of this shape.
 Schedule = Callable[[Any], Any]
 
 
 def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Schedule:
-    """`learning_rate * decay_rate ** (count / decay_steps)`.
+    """Return the schedule `learning_rate * decay_rate ** (count / decay_steps)`.
 
     Args:
       learning_rate: the rate of the first update.
@@ -29,10 +29,10 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
       staircase: whether the rate changes only at the end of each period, instead of with every update.
 
     Returns:
-      A function from the number of updates done to the rate, for `learning_rate=` of any optimizer.
+      A function from the number of past updates to the rate, for `learning_rate=` of any optimizer.
 
     Raises:
-      ArgumentError: an argument is not a number, or `decay_steps` is not positive.
+      ArgumentError: an argument is not a number, `decay_steps` is not positive, or a rate is negative.
 
     Example:
       >>> rate = exponential_decay(0.1, decay_steps=5, decay_rate=0.5)
@@ -50,16 +50,16 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
 
 
 def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False) -> Schedule:
-    """`learning_rate * exp(-decay_rate * count / decay_steps)`.
+    """Return the schedule `learning_rate * exp(-decay_rate * count / decay_steps)`.
 
     Args:
       learning_rate: the rate of the first update.
       decay_steps: the number of updates in one period.
-      decay_rate: the exponent of one period, in which the rate changes by the factor `exp(-decay_rate)`.
+      decay_rate: the exponent of one period, which changes the rate by the factor `exp(-decay_rate)`.
       staircase: whether the rate changes only at the end of each period, instead of with every update.
 
     Returns:
-      A function from the number of updates done to the rate.
+      A function from the number of past updates to the rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `decay_steps` is not positive.
@@ -77,16 +77,16 @@ def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: floa
 def inverse_time_decay(
     learning_rate: float, decay_steps: float, decay_rate: float, staircase: bool = False
 ) -> Schedule:
-    """`learning_rate / (1 + decay_rate * count / decay_steps)`.
+    """Return the schedule `learning_rate / (1 + decay_rate * count / decay_steps)`.
 
     Args:
       learning_rate: the rate of the first update.
       decay_steps: the number of updates in one period.
-      decay_rate: what the divisor grows by in each period.
+      decay_rate: the growth of the divisor in each period.
       staircase: whether the rate changes only at the end of each period, instead of with every update.
 
     Returns:
-      A function from the number of updates done to the rate.
+      A function from the number of past updates to the rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `decay_steps` is not positive.
@@ -108,18 +108,18 @@ def polynomial_decay(
     power: float = 1.0,
     cycle: bool = False,
 ) -> Schedule:
-    """`(learning_rate - end_learning_rate) * (1 - count / decay_steps) ** power + end_learning_rate`.
+    """Return `(learning_rate - end_learning_rate) * (1 - count / decay_steps) ** power + end_learning_rate`.
 
     Args:
       learning_rate: the rate of the first update.
       decay_steps: the number of updates until the rate is `end_learning_rate`.
-      end_learning_rate: the rate from there on.
-      power: the exponent; with 1 the rate follows a straight line.
-      cycle: whether the rate rises again at the end. In the formula, the first multiple of `decay_steps` that `count`
-        does not exceed then takes the place of `decay_steps`.
+      end_learning_rate: the rate after `decay_steps` updates.
+      power: the exponent; with 1 the rate is linear.
+      cycle: whether the rate rises again at the end. In the formula, the smallest multiple of `decay_steps` that is at
+        least `count` then replaces `decay_steps`.
 
     Returns:
-      A function from the number of updates done to the rate.
+      A function from the number of past updates to the rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `decay_steps` is not positive.
@@ -140,8 +140,8 @@ def polynomial_decay(
     def schedule(count: Any) -> Any:
         length: Any = decay_steps
         if cycle:
-            # Two negations make the division round up. It stays one of integers: in float32, the number of updates
-            # would lose its last digits.
+            # Two negations make the integer division round up. A float32 division would lose the last digits of the
+            # number of updates.
             length = decay_steps * jnp.maximum(-jnp.floor_divide(-count, decay_steps), 1)
         left = 1 - jnp.minimum(count, length) / jnp.float32(length)
         return (learning_rate - end_learning_rate) * left**power + end_learning_rate
@@ -150,17 +150,17 @@ def polynomial_decay(
 
 
 def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Schedule:
-    """One constant rate for each section of training.
+    """Return a schedule with one constant rate for each section of training.
 
     Args:
       boundaries: the numbers of updates after which the rate changes, in ascending order.
-      values: the rates: one before the first boundary, and one from each boundary on.
+      values: the rates: one before the first boundary, and one after each boundary.
 
     Returns:
-      A function from the number of updates done to the rate.
+      A function from the number of past updates to the rate.
 
     Raises:
-      ArgumentError: the boundaries do not ascend, or the number of values is not one more than theirs.
+      ArgumentError: the boundaries do not ascend, or the number of values is not `len(boundaries) + 1`.
 
     Example:
       >>> rate = piecewise_decay([100, 200], [1.0, 0.5, 0.1])
@@ -184,18 +184,18 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Sched
 
 
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Schedule:
-    """The schedule of the Transformer (Vaswani et al., 2017): up in a straight line, then down as `1 / sqrt(n)`.
+    """Return the schedule of the Transformer (Vaswani et al., 2017): a linear rise, then a decay as `1 / sqrt(n)`.
 
     The rate of update `n`, counted from 1, is
     `learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)`.
 
     Args:
       d_model: the width of the model.
-      warmup_steps: the update that has the largest rate.
+      warmup_steps: the number of the update with the largest rate.
       learning_rate: a factor of all rates.
 
     Returns:
-      A function from the number of updates done to the rate.
+      A function from the number of past updates to the rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `d_model` or `warmup_steps` is not positive.
@@ -217,10 +217,10 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
 
 
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Schedule:
-    """`0.5 * learning_rate * (cos(pi * epoch / epochs) + 1)`: half a cosine, with one rate for each epoch.
+    """Return the schedule `0.5 * learning_rate * (cos(pi * epoch / epochs) + 1)`, with one rate for each epoch.
 
-    The epoch is counted from 0, so the rate of the last one is not 0 yet. As in Fluid, the cosine goes on when training
-    does: after `epochs` epochs the rate rises again, and after twice as many it is back at `learning_rate`.
+    The epoch is counted from 0, so the rate of the last epoch is above 0. As in Fluid, the cosine continues in longer
+    training: after `epochs` epochs the rate rises again, and after `2 * epochs` epochs it is `learning_rate` again.
 
     Args:
       learning_rate: the rate of the first epoch.
@@ -228,7 +228,7 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Sch
       epochs: the number of epochs from the full rate down to 0.
 
     Returns:
-      A function from the number of updates done to the rate.
+      A function from the number of past updates to the rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `step_each_epoch` or `epochs` is not positive.
@@ -251,20 +251,22 @@ def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Sch
 def warmup_cosine(
     learning_rate: float, warmup_steps: int, total_steps: int, start_lr: float = 0.0, end_lr: float = 0.0
 ) -> Schedule:
-    """A straight line up to `learning_rate`, then half a cosine down (Loshchilov and Hutter, 2017), update by update.
+    """Return a linear warm-up to `learning_rate`, then half a cosine down (Loshchilov and Hutter, 2017).
+
+    The rate changes with every update.
 
     Args:
-      learning_rate: at update `warmup_steps`, the largest.
-      warmup_steps: updates of the warm-up, from 0 on.
-      total_steps: updates until the end, those of the warm-up counted.
-      start_lr: of the first update.
-      end_lr: from update `total_steps` on.
+      learning_rate: the rate at update `warmup_steps`, which is the largest.
+      warmup_steps: the number of updates in the warm-up, 0 or more.
+      total_steps: the number of updates until the end, including the warm-up.
+      start_lr: the rate of the first update.
+      end_lr: the rate from update `total_steps` on.
 
     Returns:
-      A function from the number of updates done to the rate.
+      A function from the number of past updates to the rate.
 
     Raises:
-      ArgumentError: a number is not one, or `total_steps` does not exceed `warmup_steps`.
+      ArgumentError: an argument is not a number, or `total_steps` is not above `warmup_steps`.
 
     Example:
       >>> rate = warmup_cosine(0.1, warmup_steps=10, total_steps=30)
@@ -286,17 +288,17 @@ def warmup_cosine(
 
 
 def linear_lr_warmup(learning_rate: float | Schedule, warmup_steps: int, start_lr: float, end_lr: float) -> Schedule:
-    """A straight line from `start_lr` to `end_lr`, then a constant rate or another schedule.
+    """Return a linear warm-up from `start_lr` to `end_lr`, then a constant rate or another schedule.
 
     Args:
-      learning_rate: the rate after the warm-up, or a schedule, which is called with the number of all updates done,
-        those of the warm-up included.
+      learning_rate: the rate after the warm-up, or a schedule. The schedule is called with the number of all past
+        updates, including the warm-up.
       warmup_steps: the number of updates in the warm-up.
       start_lr: the rate of the first update.
-      end_lr: the rate that the line would have after `warmup_steps` updates.
+      end_lr: the rate that the line would reach after `warmup_steps` updates.
 
     Returns:
-      A function from the number of updates done to the rate.
+      A function from the number of past updates to the rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `warmup_steps` is not positive.
@@ -320,10 +322,10 @@ def linear_lr_warmup(learning_rate: float | Schedule, warmup_steps: int, start_l
 
 
 def _periods(function: str, decay_steps: float, staircase: bool) -> Schedule:
-    """A function from the number of updates done, `[...]`, to how many periods that is, float32 `[...]`.
+    """Return a function from the number of past updates, `[...]`, to the number of periods, float32 `[...]`.
 
-    With `staircase` only whole periods count. The division is then one of integers, which is exact however long the
-    training is.
+    With `staircase`, only whole periods count, and the division is an integer division, which is exact for any length
+    of training.
     """
     _check_positive(function, decay_steps=decay_steps)
     if staircase:

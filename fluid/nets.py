@@ -1,4 +1,4 @@
-"""Compositions of layers that many models use."""
+"""Nets: compositions of layers that many models use."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,7 @@ def simple_img_conv_pool(
     name: str | None = None,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """A convolution and a pooling, as in LeNet-5 (LeCun et al., 1998).
+    """Apply a convolution and a pooling, as in LeNet-5 (LeCun et al., 1998).
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
@@ -112,9 +112,9 @@ def img_conv_group(
     name: str | None = None,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Several convolutions and one pooling, as in VGG (Simonyan and Zisserman, 2014).
+    """Apply several convolutions and one pooling, as in VGG (Simonyan and Zisserman, 2014).
 
-    Each setting of the convolutions is one value for all of them, or a list with one for each.
+    Each setting of the convolutions is one value for all convolutions, or a list with one value for each.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
@@ -122,7 +122,7 @@ def img_conv_group(
       pool_size: `pool_size` of `layers.pool2d`.
       conv_padding: `padding` of each `layers.conv2d`.
       conv_filter_size: `filter_size` of each `layers.conv2d`.
-      conv_act: the activation of each convolution: its name, or a function; it follows the batch normalisation, if any.
+      conv_act: the activation of each convolution, after the batch normalisation, if any: its name, or a function.
       param_attr: ParamAttr of the filters.
       conv_with_batchnorm: whether batch normalisation follows a convolution.
       conv_batchnorm_drop_rate: the probability of dropout after the batch normalisation.
@@ -136,7 +136,7 @@ def img_conv_group(
       `[batch, conv_num_filter[-1], height', width']`, or with the channels last.
 
     Raises:
-      ArgumentError: `conv_num_filter` is no list, or another list has not one setting for each convolution.
+      ArgumentError: `conv_num_filter` is not a list, or another list does not have one setting for each convolution.
       ShapeError: as `layers.conv2d` and `layers.pool2d`.
 
     Example:
@@ -186,12 +186,12 @@ def sequence_conv_pool(
     bias_attr: ParamSetting = None,
     name: str | None = None,
 ) -> Any:
-    """A convolution over the steps of sequences and a pooling of each sequence, as for sentences (Kim, 2014).
+    """Apply a convolution over the steps of sequences and a pooling of each sequence, as for sentences (Kim, 2014).
 
     Args:
-      input: a SequenceBatch `[batch, time, channels]`; of a NestedSequenceBatch the innermost sequences.
+      input: a SequenceBatch `[batch, time, channels]`; or a NestedSequenceBatch, for its innermost sequences.
       num_filters: the number of filters.
-      filter_size: how many steps the filters see.
+      filter_size: the number of steps that a filter covers.
       param_attr: ParamAttr of the filters.
       act: the activation between convolution and pooling: its name, or a function.
       pool_type: `pool_type` of `layers.sequence_pool`.
@@ -202,7 +202,7 @@ def sequence_conv_pool(
       `[batch, num_filters]`; for a NestedSequenceBatch a SequenceBatch with one step for each inner sequence.
 
     Raises:
-      ShapeError: the input is no sequence batch of vectors.
+      ShapeError: the input is not a sequence batch of vectors.
 
     Example:
       >>> import fluid
@@ -221,7 +221,7 @@ def sequence_conv_pool(
 
 @layer
 def glu(input: core.Value, dim: int = -1, name: str | None = None) -> Any:
-    """Gated linear unit (Dauphin et al., 2016): one half of the channels times the sigmoid of the other.
+    """Apply a gated linear unit: one half of the channels times the sigmoid of the other half (Dauphin et al., 2016).
 
     Args:
       input: any shape, or a SequenceBatch, with an even size along `dim`.
@@ -229,7 +229,7 @@ def glu(input: core.Value, dim: int = -1, name: str | None = None) -> Any:
       name: the name of all layers, instead of `split_N`, `sigmoid_N`, `elementwise_mul_N`.
 
     Returns:
-      The same kind as the input, with half the size along `dim`.
+      An array, or a SequenceBatch if the input is one, with half the size along `dim`.
 
     Raises:
       ShapeError: the size is odd.
@@ -254,24 +254,26 @@ def scaled_dot_product_attention(
     dropout_rate: float = 0.0,
     name: str | None = None,
 ) -> Any:
-    """Attention (Vaswani et al., 2017): for each query the mean of the values, weighted by how well their keys fit.
+    """Apply scaled dot-product attention (Vaswani et al., 2017).
 
+    The result for a query is the mean of the values, weighted by the softmax of the products of the query and the keys.
     With several heads, queries, keys and values are projected by learned weights, and the results of the heads are
-    concatenated. `layers.multi_head_attention` projects the result too, and can decode step by step.
+    concatenated. `layers.multi_head_attention` also projects the result, and can decode step by step.
 
     Args:
       queries: `[batch, targets, d]`, or a SequenceBatch.
-      keys: `[batch, sources, d]`, or a SequenceBatch, whose padding is not seen.
+      keys: `[batch, sources, d]`, or a SequenceBatch, whose padding is masked.
       values: `[batch, sources, v]`, or a SequenceBatch like the keys.
       num_heads: the number of heads, which divides `d` and `v`.
-      dropout_rate: of dropout on the attention weights, in training; in test mode the weights are scaled down.
+      dropout_rate: the probability of dropout on the attention weights in training; in test mode the weights are scaled
+        down.
       name: the name of all layers, instead of `fc_N`, `scaled_dot_product_attention_N` and so on.
 
     Returns:
-      `[batch, targets, v]`, a SequenceBatch if the queries are one; zeros where a sequence of keys is empty.
+      `[batch, targets, v]`, a SequenceBatch if the queries are one; zeros if a sequence of keys is empty.
 
     Raises:
-      ArgumentError: `num_heads` is no positive integer.
+      ArgumentError: `num_heads` is not a positive integer.
       ShapeError: the sizes do not fit together, or cannot be divided among the heads.
 
     Example:
@@ -308,7 +310,7 @@ def scaled_dot_product_attention(
 
 
 def _one_each(argument: str, value: Any, count: int) -> list[Any]:
-    """Read a setting of `img_conv_group` as one for each convolution."""
+    """Convert a setting of `img_conv_group` to a list with one setting for each convolution."""
     values = list(value) if isinstance(value, list | tuple) else [value] * count
     if len(values) != count:
         raise errors.ArgumentError(

@@ -1,4 +1,4 @@
-"""ParamAttr: what a user says about one parameter of a layer."""
+"""ParamAttr: the user's settings for one parameter of a layer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from fluid import errors
 from fluid.core import fitting
 from fluid.regularizer import L1Decay, L2Decay
 
-# For each dimension of an array the axis that divides it, several axes, or None; dimensions behind the last are whole.
+# For each dimension of an array one axis, several axes, or None; dimensions after the last entry are not divided.
 Sharding = Sequence[str | Sequence[str] | None]
 # Shardings by names and globs of parameters.
 Shardings = Mapping[str, Sharding]
@@ -20,16 +20,16 @@ class ParamAttr:
     """Name, initial value and training settings of a parameter.
 
     Args:
-      name: instead of the automatic one; equal names share one parameter, across layers and programs.
-      initializer: of `fluid.initializer`, or any `jax.nn.initializers` callable; the layer's own by default.
-      learning_rate: multiplies the optimizer's rate.
-      regularizer: of `fluid.regularizer`; takes the place of the optimizer's.
-      trainable: False to keep it as it is.
-      gradient_clip: of `fluid.clip`, applied to this parameter's gradient before the optimizer's own clip.
+      name: replaces the automatic name; equal names share one parameter, across layers and programs.
+      initializer: an initializer of `fluid.initializer` or `jax.nn.initializers`; by default the layer's default.
+      learning_rate: a factor of the optimizer's learning rate.
+      regularizer: a regularizer of `fluid.regularizer`; replaces the optimizer's regularizer.
+      trainable: False to keep the initial value.
+      gradient_clip: a clip of `fluid.clip` for this parameter's gradient, before the optimizer's clip.
       do_model_average: accepted for programs written for Fluid, but has no effect: the average says which parameters it
         takes, see `fluid.optimizer.ModelAverage`.
-      sharding: for each dimension the axis of the mesh that divides it, several axes, or None: `(None, "model")`. It
-        counts where a mesh has those axes, see `fluid.Mesh`.
+      sharding: for each dimension the axis of the mesh that divides it, several axes, or None, as in `(None, "model")`.
+        A mesh without these axes ignores the setting; see `fluid.Mesh`.
 
     Example:
       >>> ParamAttr(name="w", learning_rate=0.5).name
@@ -59,15 +59,16 @@ class ParamAttr:
 @fitting("fluid.WeightNormParamAttr")
 @dataclass(frozen=True, init=False)
 class WeightNormParamAttr(ParamAttr):
-    """A parameter that is trained as a length and a direction (Salimans and Kingma, 2016): `w = g * v / norm(v)`.
+    """The settings of a parameter in weight normalization (Salimans and Kingma, 2016): `w = g * v / norm(v)`.
 
-    `NAME_v` has the shape of the parameter, and `NAME_g` one length for each output, which begins as the norm of `v`.
+    The trained parameters are the direction `NAME_v`, with the shape of `w`, and the length `NAME_g`, one number for
+    each output. The initial length is the norm of `v`.
 
     Args:
-      dim: the dimension of the outputs, which have a length each: 1 for weights of `fc`, 0 for filters of `conv2d`.
-        None for one length of everything.
-      name: of the parameter, and what the names of its two parts begin with.
-      initializer: of the direction, as for ParamAttr; so are all other settings, which hold for both parts.
+      dim: the dimension of the outputs, each with its length: 1 for weights of `fc`, 0 for filters of `conv2d`. None
+        for one length of the whole parameter.
+      name: the name of the parameter, with which the names of both parts begin.
+      initializer: the initializer of the direction, see ParamAttr. All other settings apply to both parts.
       learning_rate: see ParamAttr.
       regularizer: see ParamAttr.
       trainable: see ParamAttr.
@@ -100,21 +101,21 @@ class WeightNormParamAttr(ParamAttr):
         object.__setattr__(self, "dim", dim)
 
 
-# What layers accept as `param_attr=` and `bias_attr=`; `to_attr` says what each kind means.
+# The types that layers accept as `param_attr=` and `bias_attr=`; `to_attr` converts them.
 ParamSetting = ParamAttr | str | bool | Callable[..., Any] | L1Decay | L2Decay | None
 
 
 def to_attr(value: ParamSetting) -> ParamAttr | None:
-    """Understand what layers accept as `param_attr=` and `bias_attr=`.
+    """Convert an argument `param_attr=` or `bias_attr=` of a layer to a ParamAttr.
 
     Args:
-      value: None for the defaults, a ParamAttr, a string as name, an initializer, a regularizer, True, or False.
+      value: None or True for the defaults, a ParamAttr, a string as name, an initializer, a regularizer, or False.
 
     Returns:
-      A ParamAttr, or None for False: no such parameter.
+      A ParamAttr, or None for False, which means that the layer has no parameter here.
 
     Raises:
-      ArgumentTypeError: it is none of those.
+      ArgumentTypeError: the value is of another type.
 
     Example:
       >>> to_attr("table").name, to_attr(False)

@@ -1,4 +1,4 @@
-"""Path arguments: files and folders of this machine, and addresses in object stores where these are supported."""
+"""Paths: checks of path arguments, which are local files and folders, or addresses in object stores."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ from typing import Any
 from fluid import errors
 
 PathLike = str | os.PathLike[str]
-"""A path of a file or folder, as functions take it."""
+"""The type of arguments that are paths of files or folders."""
 
 TAKE_ADDRESSES = (
     "addresses are taken by fluid.CheckpointConfig(address), fluid.Checkpoint(session, address), "
@@ -17,7 +17,7 @@ TAKE_ADDRESSES = (
 
 
 def is_address(path: PathLike) -> bool:
-    """Return whether a path is the address of something in an object store.
+    """Return whether a path is an address in an object store.
 
     Example:
       >>> is_address("s3://bucket/run"), is_address("checkpoints")
@@ -27,17 +27,17 @@ def is_address(path: PathLike) -> bool:
 
 
 def local_path(path: Any, failure: type[errors.FluidError] = errors.ArgumentError) -> pathlib.Path:
-    """Return the path of a file or folder of this machine.
+    """Convert an argument to a path of this machine; refuse an address.
 
-    Without this check `pathlib` makes a local folder named `s3:` of an address.
+    Without this check, `pathlib` converts an address to a local folder named `s3:`.
 
     Args:
       path: a string or an `os.PathLike`.
-      failure: the exception for an address.
+      failure: the exception class for an address.
 
     Raises:
-      ArgumentTypeError: `path` is no path.
-      ArgumentError: `path` holds a placeholder in braces.
+      ArgumentTypeError: `path` is not a path.
+      ArgumentError: `path` holds a placeholder in braces, or is an address and `failure` is the default.
 
     Example:
       >>> local_path("digits.params").name

@@ -1,4 +1,4 @@
-"""Places and meshes: which device a Session works on, or which devices, and along which axes they stand."""
+"""Places and meshes: the device of a Session, or several devices along named axes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class CUDAPlace:
     """One NVIDIA GPU.
 
     Args:
-      device_id: position among the GPUs that JAX sees.
+      device_id: index among the GPUs that JAX sees.
 
     Example:
       >>> import fluid
@@ -44,21 +44,21 @@ Place = OnePlace | list[OnePlace] | tuple[OnePlace, ...] | None
 
 
 def device_of(place: Place) -> jax.Device:
-    """The JAX device of a place.
+    """Return the JAX device of a place.
 
     Args:
       place: None for JAX's default device, a CPUPlace or CUDAPlace, or a string such as "cpu", "gpu:0", "tpu:1".
 
     Raises:
-      ArgumentError: the place is none of those, or a list of several.
-      DeviceError: this machine has no such device.
+      ArgumentError: the value is not a place, or is a list of several places.
+      DeviceError: this machine does not have the device.
 
     Example:
       >>> device_of("cpu:0").platform
       'cpu'
     """
     if place is None:
-        return next(iter(jax.device_put(np.int32(0)).devices()))  # heeds jax.default_device
+        return next(iter(jax.device_put(np.int32(0)).devices()))  # respects jax.default_device
     if isinstance(place, list | tuple):
         if len(place) == 1:
             return device_of(place[0])
@@ -74,15 +74,15 @@ def device_of(place: Place) -> jax.Device:
 
 
 def devices_of(place: Place) -> list[jax.Device]:
-    """The JAX devices of a place, for what is divided among several.
+    """Return the JAX devices of a place, for arrays that are divided over several devices.
 
     Args:
-      place: None for all devices of JAX's default kind, in all processes; "cpu", "gpu" or "tpu" for all of that kind;
-        "gpu:1" for that one; or a list of places, each of which stands for one device.
+      place: None for all devices of JAX's default kind, in all processes; "cpu", "gpu" or "tpu" for all devices of this
+        kind; "gpu:1" for one device; or a list of places, each of which stands for one device.
 
     Raises:
-      ArgumentError: the place is none of those, or names a device twice.
-      DeviceError: this machine has no such device.
+      ArgumentError: the value is not a place, or names a device twice.
+      DeviceError: this machine does not have the device.
 
     Example:
       >>> [device.platform for device in devices_of(["cpu:0"])]
@@ -107,19 +107,19 @@ def devices_of(place: Place) -> list[jax.Device]:
 class Mesh:
     """Devices along named axes, over which arrays are divided.
 
-    The axes `data` and `fsdp` divide the batch; over `fsdp` parameters and their slots are divided as well. What all
-    other axes divide is said by `ParamAttr(sharding=)`, `shardings=` and `layers.shard`. Which devices these are is
-    said by `place=`.
+    The axes `data` and `fsdp` divide the batch. The axis `fsdp` also divides parameters and optimizer state.
+    `ParamAttr(sharding=)`, `shardings=` and `layers.shard` name the arrays that other axes divide. `place=` names the
+    devices.
 
     Args:
-      **axes: the number of devices along each axis, outermost first; -1 for one of them stands for as many as there are
-        devices left.
+      **axes: the number of devices along each axis, outermost first; -1, for at most one axis, for all remaining
+        devices.
 
     Attributes:
-      axes: those numbers by name.
+      axes: the number of devices along each axis, by name.
 
     Raises:
-      ArgumentError: there is no axis, or its size is no positive integer.
+      ArgumentError: there is no axis, a size is neither a positive integer nor -1, or two sizes are -1.
 
     Example:
       >>> import fluid
@@ -148,10 +148,10 @@ class Mesh:
         return _shown(self.axes)
 
     def over(self, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
-        """The mesh of these devices, as JAX has it; neighbours along an axis are devices with a fast connection.
+        """Return a JAX mesh of these devices, in which neighbours along an axis have a fast connection.
 
         Raises:
-          ArgumentError: there are more or fewer devices than the mesh has.
+          ArgumentError: the number of devices does not match the axes.
 
         Example:
           >>> import jax
@@ -170,18 +170,18 @@ class Mesh:
         return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=automatic, devices=list(devices))
 
 
-# What `parallel=` takes: nothing, True, "fsdp" or a mesh.
+# The values of `parallel=`: None, False, True, "fsdp" or a mesh.
 Parallel = bool | str | Mesh | None
 
 
 class OneDevice:
-    """Where the arrays of a Session lie while it works on one device; `fluid.parallel.OnMesh` is the same for several.
+    """The layout of a Session's arrays on one device. `fluid.parallel.OnMesh` is the layout on several devices.
 
     Args:
-      device: that device.
+      device: the device.
 
     Attributes:
-      device: it.
+      device: the device.
       mesh: None.
     """
 
@@ -196,31 +196,31 @@ class OneDevice:
         return OneDevice(device)
 
     def add(self, program: Any) -> None:
-        """Get to know a program before its arrays are made."""
+        """Register a program before its arrays are created; on one device this does nothing."""
 
     def check(self, names: Any) -> None:
-        """Find out whether what the user said of names is right, once all programs are known."""
+        """Check the user's settings by name, after all programs are added; on one device this does nothing."""
 
     def place(self, value: Any) -> Any:
         """Put a tree of arrays on the device."""
         return jax.device_put(value, self._sharding)
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Put copies of arrays where others lie whose places they take.
+        """Copy arrays to the device, to replace other arrays.
 
         Args:
-          new: by name, on the host or a device.
-          old: those that lie here, by name.
+          new: the new arrays by name, on the host or a device.
+          old: the replaced arrays by name, on this device.
         """
-        # Copied, so that steps can take the buffers over.
+        # Copied, so that steps can donate the buffers.
         placed: dict[str, Any] = self.place({name: own_array(value) for name, value in new.items()})
         return placed
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Make a feed independent of the caller's memory, and bring it to the device if that is not the host.
+        """Copy a feed out of the caller's memory, and move it to the device unless the device is the host.
 
-        A step runs on while the caller goes on; without this, a reader that uses its buffer again would change the data
-        of a step under way.
+        Steps run asynchronously. Without the copy, a reader that reuses its buffer would change the data of a step in
+        flight.
         """
         if self.device.platform != "cpu":
             taken: dict[str, Any] = self.place(dict(feed))
@@ -231,27 +231,30 @@ class OneDevice:
         }
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
-        """Where an array of a feed lies that `take` returned; None for the memory of the host."""
+        """Return the sharding of a feed's array after `take`; None for the memory of the host."""
         return None if self.device.platform == "cpu" else self._sharding
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
-        """The initial values of a program's parameters and states, by name, where they are to lie; zeros for None."""
+        """Return the initial values of a program's parameters and states, on the device; zeros if `root` is None."""
         values: dict[str, Any] = self.place(program.init(root))
         return values
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """What a rule keeps before its first update, where it is to lie."""
+        """Return the initial optimizer state of an update rule for `parameters`, on the device."""
         return self.place(rule.first_slots(parameters))
 
 
 def own(value: Any, device: jax.Device) -> Any:
-    """An array that later changes of the caller's memory do not reach once it lies on a device of this kind."""
+    """Copy a NumPy array for a CPU device, where JAX would share the caller's memory.
+
+    Numbers and lists are converted to NumPy arrays. Other arrays are returned unchanged.
+    """
     on_host = isinstance(value, np.ndarray) and device.platform == "cpu"
     return np.array(value) if on_host or not isinstance(value, np.ndarray | jax.Array) else value
 
 
 def _devices(kind: str, everywhere: bool = False) -> list[jax.Device]:
-    """The devices of a kind in this process, or in all of them; none where JAX has no such backend."""
+    """Return the devices of a kind in this process, or in all processes; empty if JAX does not have the backend."""
     try:
         return jax.devices(kind) if everywhere else jax.local_devices(backend=kind)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Regularizers: what is added to a gradient so that parameters stay small."""
+"""Regularizers: terms that are added to gradients, so that parameters stay small."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from fluid.name_hints import of_regularizer as __getattr__  # noqa: F401
 @fitting("fluid.regularizer.L2Decay")
 @dataclass(frozen=True)
 class L2Decay:
-    """Adds `coeff * parameter` to the gradient, the derivative of half its squared norm.
+    """A regularizer that adds `coeff * parameter` to the gradient, the derivative of half the squared norm.
 
     Example:
       >>> L2Decay(0.1).gradient(2.0)
@@ -26,14 +26,14 @@ class L2Decay:
         _check("L2Decay", self.regularization_coeff)
 
     def gradient(self, parameter: Any) -> Any:
-        """The term to add, of the parameter's shape."""
+        """Return the term to add, of the parameter's shape."""
         return self.regularization_coeff * parameter
 
 
 @fitting("fluid.regularizer.L1Decay")
 @dataclass(frozen=True)
 class L1Decay:
-    """Adds `coeff * sign(parameter)` to the gradient.
+    """A regularizer that adds `coeff * sign(parameter)` to the gradient.
 
     Example:
       >>> float(L1Decay(0.1).gradient(-2.0))
@@ -46,7 +46,7 @@ class L1Decay:
         _check("L1Decay", self.regularization_coeff)
 
     def gradient(self, parameter: Any) -> Any:
-        """The term to add, of the parameter's shape."""
+        """Return the term to add, of the parameter's shape."""
         return self.regularization_coeff * jnp.sign(parameter)
 
 

@@ -1,4 +1,4 @@
-"""Automatic names: in Fluid they go on from program to program, here they start afresh in each."""
+"""Unique names: Fluid's functions for automatic names, whose counters here start at 0 in each program."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,17 +8,17 @@ from fluid import core, errors
 
 @contextlib.contextmanager
 def guard(new_generator: None = None) -> Iterator[None]:
-    """Let automatic names start afresh, which they do in every program anyway.
+    """Accept Fluid's call that resets automatic names, although names start afresh in every program here.
 
-    Around a Trainer or a Session it changes nothing. Inside a program function it must be the first thing: two layers
-    of one name would be one layer.
+    Around a Trainer or a Session the guard changes nothing. Inside a program function the guard must come before all
+    layers, because two layers with one name would be one layer.
 
     Args:
       new_generator: only None is accepted.
 
     Raises:
       ArgumentTypeError: `new_generator` is given.
-      ProgramError: layers were called before it in the program function.
+      ProgramError: the program function has called layers before the guard.
 
     Example:
       >>> import fluid
@@ -43,10 +43,10 @@ def guard(new_generator: None = None) -> Iterator[None]:
 
 
 def generate(key: str) -> str:
-    """Inside a program function: a name that no layer has, such as `fc_0` for "fc".
+    """Return a new automatic name inside a program function, such as `fc_0` for "fc".
 
     Args:
-      key: what it begins with.
+      key: the beginning of the name.
 
     Raises:
       OutsideProgramError: no program function is running.

@@ -1,4 +1,4 @@
-"""Where Fluid 1.x keeps the Trainer and the Inferencer: other import paths of the same classes."""
+"""Contrib: the import paths of Trainer and Inferencer in Fluid 1.x."""
 
 from fluid.contrib import inferencer, trainer
 

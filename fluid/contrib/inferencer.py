@@ -1,4 +1,4 @@
-"""`from fluid.contrib.inferencer import Inferencer`, as programs for Fluid 1.x write it."""
+"""Contrib inferencer: `from fluid.contrib.inferencer import Inferencer`, as in programs for Fluid 1.x."""
 
 from fluid.inferencer import Inferencer
 

@@ -1,4 +1,4 @@
-"""`from fluid.contrib.trainer import Trainer`, as programs for Fluid 1.x write it."""
+"""Contrib trainer: `from fluid.contrib.trainer import Trainer`, as in programs for Fluid 1.x."""
 
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, CheckpointConfig, EndEpochEvent, EndStepEvent, Trainer
 

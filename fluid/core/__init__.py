@@ -1,4 +1,4 @@
-"""What a program is: Frame, variables, Program, SequenceBatch, Scope. Knows no layer and no optimizer."""
+"""Core: Program, Frame, variables, SequenceBatch, Scope. The core imports no layers and no optimizers."""
 
 from fluid.core.arguments import (
     check_switches,

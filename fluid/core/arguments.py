@@ -1,4 +1,4 @@
-"""Checks that every room needs: of arguments, of whole calls, and of the machine."""
+"""Arguments: checks of single arguments and of whole calls, for all packages of fluid."""
 
 import dataclasses
 import functools
@@ -17,20 +17,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """Check an argument that counts something.
+    """Check that an argument is a whole number in a range.
 
     Args:
-      owner: whose argument it is, for the message, such as "fc" or "EarlyStopping".
-      name: of the argument.
-      value: what was given; any integer type counts, bool does not. So does what stands for a size in an export.
-      least: the smallest that makes sense.
-      most: the largest that makes sense; None for no limit.
+      owner: the function or class of the argument, for the message, such as "fc" or "EarlyStopping".
+      name: the name of the argument.
+      value: any integer type, except bool; or a symbolic dimension, while a program is exported.
+      least: the smallest valid number.
+      most: the largest valid number; None for no limit.
 
     Returns:
-      The number, as an int.
+      The number, as an int; a symbolic dimension unchanged.
 
     Raises:
-      ArgumentError: it is no integer, or lies outside `least ... most`.
+      ArgumentError: the value is not an integer, or is outside `least ... most`.
 
     Example:
       >>> whole_number("fc", "size", 10)
@@ -40,7 +40,7 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
         ...
       fluid.errors.ArgumentError: fc(size=0): expected a whole number from 1 on, as in size=1
     """
-    if jax.export.is_symbolic_dim(value):  # while a program is exported; its bounds are those of the export
+    if jax.export.is_symbolic_dim(value):  # while a program is exported; the export has its own bounds
         return cast(int, value)
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
@@ -53,7 +53,7 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
 
 
 def is_positive(value: Any) -> bool:
-    """Whether a value is a number above 0; bool is none.
+    """Return whether a value is a number above 0. A bool is not a number here.
 
     Example:
       >>> is_positive(0.5), is_positive(np.float32(2)), is_positive(0), is_positive(True), is_positive("1")
@@ -63,7 +63,7 @@ def is_positive(value: Any) -> bool:
 
 
 def one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
-    """The value of an argument that has two spellings, or None where neither is given.
+    """Return the value of an argument that has two spellings; None if neither is given.
 
     Raises:
       ArgumentTypeError: both are given.
@@ -78,7 +78,7 @@ def one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
 
 
 def is_size(value: Any) -> bool:
-    """Whether a value can be a size of an array: an integer, or what stands for one while a program is exported.
+    """Return whether a value can be a size of an array: an integer, or a symbolic dimension of an export.
 
     Example:
       >>> is_size(4), is_size(True), is_size("4"), is_size(jax.export.symbolic_shape("batch")[0])
@@ -90,12 +90,12 @@ def is_size(value: Any) -> bool:
 
 
 def fitting(name: str) -> Callable[[F], F]:
-    """Decorate a function or a class so that a call whose arguments do not fit raises an error with the right ones.
+    """Decorate a function or a class, so that a call with wrong arguments raises an error with the right ones.
 
     Assigning to a field of a decorated frozen dataclass raises an error that shows how to make a changed copy.
 
     Args:
-      name: of the function or class, as users write it, for the message.
+      name: the name of the function or class as users write it, for the message.
 
     Example:
       >>> @fitting("double")
@@ -143,10 +143,10 @@ def switches_of(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def check_switches(name: str, switches: frozenset[str], given: Mapping[str, Any]) -> None:
-    """Refuse text for an argument that is True or False: any text, "False" too, would count as True.
+    """Refuse text for an argument that is True or False, because any text, even "False", would count as True.
 
     Args:
-      name: of the function, as users write it.
+      name: the name of the function as users write it.
       switches: from `switches_of`.
       given: the keyword arguments of the call.
 
@@ -162,19 +162,19 @@ def check_switches(name: str, switches: frozenset[str], given: Mapping[str, Any]
 
 
 def _fit_class(kind: Any, name: str) -> None:
-    """Check the arguments of the constructor of a class, and explain assignments to a frozen dataclass."""
+    """Make a class check the arguments of its constructor, and explain assignments if it is a frozen dataclass."""
     kind.__init__ = fitting(name)(kind.__init__)
     explain_frozen(kind, name)
 
 
 def explain_frozen(kind: Any, name: str) -> None:
-    """Let assignments to a frozen dataclass raise an error that shows how to make a changed copy.
+    """Make assignments to a frozen dataclass raise an error that shows how to make a changed copy.
 
-    Other classes stay as they are.
+    Other classes stay unchanged.
 
     Args:
-      kind: the class. Its attribute `_set_by`, if there is one, adds another way to set a field, by name.
-      name: of the class, as users write it.
+      kind: the class. Its optional attribute `_set_by` maps field names to text about another way to set the field.
+      name: the name of the class as users write it.
     """
     refuse = vars(kind).get("__setattr__")
     if not dataclasses.is_dataclass(kind) or refuse is None or hasattr(refuse, "__wrapped__"):
@@ -201,11 +201,11 @@ def explain_frozen(kind: Any, name: str) -> None:
 def misfit_of(
     function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> errors.ArgumentTypeError | None:
-    """The error that says why arguments do not fit a function; None when they do.
+    """Return the error that explains why arguments do not fit a function; None if they fit.
 
     Args:
-      function: that was called.
-      name: of it, as users write it.
+      function: the called function.
+      name: the name of the function as users write it.
       args: the positional arguments, with `self` for methods.
       kwargs: the keyword arguments.
     """
@@ -221,14 +221,14 @@ def misfit_of(
     unknown = next((n for n in kwargs if n not in parameters and not takes_any), None)
     advice = ""
     if unknown is not None:
-        reason = f"got an unexpected keyword argument {unknown!r}"  # rather than what is missing because of it
+        reason = f"got an unexpected keyword argument {unknown!r}"  # often also the cause of a missing argument
         advice = name_hints.argument_advice(name, unknown, taken)
     shown = ", ".join(n if p.default is p.empty else f"{n}={_shown(p.default)}" for n, p in parameters.items())
     return errors.ArgumentTypeError(f"{name}() {_verb(reason)}.{advice} It takes {name}({shown})")
 
 
 def _verb(reason: str) -> str:
-    """What `Signature.bind` says, as the rest of a sentence about a function."""
+    """Convert a message of `Signature.bind` to the second part of a sentence about a function."""
     return f"is {reason}" if reason.startswith("missing") else f"got {reason.removeprefix('got ')}"
 
 
@@ -237,7 +237,7 @@ def _shown(default: Any) -> str:
 
 
 def is_compiled_with_cuda() -> bool:
-    """Whether JAX is installed with CUDA and sees a GPU, so that `place=fluid.CUDAPlace(0)` works.
+    """Return whether JAX is installed with CUDA and sees a GPU, so that `place=fluid.CUDAPlace(0)` works.
 
     Example:
       >>> import fluid
@@ -245,15 +245,15 @@ def is_compiled_with_cuda() -> bool:
     """
     try:
         return bool(jax.local_devices(backend="cuda"))
-    except RuntimeError:  # JAX knows no such backend
+    except RuntimeError:  # JAX does not have this backend
         return False
 
 
 def check_takes_nothing(function: Callable[..., Any]) -> None:
-    """Refuse a function that waits for arguments: nobody gives it any."""
+    """Refuse a program function with required arguments, because fluid calls it without arguments."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in callables have none
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return
     waiting = [
         name
@@ -270,7 +270,7 @@ def check_takes_nothing(function: Callable[..., Any]) -> None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a program function is called, where it has a name that can be one of Python's."""
+    """Return the name of a program function; "program" if the name is not a Python identifier, as for a lambda."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)
@@ -278,10 +278,10 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def not_copied(name: str, instead: str) -> Callable[..., Any]:
-    """Return a `__reduce_ex__` that refuses copies and pickles of what holds arrays on devices and open files.
+    """Return a `__reduce_ex__` that refuses to copy or pickle objects with compiled steps and arrays on devices.
 
     Args:
-      name: of the class, as users write it.
+      name: the name of the class as users write it.
       instead: the calls to write.
     """
 

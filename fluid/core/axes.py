@@ -1,4 +1,4 @@
-"""Axes of a mesh of devices: what divides the dimensions of an array."""
+"""Axes: the axes of a mesh of devices, which divide the dimensions of arrays."""
 
 import contextlib
 import math
@@ -10,28 +10,28 @@ from jax.sharding import AxisType, PartitionSpec
 
 from fluid import errors
 
-# The axes that divide the batch; "fsdp" divides parameters and slots as well.
+# The axes that divide the batch; "fsdp" also divides parameters and optimizer state.
 DATA = "data"
 FSDP = "fsdp"
 
-# For each dimension of an array the axes that divide it; those behind the last are whole.
+# For each dimension of an array, the axes that divide it; dimensions after the last entry are whole.
 Axes = tuple[tuple[str, ...], ...]
 
 
 def axes_of(owner: str, sharding: Any, known: Mapping[str, int], strict: bool = False) -> Axes:
-    """Read a sharding, which names an axis for each dimension, several, or None.
+    """Convert a sharding, which names one axis, several axes or None for each dimension, to Axes.
 
-    A program that names axes runs on any mesh: where there are no other axes than those of the batch, what it names
-    beside them divides nothing.
+    A program that names axes also runs on a mesh that has only the axes of the batch. There, the other names in a
+    sharding divide nothing.
 
     Args:
-      owner: whose it is, for messages.
-      sharding: what the user gave.
+      owner: the owner of the sharding, for messages.
+      sharding: the user's argument.
       known: the axes of the mesh and their sizes.
-      strict: whether an axis that is not there is an error in any case.
+      strict: refuse an axis that the mesh does not have, also on a mesh that has only the axes of the batch.
 
     Raises:
-      ArgumentError: it is no sharding, or names an axis that is not there.
+      ArgumentError: the value is not a sharding, names an unknown axis, or uses an axis twice.
 
     Example:
       >>> axes_of("w", (None, "model", ("data", "fsdp")), {"data": 2, "fsdp": 2, "model": 2})
@@ -57,31 +57,31 @@ def axes_of(owner: str, sharding: Any, known: Mapping[str, int], strict: bool = 
 
 
 def partition(axes: Axes) -> PartitionSpec:
-    """What JAX calls it."""
+    """Convert Axes to a PartitionSpec of JAX."""
     return PartitionSpec(*(None if not found else found[0] if len(found) == 1 else found for found in axes))
 
 
 def axes_here() -> dict[str, int]:
-    """The axes of the mesh that the step which is traced is for, and their sizes; none on one device."""
+    """Return the axes and sizes of the mesh of the step that is being traced; empty on one device."""
     return dict(jax.sharding.get_abstract_mesh().shape)
 
 
 def manual_axes_here() -> set[str]:
-    """Those of them of which each device has its part, and sees no other: the inside of `jax.shard_map`."""
+    """Return the manual axes of the mesh, over which each device sees only its part, as inside `jax.shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     return set(mesh.manual_axes) if mesh.shape else set()
 
 
 @contextlib.contextmanager
 def manual_axes(axes: Collection[str]) -> Iterator[None]:
-    """Trace something as the inside of a `jax.shard_map` over these axes will be."""
+    """Trace the block as if it were inside a `jax.shard_map` over these axes."""
     mesh = jax.sharding.get_abstract_mesh()
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(dict.fromkeys(axes, AxisType.Manual))):
         yield
 
 
 def divided(array: Any, axes: Axes) -> Any:
-    """An array, divided so on the mesh that the step which is traced is for."""
+    """Constrain the sharding of an array to these axes on the mesh of the step that is being traced."""
     if not axes_here():
         return array
     done = manual_axes_here()
@@ -89,16 +89,16 @@ def divided(array: Any, axes: Axes) -> Any:
 
 
 def refuse_mesh(owner: str, instead: str) -> None:
-    """Refuse what the host computes in the middle of a step, while the step is traced for several devices.
+    """Refuse a layer that computes on the host in the middle of a step for several devices.
 
-    They wait for each other there, and with devices of a CPU for good.
+    The devices would wait for each other at the call of the host; devices of a CPU would wait forever.
 
     Args:
       owner: the layer, for the message.
-      instead: what to write.
+      instead: the advice, for the message.
 
     Raises:
-      ArgumentError: there are several devices.
+      ArgumentError: the step is traced for several devices.
     """
     if math.prod(axes_here().values()) > 1:
         raise errors.ArgumentError(

@@ -1,4 +1,4 @@
-"""Bodies: functions that call layers, made pure, so that JAX's loops and branches may trace them."""
+"""Bodies: functions that call layers, converted to pure functions for JAX's loops and branches."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +13,12 @@ from fluid.core.frame import TRAIN, Frame, Made, ParameterSpec, current_frame, r
 
 
 class Found(NamedTuple):
-    """What the first run of a body showed; discovery keeps it for all later traces of the program.
+    """The findings of the first run of a body. Later traces of the program reuse them.
 
     Attributes:
-      written: names of the states that it changes.
-      counters: the name counters behind it.
-      specs: the arrays that it was the first to name, unless they are in the outer frame already.
+      written: names of the states that the body changes.
+      counters: the name counters after the body.
+      specs: the arrays that the body created, unless they are already in the outer frame.
     """
 
     written: tuple[str, ...]
@@ -27,10 +27,10 @@ class Found(NamedTuple):
 
 
 def inner_frame(frame: Frame) -> Frame:
-    """A frame for the inside of a loop or branch.
+    """Return a frame for the inside of a loop or branch.
 
-    Parameters, feeds and names are those of the outer frame; what a trace leaves behind (named values, states,
-    annotations) stays in the inner one, because it would be no value outside.
+    The inner frame reads the parameters, feeds and names of the outer frame. The results of the trace (named values,
+    states, annotations) stay in the inner frame, because they do not exist outside the loop.
     """
     return replace(
         frame,
@@ -44,7 +44,7 @@ def inner_frame(frame: Frame) -> Frame:
 
 
 def leave(frame: Frame, child: Frame, caller: str) -> None:
-    """Take over from an inner frame what it says about the program as a whole.
+    """Copy the findings of an inner frame that concern the whole program to the outer frame.
 
     Args:
       frame: the outer frame.
@@ -63,7 +63,7 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
         raise errors.ProgramError(
             f"fluid.{caller}: optimizer.minimize was called inside; return the loss and minimise it outside"
         )
-    frame.declared.feeds.update(child.declared.feeds)  # a layer inside may have limited what may be fed
+    frame.declared.feeds.update(child.declared.feeds)  # a layer inside may have limited the values of a feed
     frame.declared.uses_randomness |= child.declared.uses_randomness
     frame.made.doubts.extend(child.made.doubts)
     frame.made.training_doubts.extend(child.made.training_doubts)
@@ -73,13 +73,12 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
 class Body:
     """A function that calls layers, as a pure function of its arguments and of the states that it changes.
 
-    While a program is discovered, making one runs the function once, which creates its parameters outside the loop that
-    it is meant for. Named values inside cannot be fetched or overridden, and rows of embeddings looked up inside are
-    updated densely.
+    During discovery, the constructor runs the function once, which creates the parameters outside the loop. Named
+    values inside cannot be fetched or overridden, and embeddings that are looked up inside are updated densely.
 
     Args:
       function: takes and returns pytrees of arrays.
-      examples: arguments for the first run; nothing but their shapes matters.
+      examples: arguments for the first run; only their shapes and dtypes matter.
       caller: the public name to blame, such as "layers.scan".
 
     Attributes:
@@ -113,24 +112,25 @@ class Body:
         self.written: tuple[str, ...] = found.written if self._frame.mode == TRAIN else ()
 
     def states(self) -> dict[str, Any]:
-        """The present values of the states that the function changes: what a loop starts with."""
+        """Return the present values of the states that the function changes, as the initial values of a loop."""
         now = self._frame.states
         return {name: now[name] for name in self.written}
 
     def keep(self, states: Mapping[str, Any]) -> None:
-        """Give these states the values that they have behind the loop."""
+        """Set the states of the outer frame to their values after the loop."""
         self._frame.made.states.update(states)
 
     def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
         """Run the function.
 
         Args:
-          states: values of the states that it changes.
-          iteration: its number, an int32 scalar: random layers draw anew in each. None when there is but one.
-          args: its arguments.
+          states: values of the states that the function changes, by name.
+          iteration: the number of the iteration, an int32 scalar, from which random layers draw new numbers. None if
+            there is only one iteration.
+          args: the arguments of the function.
 
         Returns:
-          Its result, and the changed states.
+          The result of the function, and the changed states by name.
         """
         child = self._child(iteration)
         child.given.states |= states
@@ -139,7 +139,7 @@ class Body:
         return result, {name: now[name] for name in self.written}
 
     def _child(self, iteration: Any) -> Frame:
-        """The frame of one iteration."""
+        """Return the frame of one iteration."""
         child = inner_frame(self._frame)
         child.naming.counters = dict(self._counters)
         if iteration is not None and child.given.key is not None:
@@ -147,7 +147,7 @@ class Body:
         return child
 
     def _first_child(self) -> Frame:
-        """The frame of the run that shows what the function declares."""
+        """Return the frame of the first run, which finds the declarations of the function."""
         return self._child(0)
 
     def _run(self, child: Frame, args: Sequence[Any]) -> Any:
@@ -158,18 +158,18 @@ class Body:
 
     def _try_out(self, examples: Sequence[Any]) -> Found:
         frame = self._frame
-        if not frame.discovering:  # the function does what it did not do in discovery
+        if not frame.discovering:  # discovery did not reach this body
             return self._abstractly(examples)
         child = self._first_child()
         self._run(child, examples)
-        # Parameters are in the outer frame already; new states, too, must be there before a loop can carry them.
+        # Parameters are already in the outer frame. New states must be there too, before a loop can carry them.
         for name in child.given.states.keys() - frame.given.states.keys():
             spec = frame.declared.arrays[name]
             frame.given.states[name] = np.zeros(spec.shape, jnp.dtype(spec.dtype))
         return Found(tuple(sorted(child.made.states)), child.naming.counters, {})
 
     def _abstractly(self, examples: Sequence[Any]) -> Found:
-        """Run it once without computing anything."""
+        """Run the function once without computing anything, and return the findings."""
         children: list[Frame] = []
 
         def trace(args: Sequence[Any]) -> None:

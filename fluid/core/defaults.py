@@ -1,4 +1,4 @@
-"""Defaults that Fluid chose in 2017, and the warning where most people would expect another default today."""
+"""Defaults: defaults that Fluid chose in 2017, and warnings where most people expect another default today."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ T = TypeVar("T", int, str)
 
 
 class _Default:
-    """A marked default value. It equals the plain number or string, and has another type."""
+    """A marked default value. A marked value equals the plain number or string, and has another type."""
 
 
 class _Number(_Default, int):
@@ -34,13 +34,13 @@ def default(value: T) -> T:
 
 
 def is_default(value: Any) -> bool:
-    """Return whether the user left an argument out: its value is one that `default` marked."""
+    """Return whether the user left an argument out, so that its value is a default marked by `default`."""
     return isinstance(value, _Default)
 
 
 @contextlib.contextmanager
 def as_fluid() -> Iterator[None]:
-    """Silence `doubt_reading` in a block that calls layers as Fluid meant them, such as a program of `fluid.static`."""
+    """Silence `doubt_reading` and `doubt_setting` in a block of code for Fluid, such as a program of `fluid.static`."""
     frame = current_frame("core.as_fluid")
     before, frame.as_fluid = frame.as_fluid, True
     try:
@@ -50,19 +50,19 @@ def as_fluid() -> Iterator[None]:
 
 
 def doubt_reading(message: str) -> None:
-    """Warn, once and with the user's line, that a program means one thing in Fluid and another to most people today.
+    """Warn, once and with the user's line, of code that Fluid reads differently from what most people expect today.
 
     Args:
-      message: both readings, and what to write for each.
+      message: both meanings, and the code to write for each.
     """
     if not current_frame("core.doubt_reading").as_fluid:
         doubt(message)
 
 
 def doubt_setting(message: str) -> None:
-    """Warn of arguments that are most likely a mistake, inside and outside of program functions.
+    """Warn of arguments that are most likely a mistake, inside and outside program functions.
 
-    A program function makes the object again in each trace, and the warning is given once.
+    Each trace of a program function creates the object again, but only discovery warns.
 
     Args:
       message: what was found and what to write.

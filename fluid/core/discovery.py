@@ -1,4 +1,4 @@
-"""Discovery: one run of a program function on stand-in data, and what it shows."""
+"""Discovery: one traced run of a program function on stand-in data, its findings, and warnings about them."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ from fluid.core.sequence import SequenceBatch
 from fluid.core.updates import check_not_changed
 from fluid.core.zeros import stacked_zeros
 
-# For each kind of value that layers expect: its name in a message, and makers whose results are most likely not of it.
+# For each kind of value that layers expect: the name in messages, and makers whose results are most likely not valid.
 _KINDS = {
     "probabilities": ("probabilities", {"product", "relu", "tanh", "log", "dropout", "norm"}),
     "shares": (
@@ -54,24 +54,24 @@ _MAKERS = {
 
 @dataclass(frozen=True)
 class Discovery:
-    """What one run of a program function showed.
+    """The findings of one run of a program function.
 
     Attributes:
-      frame: what the run read and wrote; its arrays are traced and of no use any more.
+      frame: the frame of the run; its arrays are traced, and cannot be used after the run.
       outputs: shape and dtype of each output, in order.
       output_names: the keys when the function returned a dict, else None.
-      loss_output: which output is the loss, see `Program`.
-      aliases: other names of named values, see `Program`.
+      loss_output: the index of the loss among the outputs; see `Program`.
+      aliases: other names of named values; see `Program`.
       jaxpr: the equations of the run.
-      constants: the arrays from outside that they use.
+      constants: the arrays from outside that the equations use.
       results: the variables of each output; a sequence batch has several.
       losses: the variable of each minimised loss.
-      kept: the variables of values that users named and of custom states: they can be fetched, used or not.
+      kept: the variables of values that users named and of custom states, which can be fetched even if they are unused.
       feeds: the variables of each feed, by name.
-      parameters: the variables of the parameters, by name; those that only loops and branches use are not among them.
+      parameters: the variables of the parameters, by name, without parameters that only loops and branches use.
       expected: the variables of `frame.made.expected`.
       moving: the variables that differ from step to step: feeds, parameters, states and the random key.
-      reductions: for each output what layers have noted of it, or None.
+      reductions: for each output the rule that layers have noted, or None.
     """
 
     frame: Frame
@@ -92,31 +92,34 @@ class Discovery:
 
 
 class Shapes(NamedTuple):
-    """Shape and dtype of each output of a program, and of every named value in the order in which they are made."""
+    """Shape and dtype of each output of a program, and of every named value in order of creation."""
 
     outputs: list[Array]
     values: dict[str, Array]
 
     def marked(self, other: "Shapes") -> "Shapes":
-        """The same with None for what differs in another run; without named values that this one does not make."""
+        """Return these shapes, with None for dimensions that differ in another run.
+
+        Named values that the other run does not compute are left out.
+        """
         outputs = [marked(mine, its) for mine, its in zip(self.outputs, other.outputs, strict=True)]
         return Shapes(outputs, {n: marked(a, other.values[n]) for n, a in self.values.items() if n in other.values})
 
 
 def shapes_of(found: Discovery) -> Shapes:
-    """The shapes that one run shows."""
+    """Return the shapes of the outputs and named values of one run."""
     values = {name: array_of(value) for name, value in found.frame.made.values.items()}
     return Shapes([array_of(value) for value in found.outputs], values)
 
 
 def array_of(value: Any) -> Array:
-    """Shape and dtype of an array, or of the data of a sequence batch."""
+    """Return shape and dtype of an array, or of the data of a sequence batch."""
     data = data_of(value)
     return Array(tuple(data.shape), str(data.dtype))
 
 
 def marked(first: Array, second: Array) -> Array:
-    """The first with None for dimensions in which the second differs."""
+    """Return `first`, with None for the dimensions in which `second` differs; unchanged if the ranks differ."""
     if len(first.shape) != len(second.shape):
         return first
     return Array(tuple(a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)), first.dtype)
@@ -125,17 +128,18 @@ def marked(first: Array, second: Array) -> Array:
 def discover(
     function: Callable[[], Any], name: str, precision: str | None, batch: int, feeds: Mapping[str, Sequence[int]]
 ) -> Discovery:
-    """Run a program function once, traced, so that nothing is computed.
+    """Trace a program function once, in train mode, without computing anything.
 
     Args:
       function: the program function.
-      name: of the program, for messages.
+      name: the name of the program, for messages.
       precision: see `Program`.
       batch: the stand-in for the batch size.
-      feeds: shapes of feeds, instead of the declared ones with the stand-in.
+      feeds: shapes of feeds by name, which replace the declared shapes.
 
     Raises:
-      ProgramError: it returns nothing, or something that is no array; FluidError: whatever its layers find.
+      ProgramError: the function returns nothing, or a value that is not an array.
+      FluidError: a layer finds a mistake.
     """
     frame = Frame(mode=TRAIN, precision=precision, placeholder_batch=batch)
     names: tuple[str, ...] | None = None
@@ -156,7 +160,7 @@ def discover(
                     check_not_changed(frame, output)
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
-            explained = in_own_words(error, name, batch)  # before JAX removes frames of its own from the traceback
+            explained = in_own_words(error, name, batch)  # before JAX removes its frames from the traceback
             raise
         aliases.update(_aliases(frame, outputs, names))
         loss_output = _loss_output(frame, outputs, names)
@@ -173,7 +177,7 @@ def discover(
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
         _check_leaks(name, frame, closed.consts, batch)
     except Exception as error:
-        error.__notes__ = notes  # without what JAX says of its own frames
+        error.__notes__ = notes  # without JAX's note about frames that it removed
         if explained is not None:
             explained.__notes__ = notes
             raise explained from None
@@ -204,10 +208,10 @@ def discover(
 
 
 def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:
-    """The outputs that a program function returned, in order, and their names when it returned a dict.
+    """Return the outputs of a program function, in order, and their names if the function returned a dict, else None.
 
     Raises:
-      ProgramError: there are none, or something else than arrays among them.
+      ProgramError: there is no output, or an output is neither an array nor a number.
     """
     names = None
     if isinstance(result, Mapping):
@@ -229,7 +233,7 @@ def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ..
                 f"{_first_of(value, names[position] if names else None)}; "
                 f"return arrays made by layers, in one flat list, tuple or dict"
             )
-    # Only what is no array yet is converted: annotations belong to the very objects that layers returned.
+    # Arrays are not converted: annotations belong to the objects that layers returned.
     kept = SequenceBatch | NestedSequenceBatch | jax.Array
     return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
 
@@ -248,9 +252,9 @@ def _first_of(value: Any, name: str | None) -> str:
 
 
 def _kept(frame: Frame) -> list[Any]:
-    """Return what users named and the states that they made, which can be read without being outputs.
+    """Return the values that users named, and the custom states. Both can be read without being outputs.
 
-    States of layers with parameters, such as the averages of batch_norm, are not among them.
+    States of layers with parameters, such as the averages of batch_norm, are left out.
     """
     declared = frame.declared.arrays
     trained = {spec.layer for spec in declared.values() if spec.trainable is not None} - {""}
@@ -261,7 +265,7 @@ def _kept(frame: Frame) -> list[Any]:
 
 
 def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> int:
-    """Which output is minimised first; or else the one named "loss", or else the first."""
+    """Return the index of the output that is minimised first; else of the output named "loss"; else 0."""
     minimized = [m.value for m in frame.made.minimizations[:1]]
     found = [i for i, output in enumerate(outputs) if any(output is value for value in minimized)]
     named = [i for i, name in enumerate(names or ()) if name == "loss"]
@@ -269,7 +273,7 @@ def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | No
 
 
 def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> dict[str, str]:
-    """Layers for their last results, keys of outputs for the values returned under them; names that are taken stay."""
+    """Return aliases of named values: layers for their last results, keys for outputs. Names in use are left out."""
     aliases = {name.rpartition(".tmp_")[0]: name for name in frame.made.values if ".tmp_" in name}
     recorded = {id(value): name for name, value in frame.made.values.items()}
     aliases |= {key: recorded[id(v)] for key, v in zip(names or (), outputs, strict=False) if id(v) in recorded}
@@ -281,15 +285,15 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
     """Refuse a loss that training cannot change.
 
     Args:
-      program: its name.
+      program: the name of the program.
       found: its discovery.
-      minimized: for each loss the parameters that shall change.
+      minimized: for each loss, the names of the parameters to train.
 
     Returns:
-      Those of them that have a gradient, as far as equations can tell.
+      The names of the parameters that have a gradient, as far as equations can tell.
 
     Raises:
-      ProgramError: there is no such parameter, or the loss has no gradient with respect to any.
+      ProgramError: a loss has no parameters to train, or no gradient with respect to any of its parameters.
     """
     sloped: set[str] = set()
     for loss, names in zip(found.losses, minimized, strict=True):
@@ -301,7 +305,7 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
                 f"from layers such as layers.fc, and ParamAttr(trainable=True) is their default"
             )
         every = {n for n, s in found.frame.declared.arrays.items() if s.trainable is not None}
-        # A loss is made large on purpose where it moves a part of a net only, as in a GAN.
+        # A loss that trains only a part of a net, as in a GAN, may be maximised on purpose.
         if set(names) == every and (cost := negated_cost(found.jaxpr, loss)):
             warn(
                 f"the program {program} minimises the negative of layers.{cost}, which is a cost already, smaller for "
@@ -336,7 +340,7 @@ def unused_parameters(found: Discovery, trained: Sequence[str]) -> tuple[str, ..
 
 
 def _warn_of_other_losses(program: str, found: Discovery) -> None:
-    """Warn of a dict without "loss" that has several losses: a Trainer minimises the first one only."""
+    """Warn of a dict of several losses without the key "loss", of which a Trainer minimises only the first."""
     minimizations = found.frame.made.minimizations
     if len(minimizations) != 1 or not found.frame.fact(minimizations[0].value, "first_of_dict"):
         return
@@ -358,7 +362,7 @@ def _warn_of_other_losses(program: str, found: Discovery) -> None:
 
 
 def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
-    """Warn of what the equations show to be most likely a mistake, although everything can be computed."""
+    """Warn of computations that are legal and most likely mistakes."""
     scalars = [v for v in jax.tree.leaves(found.results) if v.aval.shape in ((), (1,)) and not is_literal(v)]
     for line in squared_batches(found.jaxpr, batch, [*found.losses, *scalars]):
         warn(
@@ -406,13 +410,13 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
 
 
 def warn_of_random_constants(program: str, found: Discovery, other: Discovery, again: Callable[[], Discovery]) -> None:
-    """Warn of arrays that are drawn anew whenever the program is traced, and so never while it runs.
+    """Warn of random arrays of Python or NumPy, which change with each trace and stay constant while a program runs.
 
     Args:
-      program: its name.
+      program: the name of the program.
       found: its discovery.
-      other: one with another batch size.
-      again: makes one with the same batch size, since an array may differ because of that.
+      other: a discovery with another batch size.
+      again: returns a discovery with the first batch size, because an array may also differ with the batch size.
     """
     if not unsteady(found.jaxpr, found.constants, other.constants):
         return
@@ -426,7 +430,7 @@ def warn_of_random_constants(program: str, found: Discovery, other: Discovery, a
 
 
 def _check_leaks(program: str, frame: Frame, constants: Sequence[Any], batch: int) -> None:
-    """Refuse a program that works on what belongs to the inside of a loop, or to another program, which is over."""
+    """Refuse a program that uses values from the inside of a loop, or values of another program."""
     for value in constants:
         if isinstance(value, jax.core.Tracer):
             made = next((n for n, v in (frame.given.parameters | frame.given.states).items() if v is value), None)

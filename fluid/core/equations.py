@@ -1,4 +1,4 @@
-"""What the equations of a traced program show: what a loss depends on, and mistakes that shapes alone do not reveal."""
+"""Equations: analysis of the jaxpr of a traced program, for gradients and for mistakes that shapes do not show."""
 
 import hashlib
 import itertools
@@ -13,36 +13,36 @@ from jax.ad_checkpoint import checkpoint_name
 
 from fluid.core.frame import is_library
 
-# Float results of these have no slope, whatever their inputs.
+# Float results of these primitives have no slope, for any inputs.
 _FLAT = frozenset({"stop_gradient", "sign", "floor", "ceil", "round"})
-# These hand the numbers of their first array input on as they are.
+# These primitives pass the numbers of their first array input on unchanged.
 _LAYOUT = frozenset({"reshape", "broadcast_in_dim", "transpose", "squeeze", "convert_element_type", "copy"})
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _SUMS = frozenset({"add", "sub", "add_any"})
-# Equations that stand for those of the function that they call.
+# Equations that only call a function, so that the equations of the function stand in their place.
 _GROUPS = frozenset({"jit", "pjit", "closed_call", "checkpoint", "remat2"})
-# Layers of losses that are smaller for a better net.
+# Loss layers whose result is smaller for a better net.
 _COSTS = frozenset(
     "bpr_loss cross_entropy dice_loss hsigmoid huber_loss kldiv_loss linear_chain_crf log_loss margin_rank_loss "
     "mse_loss nce npair_loss rank_loss sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits "
     "sigmoid_focal_loss smooth_l1 softmax_with_cross_entropy square_error_cost ssd_loss warpctc yolov3_loss".split()
 )
-# Sets labels apart from the names that users give values for `jax.checkpoint`.
+# This prefix separates labels from names that users give for `jax.checkpoint`.
 _LABEL = "fluid:"
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
 def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any, through_steps: bool = False) -> set[str]:
-    """Which of the sources a target has a gradient with respect to, as far as equations can tell.
+    """Return the names of the sources with respect to which a target has a gradient, as far as equations can tell.
 
-    Loops, branches and functions with derivatives of their own count as having a slope in all of their inputs.
+    Loops, branches and functions with custom derivatives count as having a slope in all of their inputs.
 
     Args:
       jaxpr: the equations.
       sources: variables by name.
       target: a variable, or a literal.
-      through_steps: follow also what changes in steps and has no slope, such as whole numbers and rounding, and stop
-        only at `stop_gradient`.
+      through_steps: also follow values without a slope, such as whole numbers and rounded values, and stop only at
+        `stop_gradient`.
     """
     flat = frozenset({"stop_gradient"}) if through_steps else _FLAT
     moving: dict[Any, frozenset[str]] = {}
@@ -53,10 +53,10 @@ def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any, through_step
 
 
 def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest: Any) -> set[str]:
-    """Which of the candidates the results of a function do not depend on.
+    """Return the names of the candidates that the results of a function do not depend on.
 
     Args:
-      function: called with the candidates and the rest, traced only.
+      function: traced with the candidates and the rest as arguments.
       candidates: arrays by name.
       rest: further arguments.
     """
@@ -64,7 +64,7 @@ def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest:
 
 
 def unread(jaxpr: Any, candidates: Mapping[str, Any]) -> set[str]:
-    """Return the names of the candidates that the results of equations do not depend on.
+    """Return the names of the candidates that the results of a jaxpr do not depend on.
 
     Args:
       jaxpr: the equations, whose first inputs are the leaves of the candidates.
@@ -80,9 +80,9 @@ def unread(jaxpr: Any, candidates: Mapping[str, Any]) -> set[str]:
 
 
 def independent(jaxpr: Any) -> Any:
-    """Return a jaxpr without the equations that depend on its inputs, unless its results need them.
+    """Return a jaxpr without the equations that depend on its inputs and that its results do not need.
 
-    Equations with effects, such as those of `layers.Print`, are left out like others.
+    Equations with effects, such as the equations of `layers.Print`, are left out too.
 
     Example:
       >>> def function(x):
@@ -103,7 +103,10 @@ def independent(jaxpr: Any) -> Any:
 
 
 def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str], kinds: str) -> None:
-    """Note for each variable which sources move it, unless a computation is flat, or its results of certain kinds."""
+    """Add to `moving`, for each variable, the sources that change it.
+
+    Sources end at primitives in `flat`, and at results whose dtype kind is in `kinds`.
+    """
     for equation in jaxpr.eqns:
         inputs = [frozenset() if is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
         inner = called(equation)
@@ -120,15 +123,15 @@ def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str]
 
 
 def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[str]:
-    """The user's lines where arithmetic laid `[batch, 1]` and `[batch]` out to `[batch, batch]`.
+    """Return the user's lines where arithmetic broadcast `[batch, 1]` and `[batch]` to `[batch, batch]`.
 
-    NumPy's rules do so without a word where a column meets a row that was meant to be one. Those who write the two
-    dimensions down, as in `x[:, None] - y[None, :]`, mean it, and are not found here.
+    Broadcasting does this without a warning, and it is mostly a mistake. Code that writes both dimensions down, as in
+    `x[:, None] - y[None, :]`, is intended, and is left out.
 
     Args:
       jaxpr: the equations.
       batch: the stand-in for the batch size.
-      targets: only what one of these depends on counts.
+      targets: variables; only equations that a target depends on count.
     """
     makers = {v: e for e in jaxpr.eqns for v in e.outvars}
     found: dict[str, None] = {}
@@ -143,12 +146,12 @@ def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[st
 
 
 def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> list[str]:
-    """The user's lines that use an array which is another one when the program is traced again.
+    """Return the user's lines that use an array whose numbers differ between two traces of a program.
 
     Args:
-      jaxpr: the equations of one trace.
-      constants: the arrays that the trace took from outside, in the order of its constant variables.
-      others: those of another trace.
+      jaxpr: the equations of the first trace.
+      constants: the arrays that the first trace took from outside, in the order of its constant variables.
+      others: the arrays that the second trace took from outside.
     """
     if len(constants) != len(others):
         return []
@@ -164,7 +167,8 @@ def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> lis
 def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
     """Return the user's lines that draw random numbers for each row of the batch from a key that never changes.
 
-    Constant keys of layers, from their argument `seed=`, and arrays of a fixed size are left out: both may be meant.
+    Constant keys of layers, from their argument `seed=`, and arrays of a fixed size are left out, as both may be
+    intended.
 
     Args:
       jaxpr: the equations.
@@ -199,7 +203,7 @@ def _draws_rows(equation: Any, moving: Collection[Any], batch: int) -> bool:
 
 
 def negated_cost(jaxpr: Any, loss: Any) -> str | None:
-    """Return the layer of a loss, such as "cross_entropy", whose negative a program minimises; None where it does not.
+    """Return the name of the loss layer, such as "cross_entropy", if a program minimises its negative; else None.
 
     Args:
       jaxpr: the equations.
@@ -223,13 +227,13 @@ def negated_cost(jaxpr: Any, loss: Any) -> str | None:
 
 
 def beyond(jaxpr: Any, unknown: Collection[int]) -> list[tuple[str, int, int]]:
-    """Return the user's line, the index and the size for each constant index of an element that does not exist.
+    """Return the user's line, the index and the size for each constant index that is out of range.
 
-    JAX reads an element that exists by `slice`, and others by `dynamic_slice`, which takes the nearest one.
+    JAX reads an element in range by `slice`, and an element out of range by `dynamic_slice`, which takes the nearest.
 
     Args:
       jaxpr: the equations.
-      unknown: sizes that stand for others, such as that of the batch.
+      unknown: sizes that are stand-ins, such as the batch size.
     """
     makers = {v: e for e in jaxpr.eqns for v in e.outvars}
     found: dict[tuple[str, int, int], None] = {}
@@ -249,12 +253,12 @@ def beyond(jaxpr: Any, unknown: Collection[int]) -> list[tuple[str, int, int]]:
 
 
 def has_arrays(constants: Sequence[Any]) -> bool:
-    """Whether one of the arrays that a trace took from outside has several numbers, and so may be `unsteady`."""
+    """Return whether an array that a trace took from outside has several numbers, so that `unsteady` may find it."""
     return any(map(_is_array, constants))
 
 
 def _is_array(value: Any) -> bool:
-    """Whether a constant is an array of several numbers; single ones may stand for the batch size."""
+    """Return whether a constant is an array of several numbers; a single number may depend on the batch size."""
     return not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.size > 1
 
 
@@ -266,8 +270,8 @@ def maker_of(jaxpr: Any, variable: Any) -> str | None:
       variable: the value.
 
     Returns:
-      "product" for a matrix product or a convolution, with or without a bias; "sigmoid", "softmax", "relu", "tanh", or
-      "log" also for a log_softmax; None for everything else.
+      "product" for a matrix product or a convolution, with or without a bias; "sigmoid", "softmax", "relu" or "tanh";
+      "log" for a logarithm or a log_softmax; None for every other computation.
     """
     makers = [_kind_of(*origin) for origin in _Makers(jaxpr).origins(variable)]
     if "product" in makers:
@@ -276,21 +280,21 @@ def maker_of(jaxpr: Any, variable: Any) -> str | None:
 
 
 def _kind_of(equation: Any, makers: "_Makers") -> str | None:
-    """Return the kind of computation of one equation, see `maker_of`.
+    """Return the kind of computation of one equation, as `maker_of` does for a value.
 
     Args:
       equation: the equation.
-      makers: knows the equations that made the inputs of the equation.
+      makers: finds the equations that made the inputs of the equation.
     """
     name = equation.primitive.name
     terms = equation.invars if name in _SUMS else equation.outvars
     if any(_is_product(*origin) for term in terms for origin in makers.origins(term)):
         return "product"
-    if name == "sub":  # of a log_softmax: x - log(sum(exp(x)))
+    if name == "sub":  # a log_softmax is x - log(sum(exp(x)))
         logs = [origin for origin in makers.origins(equation.invars[1]) if origin[0].primitive.name == "log"]
         sums = [e.primitive.name for log, inside in logs for e, _ in inside.origins(log.invars[0])]
         return "log" if sums == ["reduce_sum"] else None
-    if name == "div":  # of a softmax both come from one exponential: exp(x) / sum(exp(x))
+    if name == "div":  # a softmax is exp(x) / sum(exp(x)), with one exponential for both
         above, below = ([e for e, _ in makers.origins(v)] for v in equation.invars)
         is_softmax = len(above) == len(below) == 1 and below[0].primitive.name == "reduce_sum"
         return "softmax" if is_softmax and below[0].invars[0] in above[0].outvars else None
@@ -302,7 +306,7 @@ def _kind_of(equation: Any, makers: "_Makers") -> str | None:
 def _is_product(equation: Any, makers: "_Makers") -> bool:
     """Return whether an equation is a matrix product whose result may be any numbers.
 
-    Products of softmaxes with each other or with one-hot rows are not: they mix or pick probabilities.
+    Products of softmaxes with each other or with one-hot rows do not count, because they mix or pick probabilities.
     """
     if equation.primitive.name not in _PRODUCTS:
         return False
@@ -322,32 +326,32 @@ def _is_relu(jaxpr: Any) -> bool:
 
 
 def last_values(jaxpr: Any) -> dict[str, Any]:
-    """The variable of the last value that each of the user's lines makes, by `file:line`."""
+    """Return the variable of the last value that each line of the user computes, by `file:line`."""
     lines = ((user_line(e).rpartition(" in ")[0], e.outvars[-1]) for e in jaxpr.eqns if e.outvars)
     return {line: variable for line, variable in lines if line}
 
 
 def label(name: str, value: Any) -> None:
-    """Write the name of a value into the equations that are being traced; it computes nothing.
+    """Write the name of a value into the equations that are being traced. The label computes nothing.
 
-    A named value of the program itself is found as a result of its trace. What is named inside a loop is none, so there
-    the equations say which of their variables it is.
+    A named value outside of loops is a result of the trace. A named value inside a loop is not, so a label marks its
+    variable in the equations.
     """
     checkpoint_name(jax.tree.leaves(value)[0], _LABEL + name)
 
 
 def labelled(equation: Any) -> str | None:
-    """The name that a label gives to its input; None for other equations."""
+    """Return the name that `label` wrote into an equation; None for other equations."""
     name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
     return name.removeprefix(_LABEL) if name.startswith(_LABEL) else None
 
 
 def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any]:
-    """The equations that results of a function depend on, in order.
+    """Return the equations that the targets depend on, in order.
 
     Args:
-      jaxpr: the function.
-      targets: variables; all results by default.
+      jaxpr: the equations.
+      targets: variables; by default all results of the jaxpr.
     """
     live = {v for v in (jaxpr.outvars if targets is None else targets) if not is_literal(v)}
     found = []
@@ -359,7 +363,7 @@ def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any
 
 
 def needed_by(jaxpr: Any, targets: Iterable[Any]) -> set[Any]:
-    """Return all variables that `targets` are computed from, with the targets. Printed values count as targets."""
+    """Return the targets and all variables that they are computed from. Printed values count as targets."""
     effects = [v for equation in jaxpr.eqns if equation.effects for v in equation.invars]
     wanted = [v for v in (*targets, *effects) if not is_literal(v)]
     read = (v for equation in live_equations(jaxpr, wanted) for v in equation.invars if not is_literal(v))
@@ -367,8 +371,8 @@ def needed_by(jaxpr: Any, targets: Iterable[Any]) -> set[Any]:
 
 
 def inner_jaxprs(equation: Any) -> Iterator[Any]:
-    """The functions that an equation calls: bodies, branches, conditions."""
-    # `jax.extend.core` has a function for this, and takes longer to import than all of this room.
+    """Yield the functions that an equation calls: bodies, branches and conditions."""
+    # `jax.extend.core` has a function for this, but its import takes longer than the import of this whole package.
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else [value]:
             inner = getattr(item, "jaxpr", item)
@@ -377,7 +381,7 @@ def inner_jaxprs(equation: Any) -> Iterator[Any]:
 
 
 def count(jaxpr: Any) -> int:
-    """How many equations there are, those of inner functions included, each written once.
+    """Return the number of equations, inner functions included; an equation in a loop counts once.
 
     Example:
       >>> count(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(1.0).jaxpr)
@@ -387,9 +391,10 @@ def count(jaxpr: Any) -> int:
 
 
 def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
-    """Return a checksum of the equations that targets are computed from, the same in each process with one JAX.
+    """Return a checksum of the equations that targets are computed from.
 
-    Names, arrays that Python made, and functions that only group equations, such as `jax.checkpoint`, do not count.
+    All processes with one version of JAX get one checksum. Names, arrays from Python, and functions that only group
+    equations, such as `jax.checkpoint`, do not change the checksum.
 
     Args:
       jaxpr: the equations.
@@ -408,7 +413,7 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
     def number(variable: Any) -> str:
         if is_literal(variable):
             return str(variable.val) if np.ndim(variable.val) == 0 else str(variable.aval)
-        if variable not in numbers:  # dtypes take long to write, and show in the equations that convert
+        if variable not in numbers:  # without the dtype, which is slow to write and shows in equations that convert
             numbers[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
         return numbers[variable]
 
@@ -435,7 +440,7 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
 
 
 def _settings(equation: Any) -> Iterator[tuple[str, str]]:
-    """Yield the settings of an equation as text; names, functions and objects shown by their address are left out."""
+    """Yield the parameters of an equation as text, without names, functions, and objects that show an address."""
     for key, value in equation.params.items():
         if callable(value) or "jaxpr" in key or key in ("branches", "name"):
             continue
@@ -445,7 +450,7 @@ def _settings(equation: Any) -> Iterator[tuple[str, str]]:
 
 
 def uses(jaxpr: Any, primitive: str) -> bool:
-    """Whether an equation is of a primitive with this name, inner functions included.
+    """Return whether an equation, also of an inner function, has the primitive with this name.
 
     Example:
       >>> uses(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(1.0).jaxpr, "sin")
@@ -455,18 +460,18 @@ def uses(jaxpr: Any, primitive: str) -> bool:
 
 
 def user_line(equation: Any) -> str:
-    """The innermost line of the user's that made an equation, as `file:line in function`."""
+    """Return the user's innermost line that made an equation, as `file:line in function`."""
     frame = next((f for f in frames(equation) if not is_library(f.file_name)), None)
     return "unknown line" if frame is None else f"{frame.file_name}:{frame.line_num} in {frame.function_name}"
 
 
 class _Makers:
-    """Which equation makes each variable, also inside of the functions that equations call.
+    """A map from each variable to the equation that makes it, which also looks into called functions.
 
     Args:
       jaxpr: the equations.
-      outer: those around a called function.
-      arguments: what the variables of that function's arguments are called outside.
+      outer: the makers around a called function; None for the outermost equations.
+      arguments: for each argument of a called function, the variable outside the call.
     """
 
     def __init__(self, jaxpr: Any, outer: "_Makers | None" = None, arguments: Mapping[Any, Any] | None = None):
@@ -475,10 +480,10 @@ class _Makers:
         self._arguments = arguments or {}
 
     def origins(self, variable: Any) -> list[tuple[Any, "_Makers"]]:
-        """The equations that compute the numbers of a variable, behind those that lay out numbers or choose among them.
+        """Return the equations that compute the numbers of a variable, past changes of layout and selections.
 
         Returns:
-          Each equation, with the makers of the variables that it reads.
+          Pairs of an equation and the makers of the variables that the equation reads.
         """
         if is_literal(variable):
             return []
@@ -499,7 +504,7 @@ class _Makers:
 
 
 def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any]:
-    """The equations that some variables depend on, each once."""
+    """Yield the equations that the targets depend on, each once."""
     waiting = [v for v in targets if not is_literal(v)]
     seen: set[int] = set()
     while waiting:
@@ -511,13 +516,13 @@ def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any
 
 
 def called(equation: Any) -> Any:
-    """The equations of the function that one calls, if it does nothing but call it."""
+    """Return the jaxpr of the called function, if the equation is only a call; else None."""
     inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit", "closed_call") else None
     return None if inner is None else inner.jaxpr
 
 
 def _one_call(first: Any, second: Any) -> bool:
-    """Whether two equations were made by one call of the user's."""
+    """Return whether two equations have equal call stacks, so that one call by the user made both."""
     return _places(first) == _places(second)
 
 
@@ -526,19 +531,19 @@ def _places(equation: Any) -> Sequence[tuple[str, int]]:
 
 
 def frames(equation: Any) -> Sequence[Any]:
-    """The call stack that made an equation, innermost first."""
+    """Return the call stack that made an equation, innermost first."""
     traceback = equation.source_info.traceback
     return [] if traceback is None else traceback.frames
 
 
 def scan_counts(equation: Any) -> tuple[int, int]:
-    """How many constants a scan reads, and how many values it carries from step to step.
+    """Return the number of constants of a scan, and the number of values that the scan carries.
 
-    They come first and second among its inputs; the rest is read step by step, so that one step has a dimension less
-    of it. Not every release of JAX writes the two numbers into the equation.
+    Constants come first among the inputs, then carried values. The other inputs are read step by step, so a step sees
+    one dimension less. Some releases of JAX do not write the two numbers into the equation.
 
     Args:
-      equation: a scan.
+      equation: the equation of a scan.
     """
     body = equation.params["jaxpr"].jaxpr
     carried = sum(len(v.aval.shape) == len(w.aval.shape) for v, w in zip(equation.outvars, body.outvars, strict=True))
@@ -547,14 +552,14 @@ def scan_counts(equation: Any) -> tuple[int, int]:
 
 
 def is_literal(variable: Any) -> bool:
-    """Whether an input of an equation is a constant that is written into it."""
+    """Return whether an input of an equation is a literal, not a variable."""
     return hasattr(variable, "val")
 
 
 def filled(jaxpr: Any) -> list[np.ndarray] | None:
-    """The results of equations that only fill arrays with constants, by NumPy; None where there are other equations.
+    """Return the results of equations that only fill arrays with constants, as NumPy arrays; else None.
 
-    For XLA each set of shapes would be a program to compile.
+    With XLA, each set of shapes would need a compilation.
 
     Args:
       jaxpr: the equations.

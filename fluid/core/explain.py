@@ -1,4 +1,4 @@
-"""Errors of JAX and NumPy that a program function brings about, in the words of a program function."""
+"""Explanations: errors of JAX and NumPy in a program function, converted to errors of fluid with advice."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core.frame import is_library
 from fluid.name_hints import HINTS
 
-# What needs the numbers of a value, by the kind of error, and what to write instead; the first kind that fits counts.
+# For each kind of error: the code that needs the numbers of a value, and the advice. The first kind that fits counts.
 _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (
     (
         jax.errors.TracerBoolConversionError,
@@ -43,7 +43,7 @@ _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (
         'fetch=["fc_0"]). Sizes must be known in advance, as x.shape is.',
     ),
 )
-# The same for a training step of the user's own, which calls JAX and no layers.
+# The advice in a custom training step, which calls JAX and no layers.
 _IN_A_STEP: tuple[tuple[type[Exception], str], ...] = (
     (
         jax.errors.TracerBoolConversionError,
@@ -63,19 +63,19 @@ _LEAKED = (
     'next, use a state: average = layers.create_state([1], name="average"), average.value and average.update(...); to '
     "see or use a value elsewhere, return it from the function, or fetch it by name"
 )
-# Errors of JAX about shapes, axes and indices that do not fit; others are left as they are.
+# Errors of JAX about shapes, axes and indices that do not fit; other errors stay unchanged.
 _ABOUT_SHAPES = re.compile("shape|dimension|broadcast|axis|indices", re.IGNORECASE)
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
 def in_own_words(error: Exception, program: str, batch: int, running: bool = False) -> errors.FluidError | None:
-    """The error that says what is wrong with a program function; None when the original says it best.
+    """Return an error that explains a mistake in a program function; None if the original error is clear.
 
     Args:
-      error: what was raised while the function was traced.
-      program: its name.
+      error: the exception that was raised while the function was traced.
+      program: the name of the program.
       batch: the stand-in for the batch size.
-      running: whether this is a later run, with other data than the stand-ins.
+      running: whether the run was a later run, on other data than the stand-ins of discovery.
     """
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
@@ -120,7 +120,7 @@ def leak_in_own_words(error: Exception, program: str) -> errors.FluidError:
 
 
 def step_in_own_words(error: Exception) -> errors.FluidError | None:
-    """Return an error that explains a mistake in a custom training step; None where the original error is clear."""
+    """Return an error that explains a mistake in a custom training step; None if the original error is clear."""
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
         return None
@@ -157,7 +157,7 @@ def handler_in_own_words(error: Exception) -> errors.FluidError | None:
 
 
 def _of_an_array(error: Exception, text: str, place: str, batch: int, running: bool) -> errors.FluidError | None:
-    """The error for what JAX refuses to do with an array; None for what is left as it is."""
+    """Return an error that explains an operation that JAX refused on an array; None if the original error is clear."""
     if isinstance(error, ValueError) and text.startswith("The truth value of an array"):
         return _needs_numbers(place, *_NEEDS_NUMBERS[0][1:])
     if isinstance(error, AttributeError) and isinstance(error.obj, jax.Array):
@@ -195,13 +195,13 @@ def _raised_by_jax(error: Exception) -> bool:
 
 
 def shape_text(sizes: Sequence[int], batch: int | None) -> str:
-    """A shape as messages show it: `[batch, 4]` for `[37, 4]`, where 37 stands for the batch size."""
+    """Return a shape as text for messages: `[batch, 4]` for `[37, 4]`, if 37 stands for the batch size."""
     rest = ["batch" if size == batch else str(size) for size in sizes[1:]]
     return f"[{', '.join([*(rows_text(size, batch) for size in sizes[:1]), *rest])}]"
 
 
 def rows_text(rows: int, batch: int | None) -> str:
-    """The size of a first dimension as messages show it, `3 * batch` for rows of which each became three."""
+    """Return the size of a first dimension as text for messages, such as `3 * batch` for a multiple of the batch."""
     if not batch or not rows or rows % batch:
         return str(rows)
     return "batch" if rows == batch else f"{rows // batch} * batch"
@@ -215,7 +215,7 @@ def _needs_numbers(place: str, what: str, instead: str) -> errors.ProgramError:
 
 
 def _place(error: Exception) -> str | None:
-    """The innermost line of the user's that an exception came through, and what stands there."""
+    """Return the user's innermost line in the traceback of an exception, with its source; None if there is none."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
     if not frames:
         return None

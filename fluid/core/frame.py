@@ -1,4 +1,4 @@
-"""The Frame: all that one trace of a program function can see, and the one ContextVar that holds it."""
+"""Frame: the state that one trace of a program function reads and writes, and the ContextVar that holds it."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ import numpy as np
 from fluid import errors
 from fluid.formatting import shape_text
 
-# Lines of these folders are not the user's.
+# Lines in these folders do not belong to the user.
 _LIBRARIES = tuple(
     str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
@@ -30,9 +30,9 @@ TRAIN, TEST = "train", "test"
 
 
 class Complete(BaseException):
-    """The end of a program function that has computed every value that was requested of it.
+    """The exception that ends a program function after it has computed every requested value.
 
-    It derives from BaseException, so that an `except Exception` of the function lets it pass.
+    The class derives from BaseException, so that an `except Exception` in the function does not catch the exception.
     """
 
 
@@ -53,18 +53,18 @@ class Array(NamedTuple):
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """What `layers.data` declares about one feed.
+    """The declaration of one feed by `layers.data`.
 
     Attributes:
-      shape: the whole shape, None where the batch size (or an undeclared size) stands.
-      dtype: the dtype as the user wrote it; "int64" data is held in JAX's default integer.
+      shape: the whole shape, with None for the batch size and for undeclared sizes.
+      dtype: the dtype as the user wrote it; "int64" data is stored in JAX's default integer.
       lod_level: 0 for dense data, 1 for rows of any length.
-      column: position in a row when the reader's order differs from the order of declaration, else None.
+      column: index in a row of the reader if the reader's order differs from the order of declaration, else None.
       limits: `(low, high, also)` when a layer restricts the values of the data: integers to `low <= v < high`, other
         numbers to `low <= v <= high`; `v == also` is valid too.
-      site: the user's line that declared it.
-      allow_nan: whether NaN is data that the program expects.
-      labels: how a loss reads the data: "shares" of the classes in each row, "signs" of -1 or 1, or empty.
+      site: the user's line that declared the feed.
+      allow_nan: whether the program expects NaN in the data.
+      labels: the meaning of the data for a loss: "shares" of the classes in each row, "signs" of -1 or 1, or empty.
     """
 
     name: str
@@ -79,7 +79,7 @@ class FeedSpec:
 
     @functools.cached_property
     def held(self) -> np.dtype:
-        """The dtype that arrays of this feed have: the declared one, within the integers and floats that JAX uses."""
+        """The dtype of arrays of this feed: the declared dtype, in the precision that JAX uses."""
         return jax.dtypes.canonicalize_dtype(self.dtype)
 
 
@@ -90,10 +90,10 @@ class ParameterSpec:
     Attributes:
       initializer: called with `(key, shape, dtype)`.
       trainable: True or False for parameters; None for states, which layers write themselves.
-      settings: the record that an optimizer reads (a ParamAttr); opaque here.
-      site: the user's line that created it.
-      kind: of the layer whose automatic name it has, such as "fc"; empty where the user named it.
-      layer: the name of the layer that created it, such as "batch_norm_0"; empty where none did.
+      settings: the ParamAttr, which optimizers read; the core does not look into it.
+      site: the user's line that created the array.
+      kind: the kind of layer that the automatic name comes from, such as "fc"; empty if the user named the array.
+      layer: the name of the layer that created the array, such as "batch_norm_0"; empty if no layer did.
     """
 
     name: str
@@ -113,7 +113,7 @@ class SharedFunction:
 
     Attributes:
       function: the user's function.
-      calls: the user's line of each call, by the prefix of the values that are named in it.
+      calls: the user's line of each call, by the prefix of the call's named values.
     """
 
     function: Callable[..., Any]
@@ -121,11 +121,11 @@ class SharedFunction:
 
 
 class SharedCall(NamedTuple):
-    """The call of a shared function that is running.
+    """A running call of a shared function.
 
     Attributes:
-      arrays: the prefix of its parameters and states, the same in every call.
-      values: the prefix of its named values and random keys: `arrays` in the first call, then `arrays(2)`, ...
+      arrays: the prefix of parameters and states, equal in every call.
+      values: the prefix of named values and random keys: `arrays` in the first call, then `arrays(2)`, ...
       site: the user's line that made the call.
     """
 
@@ -140,7 +140,7 @@ class Opening(NamedTuple):
     Attributes:
       site: the user's line that opened the scope.
       array: the name of the first parameter that was created in the scope.
-      created: name, without its numbers, and shape of each parameter that was created in the scope.
+      created: for each parameter that was created in the scope, its name without numbers, and its shape.
     """
 
     site: str
@@ -149,9 +149,10 @@ class Opening(NamedTuple):
 
 
 class Minimization(NamedTuple):
-    """What `optimizer.minimize(loss, parameter_list)` recorded.
+    """A record of one call of `optimizer.minimize(loss, parameter_list)`.
 
-    `value` is the loss as the program has it, `rate` the learning rate where the program computes it, a scalar.
+    `value` is the loss that the program passed, and `loss` is the loss reshaped to `[]`. `rate` is the learning rate, a
+    scalar, if the program computes it; else None.
     """
 
     value: Any
@@ -170,8 +171,8 @@ class Expected(NamedTuple):
       site: the user's line that called the layer.
       value: the array.
       kind: "probabilities", "shares", "logarithms", "logits", "labels" or "scores".
-      instead: the call to write where the value is something else.
-      made: the kind of layer that says that it made the value, "dropout" or "norm", or None.
+      instead: the call to write if the value is of another kind.
+      made: the kind of layer that noted that it made the value, "dropout" or "norm", or None.
     """
 
     layer: str
@@ -184,17 +185,18 @@ class Expected(NamedTuple):
 
 @dataclass
 class Given:
-    """What one run of a program function works on: JAX values, which live as long as the trace.
+    """The inputs of one run of a program function: JAX values, which live as long as the trace.
 
     Attributes:
       parameters: by name.
-      states: by name, with the values that they have before the run.
+      states: by name, with their values before the run.
       feeds: by name.
       overrides: values that replace named values.
-      perturbations: values that are added to named values, so that their gradients can be taken.
-      row_perturbations: for each table, what is added to the rows of each look-up.
+      perturbations: values that are added to named values, so that their gradients can be computed.
+      row_perturbations: for each table, the values that are added to the rows of each look-up.
       key: the random root of this step.
-      gather: brings one array of a stack together by name, where it lies in parts on several devices; or None.
+      gather: called with the name of a stack and a sharded array of this stack, returns the whole array; None if the
+        arrays are whole.
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -209,19 +211,19 @@ class Given:
 
 @dataclass
 class Declared:
-    """What a run shows of the program itself: plain Python, the same in every run.
+    """The declarations of a program that a run finds: plain Python objects, equal in every run.
 
     Attributes:
       feeds: by name, in order of declaration.
       arrays: parameters and states by name, in order of creation.
       sites: the user's line that made each named value.
-      kinds: the kind of layer that made each of them, such as "fc".
-      bodies: what the first run of each loop or branch showed, see `core.body`.
-      optimizers: of each `minimize`, as the discovery of the program recorded it; empty while it is discovered.
-      used_whole: the parameters of which more is used than some rows.
+      kinds: the kind of layer that made each named value, such as "fc".
+      bodies: the findings of the first run of each loop or branch; see `core.body`.
+      optimizers: the optimizer of each `minimize`, recorded by discovery; empty during discovery.
+      used_whole: the parameters that are not only used by row look-ups.
       shared: the shared functions by name.
-      openings: of each name scope that the user has opened, in order, by its whole prefix.
-      only_frozen: the parameters that only `with fluid.frozen():` keeps from being trainable.
+      openings: the openings of each name scope, in order, by the whole prefix of the scope.
+      only_frozen: the parameters that would be trainable outside `with fluid.frozen():`.
       uses_randomness: whether a layer draws random numbers.
     """
 
@@ -240,18 +242,18 @@ class Declared:
 
 @dataclass
 class Made:
-    """What a run leaves behind: JAX values again.
+    """The results of a run: mostly JAX values, which live as long as the trace.
 
     Attributes:
-      values: every named value.
-      states: those that layers gave a new value.
-      lookups: for each table of which rows were taken, the ids of each time.
-      minimizations: what `optimizer.minimize` recorded, in order.
-      expected: values that layers take for probabilities, their logarithms, or logits; discovery checks them.
-      doubts: what layers take for a mistake, although it can be computed, as sentences.
-      training_doubts: the same for programs that minimise a loss; in others it is none.
-      gradient_clip: what `clip.set_gradient_clip` gave, for the `minimize` calls that follow.
-      late_clip: the user's line that gave it where only earlier calls of `minimize` are known; else "".
+      values: every named value, by name.
+      states: the new values of states that layers changed, by name.
+      lookups: for each table whose rows were looked up, the ids of each look-up.
+      minimizations: one record for each `optimizer.minimize` call, in order.
+      expected: values that layers read as probabilities, logarithms of probabilities, or logits; discovery checks them.
+      doubts: warnings of layers about computations that are legal and most likely mistakes.
+      training_doubts: warnings that apply only to programs that minimise a loss.
+      gradient_clip: the clip of `clip.set_gradient_clip`, for the `minimize` calls that follow.
+      late_clip: the user's line that set a clip after every `minimize` call; else "".
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -267,12 +269,12 @@ class Made:
 
 @dataclass
 class Naming:
-    """Where automatic names stand.
+    """The counters and prefixes of automatic names.
 
     Attributes:
       counters: the next number for each stem, such as "generator/fc".
       scopes: the open name scopes, outermost first.
-      shared: the call of a shared function that is running, the innermost one; or None.
+      shared: the innermost running call of a shared function, or None.
     """
 
     counters: dict[str, int] = field(default_factory=dict)
@@ -282,26 +284,27 @@ class Naming:
 
 @dataclass
 class Frame:
-    """All that one run of a program function reads and writes while it is traced.
+    """The state that one run of a program function reads and writes while it is traced.
 
     Attributes:
       mode: "train" or "test".
       precision: the dtype that the program computes in instead of float32; None for float32.
-      settings_only: whether this is no program function, but a function that returns an optimizer.
-      placeholder_batch: while the program is discovered, the stand-in for the batch size; else None.
-      inside_loop: whether this is the inside of a loop or branch, whose values are none outside it.
-      labelling: whether named values in there carry their names in the equations, see `core.equations.label`.
-      freezing: whether this is the inside of `with fluid.frozen():`.
-      as_fluid: whether layers are called by a program or model that was written for Fluid, see `core.as_fluid`.
-      known: the parameters as the discovery of the program declared them, by name; empty while it is discovered.
-      frozen: names of the parameters and states that this run leaves as they are, although the program would not.
-      awaited: names of the values after which this run ends, as far as they are not computed yet; None for a run of
+      settings_only: whether the running function returns an optimizer, and is not a program function.
+      placeholder_batch: during discovery, the stand-in for the batch size; else None.
+      inside_loop: whether the frame belongs to the inside of a loop or branch, whose values do not exist outside.
+      labelling: whether named values in loops and branches carry their names in the equations; see
+        `core.equations.label`.
+      freezing: whether `with fluid.frozen():` is open.
+      as_fluid: whether layers are called by a program or model that was written for Fluid; see `core.as_fluid`.
+      known: the parameters as the discovery of the program declared them, by name; empty during discovery.
+      frozen: names of parameters and states that this run leaves unchanged, although the program would change them.
+      awaited: names of requested values that are not computed yet; the run ends when none is left. None for a run of
         the whole function.
-      given: what the run works on.
-      declared: what it shows of the program.
-      made: what it leaves behind.
-      naming: where automatic names stand.
-      annotations: by the identity of a value, what its array does not say; see `note`.
+      given: the inputs of the run.
+      declared: the declarations of the program that the run finds.
+      made: the results of the run.
+      naming: the counters and prefixes of automatic names.
+      annotations: facts about values by the `id` of the value; see `note`.
     """
 
     mode: str = TRAIN
@@ -323,16 +326,16 @@ class Frame:
 
     @property
     def discovering(self) -> bool:
-        """Whether this run only finds out what the program declares; placeholders stand in for data."""
+        """True if this run only finds the declarations of the program, on placeholders instead of data."""
         return self.placeholder_batch is not None
 
     @property
     def states(self) -> dict[str, Any]:
-        """Every state as it is now: with the value that a layer gave it, or else the one from before the run."""
+        """The present value of every state: the value that a layer set, else the value before the run."""
         return {**self.given.states, **self.made.states}
 
     def compute(self, value: Any) -> Any:
-        """A float32 array in the dtype that the program computes in; everything else as it is."""
+        """Convert a float32 array to the dtype that the program computes in; return other arrays unchanged."""
         if self.precision is None or value.dtype != "float32":
             return value
         return value.astype(self.precision)
@@ -342,16 +345,16 @@ class Frame:
         return "/".join((*self.naming.scopes, name))
 
     def unique(self, stem: str) -> str:
-        """Number a name: the first `fc` is `fc_0`, the next `fc_1`."""
+        """Append the next number to a name: the first `fc` becomes `fc_0`, the next `fc_1`."""
         count = self.naming.counters.get(stem, 0)
         self.naming.counters[stem] = count + 1
         return f"{stem}_{count}"
 
     def array_name(self, name: str) -> str:
-        """Return the name of a parameter or state of a layer. All calls of a shared function get one name.
+        """Return the name of a parameter or state of a layer. All calls of a shared function use one name.
 
         Args:
-          name: begins with the name of the layer, and so with the prefix of the values of this call.
+          name: the name in this call; begins with the name of the layer, and so with the prefix of the call's values.
 
         Raises:
           ParameterError: an open name scope has the name of a shared function.
@@ -365,30 +368,30 @@ class Frame:
         return name
 
     def reserve(self, name: str) -> None:
-        """Let automatic names begin behind one that was given out elsewhere: behind `fc_3.w_0` the next is `fc_4`."""
+        """Advance the counters past an existing name: after `fc_3.w_0`, the next automatic name is `fc_4`."""
         stem, _, number = name.partition(".")[0].rpartition("_")
-        if stem and number.isdecimal() and len(number) < 10:  # what is longer is no counter
+        if stem and number.isdecimal() and len(number) < 10:  # a longer number is not a counter
             for prefixed in (stem, self.scoped(stem)):
                 self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
 
     def note(self, value: Any, **facts: Any) -> None:
-        """Remember something about a value that its array does not say, such as the logits of a softmax."""
-        # The value is kept beside its facts, so that its id cannot be given to another object during the trace.
+        """Attach facts to a value that its array does not hold, such as the logits of a softmax."""
+        # The entry keeps the value alive, so that no other object can get its id during the trace.
         self.annotations.setdefault(id(value), {"value": value}).update(facts)
 
     def fact(self, value: Any, name: str) -> Any:
-        """What `note` remembered about this very value, or None."""
+        """Return a fact that `note` attached to this object, or None."""
         return self.annotations.get(id(value), {}).get(name)
 
     def hand_on(self, value: Any, result: Any, *names: str) -> None:
-        """Note of a result what is known of the value that it was made of, as far as it is named here."""
+        """Copy the named facts of a value to a result that was computed from it; missing facts are skipped."""
         known = self.annotations.get(id(value), {})
         self.note(result, **{name: known[name] for name in names if name in known})
 
 
 @contextlib.contextmanager
 def running(frame: Frame) -> Iterator[Frame]:
-    """Make a frame the current one while a program function runs."""
+    """Make a frame the current frame while a program function runs."""
     token = _current.set(frame)
     try:
         yield frame
@@ -397,20 +400,20 @@ def running(frame: Frame) -> Iterator[Frame]:
 
 
 def present_frame(settings: bool = False) -> Frame | None:
-    """The frame of the program function that is running, or None.
+    """Return the frame of the running program function, or None.
 
     Args:
-      settings: whether that of a function that returns an optimizer counts, too.
+      settings: also return the frame of a running function that returns an optimizer.
     """
     frame = _current.get()
     return None if frame is not None and frame.settings_only and not settings else frame
 
 
 def current_frame(caller: str) -> Frame:
-    """The frame of the program function that is running.
+    """Return the frame of the running program function.
 
     Args:
-      caller: the public name to blame when there is none, such as "layers.fc".
+      caller: the public name to blame if there is no frame, such as "layers.fc".
 
     Raises:
       OutsideProgramError: no program function is running.
@@ -429,7 +432,7 @@ def current_frame(caller: str) -> Frame:
 
 
 def mixed_prefix(name: str, site: str) -> str:
-    """Return the message for a name scope and a shared function of one name, whose parameters would mix."""
+    """Return the message for a name scope and a shared function with one name, whose parameters would mix."""
     return (
         f"{name!r} is the name of a shared function, and of a name scope that creates parameters at {site}; both would "
         f'name them {name}/...; open another scope, fluid.name_scope("{name}_scope"), or name the function: '
@@ -438,12 +441,12 @@ def mixed_prefix(name: str, site: str) -> str:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file belongs to fluid, JAX, NumPy or Python's machinery, rather than to the user."""
+    """Return whether a file belongs to fluid, JAX, NumPy or Python's import machinery, rather than to the user."""
     return filename.startswith(_LIBRARIES) or filename in _MACHINERY
 
 
 def user_site() -> str:
-    """The innermost line of the call stack that belongs neither to fluid nor to JAX, as `file:line in function`."""
+    """Return the innermost line of the call stack that belongs to the user, as `file:line in function`."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -454,7 +457,7 @@ def user_site() -> str:
 
 
 def creation_sites(specs: Mapping[str, ParameterSpec]) -> dict[str, str]:
-    """Return the user's line that created each array, without folders, which differ between machines.
+    """Return the user's line that created each array. Folders are left out, because they differ between machines.
 
     Example:
       >>> spec = ParameterSpec("w", (3,), "float32", jax.nn.initializers.zeros, True, site="/home/me/net.py:12 in head")
@@ -472,7 +475,7 @@ def _without_folders(site: str) -> str:
 
 
 def user_sites() -> str:
-    """Return the line of `user_site`, and the user's line that called the function around it, if there is one."""
+    """Return the line of `user_site`, and the user's line that called its function, if there is one."""
     found: list[str] = []
     frame: Any = sys._getframe(1)
     while frame is not None and len(found) < 2:
@@ -484,7 +487,7 @@ def user_sites() -> str:
 
 
 def warn(message: str) -> None:
-    """Give a FluidWarning that points at the user's line, however deep in fluid it was found."""
+    """Issue a FluidWarning that points at the user's line, from any depth of the call stack."""
     frame = sys._getframe(1)
     level = 2
     while frame.f_back is not None and is_library(frame.f_code.co_filename):
@@ -493,19 +496,19 @@ def warn(message: str) -> None:
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
 
 
-# Objects that a warning was given about, by id and subject. They are held weakly: an id may be that of a new object.
+# Objects that were warned about, by id and subject. The references are weak: a new object may get the id of a dead one.
 _warned: "weakref.WeakValueDictionary[tuple[int, str], Any]" = weakref.WeakValueDictionary()
 
 
 def warn_once(about: Any, subject: str, message: Callable[[], str]) -> None:
-    """Give a FluidWarning about an object, unless this was done before.
+    """Issue a FluidWarning about an object, at most once for each subject.
 
     Args:
-      about: an object that can be referred to weakly, such as a FeedSpec or a Reader.
-      subject: a word for the reason of the warning; each reason warns once.
-      message: returns the text; called only if it is needed.
+      about: an object that allows weak references, such as a FeedSpec or a Reader.
+      subject: a word for the reason of the warning.
+      message: returns the text; called only if the warning is issued.
     """
     if (id(about), subject) in _warned:
         return
     warn(message())
-    _warned[id(about), subject] = about  # only now: a warning that is an error is raised again by the next call
+    _warned[id(about), subject] = about  # after `warn`: a warning that raises as an error raises again in the next call

@@ -1,4 +1,4 @@
-"""LoDTensor: rows of any length as Fluid holds them, one behind the other."""
+"""LoDTensor: rows of any length in Fluid's format, concatenated in one array."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ Lengths = list[list[int]]
 
 
 class LoDTensor:
-    """Sequences without padding: the steps of all rows, one behind the other, and the lengths of the rows.
+    """Sequences without padding: the steps of all rows, concatenated, and the lengths of the rows.
 
-    It may be fed to sequences and to dense data, and is what `infer(..., return_numpy=False)` gives for sequences.
-    `np.array(tensor)` is the data.
+    A LoDTensor may be fed to sequences and to dense data. `infer(..., return_numpy=False)` returns LoDTensors for
+    sequences. `np.array(tensor)` is the data.
 
     Args:
       data: `[steps, ...]`; may be set later.
-      recursive_seq_lens: one list of lengths for each level, outermost first: `[[2, 3]]` are rows of 2 and 3 steps,
-        `[[2, 1], [3, 1, 2]]` a row of two sequences, of 3 and 1 steps, and a row of one.
+      recursive_seq_lens: one list of lengths for each level, outermost first. `[[2, 3]]` are rows of 2 and 3 steps.
+        `[[2, 1], [3, 1, 2]]` are a row of two sequences, of 3 and 1 steps, and a row of one sequence, of 2 steps.
 
     Example:
       >>> words = LoDTensor([[1], [2], [3], [4], [5]], [[2, 3]])
@@ -39,7 +39,7 @@ class LoDTensor:
 
     @classmethod
     def of(cls, batch: "SequenceBatch | NestedSequenceBatch") -> "LoDTensor":
-        """The rows of a sequence batch, without their padding."""
+        """Convert a sequence batch, without its padding."""
         rows: list[Any] = batch.rows()
         lengths = [[len(row) for row in rows]]
         if isinstance(batch, NestedSequenceBatch):
@@ -49,7 +49,7 @@ class LoDTensor:
         return cls(np.concatenate([steps, *rows]), lengths)
 
     def batch(self) -> "SequenceBatch | NestedSequenceBatch":
-        """The rows as a padded batch, a NestedSequenceBatch when there are two levels."""
+        """Convert the rows to a padded batch: a SequenceBatch for one level, a NestedSequenceBatch for two levels."""
         self.check()
         *outer, inner = self._lengths
         rows: list[Any] = np.split(self._data, np.cumsum(inner)[:-1]) if inner else []
@@ -59,19 +59,19 @@ class LoDTensor:
         return NestedSequenceBatch.from_rows([list(itertools.islice(steps, n)) for n in outer[0]], self._data.dtype)
 
     def set(self, data: Any, place: Any = None) -> None:
-        """Give it other data `[steps, ...]`; `place` is accepted and ignored."""
+        """Replace the data by other data `[steps, ...]`; `place` is accepted and ignored."""
         del place
         self._data = np.asarray(data)
 
     def recursive_sequence_lengths(self) -> Lengths:
-        """The lengths, one list for each level."""
+        """Return the lengths, one list for each level."""
         return [list(level) for level in self._lengths]
 
     def set_recursive_sequence_lengths(self, recursive_seq_lens: Sequence[Sequence[int]]) -> None:
-        """Give it other lengths.
+        """Replace the lengths, one list for each level.
 
         Raises:
-          ArgumentError: these are not one or two lists of lengths.
+          ArgumentError: there are more than two levels, or a length is not an integer of 0 or more.
         """
         try:
             lengths = [[int(n) for n in level] for level in recursive_seq_lens]
@@ -85,27 +85,31 @@ class LoDTensor:
         self._lengths = lengths
 
     def lod(self) -> Lengths:
-        """The lengths as offsets, one list for each level: where each row begins, and the end."""
+        """Return the lengths as offsets, one list for each level: the start of each row, then the end of the last."""
         return [[0, *itertools.accumulate(level)] for level in self._lengths]
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
-        """Give it other lengths, as offsets."""
+        """Replace the lengths, given as offsets, one list for each level."""
         self.set_recursive_sequence_lengths([np.diff(level).tolist() for level in lod])
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
-        """Whether the lengths add up: those of a level to the number of rows below it, the last to that of steps."""
+        """Return whether the lengths add up.
+
+        The sum of a level must equal the number of lengths of the next level; for the last level, the number of steps.
+        Without lengths, the result is False.
+        """
         counts = [*map(len, self._lengths[1:]), len(self._data) if self._data.ndim else 0]
         return bool(self._lengths) and [sum(level) for level in self._lengths] == counts
 
     def shape(self) -> list[int]:
-        """Shape of the data, `[steps, ...]`."""
+        """Return the shape of the data, `[steps, ...]`."""
         return list(self._data.shape)
 
     def check(self) -> None:
-        """Refuse lengths that do not add up.
+        """Check that the lengths add up.
 
         Raises:
-          ShapeError: they do not.
+          ShapeError: the lengths do not add up.
         """
         if not self.has_valid_recursive_sequence_lengths():
             raise errors.ShapeError(

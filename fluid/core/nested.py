@@ -1,4 +1,4 @@
-"""NestedSequenceBatch: rows that are sequences of sequences, in one padded array; and what stands in for any feed."""
+"""NestedSequenceBatch: rows that are sequences of sequences, in one padded array. Also stand-ins for feeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from fluid.core.sequence import SequenceBatch
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class NestedSequenceBatch:
-    """A batch of sequences of sequences: padded data, how many sequences each row has, and the length of each of them.
+    """A batch of sequences of sequences: padded data, the number of sequences of each row, and the sequence lengths.
 
-    A layer that works on the inner sequences computes on `flat()`, and puts the result back with `nest`.
+    A layer for the inner sequences computes on `flat()`, and moves the result back to the rows with `nest`.
 
     Attributes:
-      data: `[batch, outer, inner, ...]`; what lies behind the lengths is padding and means nothing.
+      data: `[batch, outer, inner, ...]`; elements after the lengths are padding, with arbitrary values.
       lengths: `[batch]`, int32: sequences in each row.
-      inner_lengths: `[batch, outer]`, int32: steps in each sequence; those behind a row's length mean nothing.
+      inner_lengths: `[batch, outer]`, int32: steps in each sequence; entries after a row's length are arbitrary.
 
     Example:
       >>> texts = NestedSequenceBatch.from_rows([[[1, 2], [3]], [[4, 5, 6]]])
@@ -49,10 +49,10 @@ class NestedSequenceBatch:
         """Pad rows of sequences `[length_ij, ...]` with zeros.
 
         Args:
-          rows: for each row its sequences: arrays or lists; they may differ in their first dimension only.
-          dtype: of the data; found from the sequences by default.
-          outer: to how many sequences to pad each row; by default to as many as the longest row has.
-          inner: to how many steps to pad each sequence; by default to the longest.
+          rows: for each row its sequences, as arrays or lists that may differ only in their first dimension.
+          dtype: dtype of the data; by default the dtype of the sequences.
+          outer: sequences in each padded row; by default the number of sequences in the longest row.
+          inner: steps in each padded sequence; by default the length of the longest sequence.
         """
         lengths = np.array([len(row) for row in rows], np.int32)
         outer = int(lengths.max(initial=0)) if outer is None else outer
@@ -76,35 +76,36 @@ class NestedSequenceBatch:
 
     @property
     def outer_mask(self) -> jax.Array:
-        """Which sequences are real: bool `[batch, outer]`."""
+        """The mask of sequences: bool `[batch, outer]`, False for padding."""
         return jnp.arange(self.data.shape[1])[None, :] < self.lengths[:, None]
 
     @property
     def mask(self) -> jax.Array:
-        """Which steps are real: bool `[batch, outer, inner]`."""
+        """The mask of steps: bool `[batch, outer, inner]`, False for padding."""
         steps = jnp.arange(self.data.shape[2]) < self.inner_lengths[..., None]
         return self.outer_mask[..., None] & steps
 
     def with_data(self, data: Any) -> "NestedSequenceBatch":
-        """The same lengths around other data `[batch, outer, inner, ...]`."""
+        """Return a batch with these lengths and other data `[batch, outer, inner, ...]`."""
         return NestedSequenceBatch(data, self.lengths, self.inner_lengths)
 
     def flat(self) -> SequenceBatch:
-        """The inner sequences of all rows as one batch of `batch * outer`; those that are padding have length 0."""
+        """Return the inner sequences of all rows as one batch of `batch * outer`; padding sequences have length 0."""
         lengths = jnp.where(self.outer_mask, self.inner_lengths, 0)
         return SequenceBatch(self.data.reshape(lengths.size, *self.shape[2:]), lengths.reshape(-1))
 
     def nest(self, value: Any) -> "SequenceBatch | NestedSequenceBatch":
-        """Give what was computed from `flat()` back to the rows.
+        """Move values that were computed from `flat()` back to the rows.
 
         Args:
-          value: an array `[batch * outer, ...]`, one item for each inner sequence; or a SequenceBatch of as many rows.
+          value: an array `[batch * outer, ...]` or a SequenceBatch of `batch * outer` rows, for all inner sequences.
 
         Returns:
-          A SequenceBatch over the outer level, `[batch, outer, ...]`; of a SequenceBatch a NestedSequenceBatch.
+          A SequenceBatch over the outer level, `[batch, outer, ...]`; a NestedSequenceBatch if `value` is a
+          SequenceBatch.
 
         Raises:
-          ShapeError: there are not `batch * outer` of them.
+          ShapeError: the first dimension of `value` is not `batch * outer`.
         """
         if not value.shape or value.shape[0] != self.shape[0] * self.shape[1]:
             raise errors.ShapeError(
@@ -117,7 +118,7 @@ class NestedSequenceBatch:
         return SequenceBatch(value.reshape(*self.shape[:2], *value.shape[1:]), self.lengths)
 
     def rows(self) -> list[list[np.ndarray]]:
-        """The rows without padding: for each a list of NumPy arrays `[length_ij, ...]`."""
+        """Return the rows without padding, each as a list of NumPy arrays `[length_ij, ...]`."""
         data, lengths, inner = (np.asarray(v) for v in (self.data, self.lengths, self.inner_lengths))
         return [
             [steps[:n] for steps, n in zip(row[:count], sizes[:count], strict=True)]
@@ -125,23 +126,23 @@ class NestedSequenceBatch:
         ]
 
 
-# What a layer takes: an array, or rows of any length. What it returns is of the same kind as its input where that makes
-# sense, which no annotation can say, so results that may be either are annotated as Any.
+# The input of a layer: an array, or rows of any length. The result usually has the type of the input. No annotation can
+# express this, so results that may be arrays or sequences are annotated as Any.
 Value = jax.Array | np.ndarray | SequenceBatch | NestedSequenceBatch
 
 
 def data_of(value: Any) -> Any:
-    """The padded data of a sequence batch; other values as they are."""
+    """Return the padded data of a sequence batch; return other values unchanged."""
     return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
 
 
 def stand_in(spec: FeedSpec, batch: int, steps: Sequence[int]) -> Any:
-    """Zeros of the kind that a feed is, for when nobody looks at their values; sequences have length 1.
+    """Return zeros with the type, shape and dtype of a feed, for tracing. Sequences have length 1.
 
     Args:
-      spec: the declaration.
-      batch: number of samples.
-      steps: sizes of the padded outer and inner level; of a plain sequence the inner one.
+      spec: the declaration of the feed.
+      batch: the batch size.
+      steps: sizes of the padded outer and inner level; a plain sequence uses the inner size.
     """
     sizes = [batch if d is None else d for d in spec.shape]
     if spec.lod_level:

@@ -1,4 +1,4 @@
-"""What a program function prints while it is discovered."""
+"""Printing: an explanation of the text that a program function prints during discovery."""
 
 import contextlib
 import io
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 
 class _Watching(io.TextIOBase):
-    """Hands on what is written, and notices a number in it."""
+    """A stream that passes text on to another stream, and notes whether a number occurs in the text."""
 
     def __init__(self, stream: TextIO, number: int):
         self.seen = False
@@ -27,13 +27,13 @@ class _Watching(io.TextIOBase):
 
 @contextlib.contextmanager
 def explained_prints(batch: int, again: bool) -> Iterator[None]:
-    """Explain the stand-in for the batch size where a program function prints it.
+    """Explain the stand-in for the batch size if a program function prints it.
 
-    Standard output belongs to the whole process, so in other threads than the main one this does nothing.
+    Only the main thread redirects standard output, which belongs to the whole process; other threads do nothing.
 
     Args:
-      batch: the stand-in.
-      again: whether the function has been run like this before; then its prints are left out.
+      batch: the stand-in for the batch size.
+      again: whether the function has printed before; then the block prints nothing.
     """
     if threading.current_thread() is not threading.main_thread() or sys.stdout is None:
         yield

@@ -1,4 +1,4 @@
-"""Program: a program function, discovered once, and the two pure functions that it is: `init` and `apply`."""
+"""Program: a discovered program function, as two pure functions, `init` and `apply`."""
 
 import functools
 import math
@@ -50,12 +50,12 @@ from fluid.name_hints import KnownAttributes
 
 T = TypeVar("T")
 
-# Two different stand-ins for the batch size: dimensions that differ between the two runs follow the batch.
+# Two stand-ins for the batch size: a dimension that differs between the two runs follows the batch.
 _BATCHES = (37, 41)
 
 
 class Minimize(NamedTuple):
-    """One `optimizer.minimize` of a program: which optimizer changes which parameters."""
+    """One `optimizer.minimize` call of a program: the optimizer and the names of the parameters that it changes."""
 
     optimizer: Any
     parameters: tuple[str, ...]
@@ -64,16 +64,16 @@ class Minimize(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Applied:
-    """What one application of a program computed.
+    """The results of one call of `Program.apply`.
 
     Attributes:
       outputs: in the order in which the function returned them.
-      states: every state, with the values that layers gave them.
+      states: every state by name, with its value after the run.
       values: feeds, parameters and every named value, by name.
       losses: one scalar for each `minimize`.
-      parts: what each output contributes to its value over several minibatches, if that was asked for.
-      lookups: for each table of which rows were taken, the ids of each time.
-      rates: for each `minimize` its learning rate, where the program computes it, or None.
+      parts: the contribution of each output to its value over several minibatches; empty unless requested.
+      lookups: for each table whose rows were looked up, the ids of each look-up.
+      rates: for each `minimize`, the learning rate if the program computes it, else None.
     """
 
     outputs: list[Any]
@@ -86,46 +86,46 @@ class Applied:
 
 
 class Program(KnownAttributes):
-    """A program function, discovered: its feeds, parameters, states, outputs and named values.
+    """A discovered program function: its feeds, parameters, states, outputs and named values.
 
     Args:
-      function: a function without arguments (also a method, a lambda, a `functools.partial`) that calls layers and
-        returns a value, or a list, tuple or dict of values.
-      name: how Sessions call it; the function's own name by default.
+      function: a function without arguments that calls layers and returns a value, or a list, tuple or dict of values.
+        It may also be a method, a lambda or a `functools.partial`.
+      name: the program's name in a Session; by default the function's name.
       sample_feed: arrays by feed name, for programs whose feeds have batch sizes that depend on each other.
-      precision: "bfloat16" or "float16" to compute in it: feeds and parameters are converted where they are used.
-        Parameters and optimizer slots stay float32, and so do the statistics of normalisations, losses and means. Under
-        "float16" losses are scaled while training, so that small gradients do not vanish.
+      precision: the dtype of the computation, "bfloat16" or "float16"; feeds and parameters are converted on use. By
+        default float32. Parameters, optimizer state, statistics of normalisations, losses and means stay float32. With
+        "float16", training scales the losses, so that small gradients do not vanish.
 
     Attributes:
       feeds: FeedSpec by name, in order of declaration.
       parameters: ParameterSpec by name, in order of creation.
-      states: ParameterSpec by name, for moving averages and the like.
+      states: ParameterSpec by name, for arrays such as moving averages.
       outputs: shape and dtype of each output; None stands for the batch.
       output_names: the keys when the function returned a dict, else None.
-      loss_output: the position of the output that is minimised; or else of the one named "loss", or else 0.
-      values: shape and dtype of every named value, in the order in which they are made.
-      sites: the user's line that made each of them.
-      kinds: the kind of layer that made each of them, such as "fc".
+      loss_output: the index of the output that is minimised; else of the output named "loss"; else 0.
+      values: shape and dtype of every named value, in order of creation.
+      sites: the user's line that made each named value.
+      kinds: the kind of layer that made each named value, such as "fc".
       sample_shapes: shapes of the feeds of `sample_feed`, by name.
-      aliases: other names of named values: the name of a layer for its last result, such as "fc_0" for "fc_0.tmp_2",
-        and the key of an output for the value that is returned under it.
-      lookups: parameters of which rows are looked up.
-      digest: a checksum of what its losses are computed from; empty where nothing is minimised.
-      equations: how many equations the function is, those inside of loops and branches counted once.
-      convolves: whether one of them is a convolution.
-      shared: the shared functions that it calls, by name.
+      aliases: other names of named values. The name of a layer is an alias of its last result, as "fc_0" is of
+        "fc_0.tmp_2". The key of an output is an alias of the returned value.
+      lookups: parameters whose rows are looked up.
+      digest: a checksum of the equations that the losses are computed from; empty if nothing is minimised.
+      equations: the number of equations; an equation inside a loop or branch counts once.
+      convolves: whether one of the equations is a convolution.
+      shared: the shared functions that the program calls, by name.
       random: whether a layer draws random numbers, in training or in test mode.
       dense_uses: parameters that are used as a whole.
-      minimizes: what `optimizer.minimize` recorded.
-      unused: trained parameters that nothing depends on: no output, no loss, nothing that the user named.
-      exported: whether it was read from a file, and holds nothing but what was exported.
-      batch_sizes: those that it can be run with; None for any.
-      buckets: to which sizes its sequences must be padded, by feed; None for any.
+      minimizes: one Minimize for each `optimizer.minimize` call.
+      unused: trained parameters that no output, no loss and no value that the user named depends on.
+      exported: whether the program was read from a file of an exported model, and so has only the exported parts.
+      batch_sizes: the batch sizes that the program accepts; None for any.
+      buckets: the sizes to which sequences must be padded, by feed; None for any.
 
     Raises:
-      ProgramError: the function returns nothing, or something that is no array.
-      FluidError: whatever mistake the shapes show, with the layer's name and the line that called it.
+      ProgramError: the function returns nothing, or a value that is not an array.
+      FluidError: the shapes show a mistake; the message has the layer's name and the line that called the layer.
 
     Example:
       >>> import fluid
@@ -217,41 +217,41 @@ class Program(KnownAttributes):
         )
 
     def _shown(self) -> tuple[list[str], list[str]]:
-        """Feeds and outputs as text."""
+        """Return the feeds and the outputs as text."""
         names = self.output_names
         outputs = [str(v) for v in self.outputs] if names is None else map("{}: {}".format, names, self.outputs)
         return [f"{name}: {Array(s.shape, s.dtype)}" for name, s in self.feeds.items()], list(outputs)
 
     @property
     def parameter_count(self) -> int:
-        """How many numbers all parameters hold together."""
+        """The number of elements of all parameters."""
         return sum(math.prod(spec.shape) for spec in self.parameters.values())
 
     @property
     def outputs(self) -> list[Array]:
         """Shape and dtype of each output; None stands for the batch."""
-        # Scalars follow no batch. Those of a loss and its metrics are known without the time of another run.
+        # Scalars do not follow the batch. Losses and metrics are scalars, so most programs skip a second run here.
         are_scalars = all(array.shape in ((), (1,)) for array in self._shapes.outputs)
         return (self._shapes if are_scalars else self._known_shapes()).outputs
 
     @property
     def values(self) -> dict[str, Array]:
-        """Shape and dtype of every named value, in the order in which they are made; None stands for the batch."""
+        """Shape and dtype of every named value, in order of creation; None stands for the batch."""
         return self._known_shapes().values
 
     @property
     def draws(self) -> bool:
-        """Return whether a run in test mode draws random numbers. `random` is also true where only training draws.
+        """Return whether a run in test mode draws random numbers. `random` is also true if only training draws them.
 
-        The first read traces the function once more, and only where `random` is true.
+        If `random` is true, the first read traces the function once more.
         """
         if self._draws is None:
             self._draws = self.random and self._in_test(lambda frame, _: frame.declared.uses_randomness, True)
         return self._draws
 
     def _known_shapes(self) -> Shapes:
-        """Shapes with None for what follows the batch, as another run of the function shows the first who asks."""
-        # A cached property would hold a lock of all programs while the function runs, up to Python 3.11.
+        """Return the shapes, with None for dimensions that follow the batch; the first call runs the function again."""
+        # Up to Python 3.11, a cached property would hold one lock for all programs while the function runs.
         if self._marked is None:
             other = self._other_run()
             self._marked = self._shapes if other is None else self._shapes.marked(shapes_of(other))
@@ -259,9 +259,9 @@ class Program(KnownAttributes):
 
     @functools.cached_property
     def reductions(self) -> list[Reduction]:
-        """For each output, how its values for the minibatches of a data set become its value for the data set.
+        """For each output, the rule that combines the values of minibatches into the value of a data set.
 
-        What layers have not noted is found in the equations of two more runs of the function.
+        Rules that layers have not noted are found in the equations of two more runs of the function.
         """
         rows = Reduction("rows")
         noted = [
@@ -275,22 +275,22 @@ class Program(KnownAttributes):
             return find_reductions(
                 run, self._empty_arrays(), {batch: self.stand_ins(batch) for batch in _BATCHES}, noted
             )
-        except Exception:  # what is wrong with the function in test mode, whoever runs it there will see
+        except Exception:  # a run of the program in test mode reports this error
             return [rule or guess(output.shape) for rule, output in zip(noted, self.outputs, strict=True)]
 
     @functools.cached_property
     def lines(self) -> dict[str, Array]:
-        """Shape and dtype of the last value that each line of the program makes, by `file:line`."""
+        """Shape and dtype of the last value that each line of the program computes, by `file:line`."""
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
         return {line: marked(array_of(v.aval), array_of(second.get(line, v).aval)) for line, v in first.items()}
 
     def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
-        """Initial values of all parameters and states, by name.
+        """Return the initial values of parameters and states, by name.
 
         Args:
-          key: random root; each array depends on it and on its own name only, or that of the module it belongs to.
-            None for zeros instead, which take no memory.
-          names: of some of them, and no others.
+          key: random root; the value of an array depends only on `key` and on the name of the array or of its module.
+            None for zeros, which take no memory.
+          names: the arrays to initialise; all by default.
         """
         every = self.parameters | self.states
         specs = {name: spec for name, spec in every.items() if names is None or name in names}
@@ -317,7 +317,7 @@ class Program(KnownAttributes):
         gather: Callable[[str, Any], Any] | None = None,
         until: frozenset[str] | None = None,
     ) -> Applied:
-        """Run the function on arrays: pure, so that it can be jitted and differentiated.
+        """Run the function on arrays. The method is pure, so it can be jitted and differentiated.
 
         Args:
           arrays: parameters and states by name.
@@ -325,13 +325,15 @@ class Program(KnownAttributes):
           key: random root of this step.
           mode: "train" or "test".
           overrides: values that replace named values.
-          perturbations: values added to named values; the gradient with respect to one is that of the named value.
+          perturbations: values added to named values; the gradient with respect to a perturbation is the gradient with
+            respect to the named value.
           row_perturbations: values added to the rows of each look-up in a table, by name of the table.
           labelling: whether named values inside loops and branches carry their names in the equations.
-          parts: whether to return what the outputs contribute to their values over several minibatches.
-          frozen: names of parameters and states that a training step leaves as they are.
-          gather: brings one array of a stack together, by the name of the stack; None where it is whole.
-          until: names of the values after which the function ends; there are no outputs then. None for all of it.
+          parts: whether to return the contribution of each output to its value over several minibatches.
+          frozen: names of parameters and states that a training step leaves unchanged.
+          gather: called with the name of a stack and a sharded array of this stack, returns the whole array; None if
+            the arrays are whole.
+          until: stop as soon as these named values are computed, and return no outputs; None to run the whole function.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -359,8 +361,8 @@ class Program(KnownAttributes):
     def returned(self) -> dict[str, str]:
         """The names of the values that the function returns in test mode, by the keys of the outputs.
 
-        Outputs without a name of their own, such as those of operators, are left out. `aliases` holds the names of
-        train mode, in which the function may return another value under the same key.
+        Unnamed outputs, such as results of operators, are left out. `aliases` holds the names in train mode, in which
+        the function may return another value for a key.
         """
 
         def names(frame: Frame, outputs: list[Any]) -> dict[str, str]:
@@ -371,11 +373,11 @@ class Program(KnownAttributes):
         return self._in_test(names, {})
 
     def _in_test(self, read: Callable[[Frame, list[Any]], T], otherwise: T) -> T:
-        """Trace a run in test mode, and return what `read` finds in its frame and outputs.
+        """Trace a run in test mode, and return the result of `read`.
 
         Args:
           read: called with the frame and the outputs.
-          otherwise: the result where the function raises in test mode; a run of the program reports that error.
+          otherwise: the result if the function raises in test mode; a run of the program reports the error.
         """
         found = []
         key = jax.random.key(0)
@@ -392,7 +394,7 @@ class Program(KnownAttributes):
     def _run_in_test(
         self, key: jax.Array, arrays: Mapping[str, Any], feeds: Mapping[str, Any]
     ) -> tuple[Frame, list[Any]]:
-        """Run the function once more, in test mode, on parameters and states, and feeds by name."""
+        """Run the function in test mode, on parameters and states by name, and feeds by name."""
         parameters, states = ({n: arrays[n] for n in part} for part in (self.parameters, self.states))
         with explained_prints(_BATCHES[0], again=True):
             return self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
@@ -410,7 +412,7 @@ class Program(KnownAttributes):
         frozen: frozenset[str] = frozenset(),
         until: frozenset[str] | None = None,
     ) -> tuple[Frame, list[Any]]:
-        """Run the function; returns what the run read and wrote, and the outputs."""
+        """Run the function; return its frame and its outputs."""
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
         frame = Frame(mode, self.precision, labelling=labelling, frozen=frozen, given=given, declared=declared)
         frame.known = self.parameters
@@ -436,7 +438,7 @@ class Program(KnownAttributes):
             return discover(self.function, self.name, self.precision, batch, self.sample_shapes)
 
     def stand_ins(self, batch: int = _BATCHES[0]) -> dict[str, Any]:
-        """Return zeros for all feeds, in sizes that the function was discovered with."""
+        """Return zeros for all feeds: of `batch` examples, or in the shapes of `sample_feed`."""
         made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
 
@@ -445,12 +447,12 @@ class Program(KnownAttributes):
         self.convolves = uses(found.jaxpr, "conv_general_dilated")
 
     def _other_run(self) -> Discovery | None:
-        """A run with another batch size; None where there is none, or where the function works for one size only."""
+        """Discover the function with another batch size; None if no feed follows the batch, or if that run raises."""
         if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return None
         try:
             return self._discover(_BATCHES[1])
-        except Exception:  # which is legal; dimensions stay as they are
+        except Exception:  # a function may work for one batch size only; its dimensions keep their numbers
             return None
 
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
@@ -459,9 +461,9 @@ class Program(KnownAttributes):
 
 
 def warn_of_adversaries(programs: Collection[Program]) -> None:
-    """Warn of two programs that both train a generator and a discriminator, as they do without a parameter_list."""
+    """Warn of two programs that both train a generator and a discriminator, which happens without `parameter_list`."""
     sides = ("discriminator", "generator")
-    # Programs may rightly train a common trunk, so only the names of the parameters show the mistake.
+    # Two programs may train a common trunk on purpose, so only the names of the parameters show the mistake.
     names = {p.name: {s for m in p.minimizes for n in m.parameters for s in sides if s in n} for p in programs}
     both = [name for name, found in names.items() if len(found) == len(sides)]
     if len(both) > 1:
@@ -490,17 +492,17 @@ def warn_of_unused_layers(programs: Collection[Program]) -> None:
 
 
 def _key_name(spec: ParameterSpec) -> str:
-    # Arrays that are made together, in one run of the initialisation of a module, share their key.
+    # Arrays that one run of a module's initialisation makes share one key.
     return getattr(spec.initializer, "key_name", spec.name)
 
 
 def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
-    """The first size of the feeds that follow the batch; of all feeds where none does."""
+    """Return the largest first dimension of the feeds that follow the batch, or of all feeds if none does."""
     sizes = {name: jnp.shape(data_of(value))[0] for name, value in feeds.items() if jnp.ndim(data_of(value))}
     following = [size for name, size in sizes.items() if name in specs and specs[name].shape[:1] == (None,)]
     return max(set(following or sizes.values()), default=1)
 
 
 def _rows_of(value: Any) -> Reduction | None:
-    """How sequences of several minibatches become one, which have a row for each example; None for other values."""
+    """Return the rule "rows" for a sequence batch, which has one row for each example; None for other values."""
     return Reduction("rows") if isinstance(value, SequenceBatch | NestedSequenceBatch) else None

@@ -1,4 +1,4 @@
-"""SequenceBatch: rows of different lengths in one padded array; where the padding is, and how to replace it."""
+"""SequenceBatch: rows of different lengths in one padded array, with a mask for the padding and ways to replace it."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ import numpy as np
 
 from fluid import errors
 
-# What has no value, or no slope, at the zeros that padding often is; there padding counts as ones.
+# These operators have no value or no slope at 0, which padding often is, so padding is replaced by ones for them.
 _SINGULAR = (operator.truediv, operator.floordiv, operator.mod, operator.pow)
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Make the method for an operator, and the one for when the sequence stands on its right."""
+    """Return the methods for an operator with the sequence on the left, and with the sequence on the right."""
 
     def forward(self: "SequenceBatch", other: Any) -> Any:
         operand = _operand(self, other, function)
@@ -31,15 +31,15 @@ def _binary(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Ca
 
 def _steps(batch: "SequenceBatch", function: Callable[[Any, Any], Any]) -> Any:
     if function not in _SINGULAR and isinstance(batch.data, np.ndarray):
-        return batch.data  # on the host there are no gradients that padding could spoil
+        return batch.data  # on the host there are no gradients, which NaN in the padding could make NaN
     return filled(batch, function in _SINGULAR)
 
 
 def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """The array that combines with the data of a batch, or None when the other value cannot."""
+    """Return an operand, reshaped to fit the data of a batch; None if its type does not fit."""
     if isinstance(other, SequenceBatch):
         _check_lengths(batch, other, function)
-        # A step may have fewer dimensions than those of the other batch; they belong behind batch and time.
+        # If the steps of `other` have fewer dimensions, the new dimensions belong after batch and time.
         spread = [1] * (batch.data.ndim - other.data.ndim)
         return _steps(other, function).reshape(*other.shape[:2], *spread, *other.shape[2:])
     if isinstance(other, int | float | np.generic):
@@ -48,7 +48,7 @@ def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], 
         return None
     step = batch.shape[2:]
     shape = tuple(other.shape)
-    if len(shape) == len(step) + 1 and shape[0] == 1:  # one row, for all
+    if len(shape) == len(step) + 1 and shape[0] == 1:  # one row for all sequences
         shape = shape[1:]
     if len(shape) > len(step) or any(a not in (1, b) for a, b in zip(shape[::-1], step[::-1], strict=False)):
         raise errors.ShapeError(
@@ -77,12 +77,12 @@ def _check_lengths(first: "SequenceBatch", second: "SequenceBatch", function: Ca
 class SequenceBatch:
     """A batch of sequences: padded data and the length of each row.
 
-    Operators work step by step and keep the lengths: with numbers, with what each step may be combined with (for data
-    `[batch, time, d]` an array `[d]` or `[1, d]`), and with sequences of the same lengths; `batch @ weight` multiplies
-    each step by a matrix.
+    Operators work step by step and keep the lengths. The other operand is a number, an array that fits each step, or a
+    sequence batch with equal lengths. An array `[d]` or `[1, d]` fits the steps of data `[batch, time, d]`.
+    `batch @ weight` multiplies each step by a matrix.
 
     Attributes:
-      data: `[batch, time, ...]`; what lies behind a row's length is padding and means nothing.
+      data: `[batch, time, ...]`; elements after a row's length are padding, with arbitrary values.
       lengths: `[batch]`, int32.
 
     Example:
@@ -104,9 +104,9 @@ class SequenceBatch:
         """Pad rows `[length_i, ...]` with zeros to `time` steps, or to the longest row.
 
         Args:
-          rows: arrays or lists; they may differ in their first dimension only.
-          dtype: of the data; found from the rows by default.
-          time: how many steps to pad to; at least the longest row.
+          rows: arrays or lists, which may differ only in their first dimension.
+          dtype: dtype of the data; by default the dtype of the first row.
+          time: the number of steps to pad to, at least the length of the longest row; by default this length.
         """
         arrays = [np.asarray(row, dtype) for row in rows]
         lengths = np.array([len(a) for a in arrays], np.int32)
@@ -129,15 +129,15 @@ class SequenceBatch:
 
     @property
     def mask(self) -> jax.Array:
-        """Which steps are real: bool `[batch, time]`."""
+        """The mask of steps: bool `[batch, time]`, False for padding."""
         return jnp.arange(self.data.shape[1])[None, :] < self.lengths[:, None]
 
     def with_data(self, data: Any) -> "SequenceBatch":
-        """The same lengths around other data `[batch, time, ...]`."""
+        """Return a batch with these lengths and other data `[batch, time, ...]`."""
         return SequenceBatch(data, self.lengths)
 
     def rows(self) -> list[np.ndarray]:
-        """The rows without padding, as NumPy arrays `[length_i, ...]`."""
+        """Return the rows without padding, as NumPy arrays `[length_i, ...]`."""
         return [row[:n] for row, n in zip(np.asarray(self.data), np.asarray(self.lengths), strict=True)]
 
     __add__, __radd__ = _binary(operator.add)
@@ -153,7 +153,7 @@ class SequenceBatch:
     __lt__, __gt__ = _binary(operator.lt)[0], _binary(operator.gt)[0]
     __le__, __ge__ = _binary(operator.le)[0], _binary(operator.ge)[0]
     __eq__, __ne__ = _binary(operator.eq)[0], _binary(operator.ne)[0]
-    __hash__ = object.__hash__  # a class that says what is equal loses it; batches are told apart by identity
+    __hash__ = object.__hash__  # a class that defines `__eq__` loses its hash; batches hash by identity
 
     def __bool__(self) -> bool:
         raise errors.ArgumentTypeError(
@@ -185,13 +185,13 @@ class SequenceBatch:
 
 
 def spread_mask(batch: Any, ndim: int) -> Any:
-    """Which steps are real, with dimensions of 1 behind, so that it fits arrays of `ndim` dimensions."""
+    """Return the mask of a sequence batch, with dimensions of 1 appended up to `ndim` dimensions."""
     mask = batch.mask
     return mask.reshape(*mask.shape, *[1] * (ndim - mask.ndim))
 
 
 def filled(batch: Any, fill: Any) -> Any:
-    """The data of a sequence batch with its padding replaced.
+    """Return the data of a sequence batch with its padding replaced.
 
     Args:
       batch: a SequenceBatch or NestedSequenceBatch.

@@ -1,4 +1,4 @@
-"""Stacks: functions that call layers, run several times with arrays of their own each time."""
+"""Stacks: functions that call layers and run several times, each time with separate arrays."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ from fluid.core.variables import create_parameter, create_state
 
 @dataclass(frozen=True)
 class Stacked:
-    """Initializer of a stack of arrays: each is drawn by itself, from its own key.
+    """The initializer of a stack of arrays. Each array is drawn from a separate key.
 
     Attributes:
-      one: initializer of one of them.
-      key_name: whose random key it is called with.
-      axis: of the mesh, over which the arrays of the stack are divided; None where each device has all of them.
+      one: initializer of one array.
+      key_name: the name from which the random key is computed.
+      axis: the axis of the mesh over which the stack is divided; None if each device has the whole stack.
     """
 
     one: Callable[..., Any]
@@ -35,7 +35,9 @@ class Stacked:
 
 
 def stack_axes(spec: ParameterSpec) -> tuple[str | None, ...]:
-    """The axes over which the first dimensions of an array are divided that are those of the stacks which it is in.
+    """Return the mesh axis of each stack that an array is in, outermost first; None for a stack that is not divided.
+
+    Each stack adds one leading dimension.
 
     Example:
       >>> blocks = Stacked(jnp.zeros, "w", axis="stage")
@@ -51,7 +53,7 @@ def stack_axes(spec: ParameterSpec) -> tuple[str | None, ...]:
 
 
 def stack_depth(spec: ParameterSpec) -> int:
-    """How many dimensions of an array are not those of one block, but of the stacks that it is in.
+    """Return the number of stacks that an array is in. Each stack adds one leading dimension.
 
     Example:
       >>> stack_depth(ParameterSpec("repeat_0/fc_0.w_0", (12, 4, 4), "float32", Stacked(jnp.zeros, "w"), True))
@@ -61,16 +63,16 @@ def stack_depth(spec: ParameterSpec) -> int:
 
 
 def check_stages(owner: str, axis: str, count: int, size: int) -> None:
-    """Find out whether the arrays of a stack can be divided over an axis of the mesh.
+    """Check that the blocks of a stack can be divided evenly over an axis of the mesh.
 
     Args:
-      owner: whose they are, for the message.
-      axis: its name.
-      count: how many arrays there are.
-      size: of the axis.
+      owner: the owner of the blocks, for the message.
+      axis: the name of the axis.
+      count: the number of blocks.
+      size: the size of the axis.
 
     Raises:
-      ArgumentError: they do not come out even.
+      ArgumentError: `count` is not a multiple of `size`.
     """
     if count % size:
         down = max(size, count - count % size)
@@ -81,21 +83,21 @@ def check_stages(owner: str, axis: str, count: int, size: int) -> None:
 
 
 class Stack(Body):
-    """A Body that is run `count` times, with arrays of its own each time.
+    """A Body that runs `count` times, each time with separate arrays.
 
-    The arrays that it names under its scope are created once for all times, stacked: `[count, ...]`. Those with other
-    names, given by `ParamAttr(name=...)`, are one for all times.
+    Arrays whose names begin with the scope are created once as a stack, `[count, ...]`. All runs share the arrays with
+    other names, which come from `ParamAttr(name=...)`.
 
     Args:
       function: takes and returns pytrees of arrays.
-      examples: arguments for the first run; nothing but their shapes matters.
+      examples: arguments for the first run; only their shapes and dtypes matter.
       caller: the public name to blame, such as "layers.repeat".
-      count: how many times it will be run.
-      scope: the whole name scope that its arrays are in, such as "repeat_0".
-      axis: of the mesh, over which the stacked arrays are divided; None where each device has all of them.
+      count: the number of runs.
+      scope: the whole name scope of the arrays, such as "repeat_0".
+      axis: the axis of the mesh over which the stacks are divided; None if each device has the whole stacks.
 
     Attributes:
-      arrays: the stacked parameters and states by name. A call takes the slices for that time among its `states`.
+      arrays: the stacked parameters and states by name. The argument `states` of a call includes one slice of each.
 
     Example:
       >>> import fluid, jax
@@ -125,12 +127,12 @@ class Stack(Body):
         self.arrays = {name: made[name] for name in self._own}
 
     def states(self) -> dict[str, Any]:
-        """The present values of the states that it changes and that are one for all times."""
+        """Return the present values of the changed states that all runs share."""
         now = self._frame.states
         return {name: now[name] for name in self.written if name not in self._own}
 
     def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
-        """Run the function; see `Body`. `states` holds the slices of `arrays` too."""
+        """Run the function, as `Body` does. `states` includes the slices of `arrays` for this run."""
         child = self._child(iteration)
         slices = {name: states[name] for name in self._own}
         gather = child.given.gather or (lambda _, array: array)
@@ -142,7 +144,7 @@ class Stack(Body):
         return result, {name: now[name] for name in self.written}
 
     def _child(self, iteration: Any) -> Frame:
-        """The frame of one time: nothing in it has a name of the stack yet."""
+        """Return the frame of one run, without the arrays of the stack."""
         child = super()._child(iteration)
         given = child.given
         given.parameters = self._others(given.parameters)
@@ -157,7 +159,7 @@ class Stack(Body):
 
     def _first_child(self) -> Frame:
         child = super()._first_child()
-        child.placeholder_batch = child.placeholder_batch or -1  # so that arrays of one time are made up as needed
+        child.placeholder_batch = child.placeholder_batch or -1  # so that placeholders stand in for the slices
         return child
 
     def _create(self, spec: ParameterSpec, count: int) -> Any:

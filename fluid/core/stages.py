@@ -1,4 +1,4 @@
-"""Stages: code that runs inline, once, recorded as a pure function of arguments that it asks for on its way."""
+"""Stages: inline code, recorded as a pure function of arguments that the code requests while it runs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +7,11 @@ import jax
 
 
 class Stages:
-    """Makes a function of the code that runs between two points of a function, such as the body of a `with`.
+    """A recorder that converts the code between two points of a function, such as the body of a `with`, to a function.
 
-    JAX traces functions; what stands in a `with` is none. So `argument` starts to trace a function in a greenlet, which
-    hands its argument out and waits: what follows is traced as its body. `close` gives it the results to return. Each
-    argument begins a function inside the one before, a stage, which returns what the next stage takes from it.
+    JAX traces functions, and the body of a `with` is not a function. So `argument` starts to trace a function in a
+    greenlet. This function passes its argument out and waits, and the code that follows is traced as its body. `close`
+    passes in the results, which the function returns. Each further argument begins a nested function, a stage.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -29,10 +29,10 @@ class Stages:
         self._open: list[_Stage] = []
 
     def argument(self, example: Any) -> Any:
-        """A value to work with, in the place of the next argument.
+        """Return a traced value that stands for the next argument.
 
         Args:
-          example: pytree of arrays or `jax.ShapeDtypeStruct`s; nothing but their shapes and dtypes matters.
+          example: pytree of arrays or `jax.ShapeDtypeStruct`s; only their shapes and dtypes matter.
         """
         stage = _Stage()
         value = stage.start(example)
@@ -40,18 +40,18 @@ class Stages:
         return value
 
     def close(self, results: Sequence[Any], probes: Sequence[Any] = ()) -> "Staged":
-        """End the function; values from inside can no longer be used.
+        """End the function, and return it. Values from inside can no longer be used.
 
         Args:
-          results: the arrays that it returns.
-          probes: arrays of which `Staged.inside` shall say where they come from.
+          results: the arrays that the function returns.
+          probes: arrays for which `Staged.inside` reports whether the function computed them.
         """
         jaxprs: list[Any] = []
         values = [*results, *probes]
         places: list[int | None] = list(range(len(values)))
         while self._open:
             closed = self._open.pop().finish(values)
-            # What comes from outside a stage is one of its constants, which it hands through.
+            # A value from outside a stage is a constant of the stage, which passes it through.
             constants = {id(v): i for i, v in enumerate(closed.jaxpr.constvars)}
             places = [None if p is None else constants.get(id(closed.jaxpr.outvars[p])) for p in places]
             values = list(closed.consts)
@@ -59,16 +59,16 @@ class Stages:
         return Staged(jaxprs, values, len(results), [p is None for p in places[len(results) :]])
 
     def abandon(self) -> None:
-        """End it without a result, as after an exception."""
+        """End the function without a result, as after an exception."""
         while self._open:
             self._open.pop().abandon()
 
 
 class Staged:
-    """The function that `Stages.close` made: takes a list of arguments, returns the list of results.
+    """A function that `Stages.close` returned. It takes a list of arguments and returns the list of results.
 
     Attributes:
-      inside: for each probe, whether it was computed by the function, rather than before it.
+      inside: for each probe, whether the function computed it; False if it was computed before the function.
     """
 
     def __init__(self, jaxprs: Sequence[Any], values: Sequence[Any], count: int, inside: list[bool]):
@@ -78,7 +78,7 @@ class Staged:
         self.inside = inside
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """Run it on one pytree for each argument."""
+        """Run the function on one pytree for each argument."""
         values = list(self._values)
         for jaxpr, argument in zip(self._jaxprs, arguments, strict=True):
             values = jax.core.eval_jaxpr(jaxpr, values, *jax.tree.leaves(argument))
@@ -86,7 +86,7 @@ class Staged:
 
 
 class _Stage:
-    """One function that is being traced, in a greenlet of its own."""
+    """One function that is being traced in a separate greenlet."""
 
     def start(self, example: Any) -> Any:
         from greenlet import getcurrent, greenlet
@@ -94,7 +94,7 @@ class _Stage:
         def function(argument: Any) -> Any:
             return getcurrent().parent.switch(argument)
 
-        # Contexts and JAX's trace belong to the thread, which all greenlets share: the code outside goes on inside it.
+        # Context variables and JAX's trace belong to the thread, which greenlets share, so the outer code is traced.
         self._greenlet = greenlet(lambda: jax.make_jaxpr(function)(example))
         return self._greenlet.switch()
 

@@ -1,4 +1,4 @@
-"""What layers are made of: parameters, states, random keys, and named values that can be fetched and overridden."""
+"""Variables of layers: parameters, states, random keys, and named values that can be fetched and overridden."""
 
 import contextlib
 import zlib
@@ -27,7 +27,7 @@ from fluid.core.sequence import SequenceBatch, filled
 
 
 def fold_name(key: jax.Array, name: str) -> jax.Array:
-    """The random key of a name: independent of every other name and of the order in which names appear."""
+    """Return the random key of a name. The key does not depend on other names or on the order of names."""
     return host_random.fold_in(key, zlib.crc32(name.encode()))
 
 
@@ -42,27 +42,27 @@ def create_parameter(
     kind: str = "",
     layer: str = "",
 ) -> jax.Array:
-    """The value of a named parameter, which is created if the program has not named it before.
+    """Return the value of a named parameter; create the parameter if the name is new in the program.
 
     Args:
       name: the whole name, for example "fc_0.w_0".
-      shape: positive sizes.
+      shape: sizes of 0 or more.
       dtype: for example "float32".
       initializer: called once with `(key, shape, dtype)` when a Scope is filled.
-      trainable: whether optimizers may change it.
-      settings: what an optimizer shall know of it (a ParamAttr).
-      rows_only: this use takes rows by `look_up` and nothing else, so that the update may follow the rows.
-      kind: of the layer, such as "fc", where the name is an automatic one.
-      layer: its name, such as "fc_0".
+      trainable: whether optimizers may change the parameter.
+      settings: the ParamAttr, which optimizers read.
+      rows_only: whether this use only takes rows by `look_up`, so that an update may change these rows alone.
+      kind: the kind of the layer, such as "fc", if the name is automatic; else empty.
+      layer: the name of the layer, such as "fc_0"; empty if no layer creates the parameter.
 
     Returns:
-      The array, of that shape and dtype.
+      An array of this shape; of this dtype, or of the dtype that the program computes in.
 
     Raises:
-      ParameterError: the program uses the name already with another shape or dtype.
+      ParameterError: the program already uses the name with another shape or dtype.
     """
     frame = current_frame("layers.create_parameter")
-    if not rows_only or frame.inside_loop:  # the rows that a loop takes are not known outside it
+    if not rows_only or frame.inside_loop:  # the rows that a loop looks up are not known outside the loop
         frame.declared.used_whole.add(name)
     sizes = _sizes(name, shape)
     spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, layer)
@@ -72,12 +72,12 @@ def create_parameter(
 
 
 def _check_same_layer(frame: Frame, spec: ParameterSpec) -> None:
-    """Refuse an automatic name that stood for a parameter of another layer when the program was discovered.
+    """Refuse an automatic name that belonged to a parameter of another layer in discovery.
 
-    So it is where a layer is created in one mode only, and the numbers in the names of later layers differ.
+    This happens when one mode leaves out a layer, which changes the numbers in the names of later layers.
 
     Raises:
-      ParameterError: the line that creates the parameter now created another one then.
+      ParameterError: in discovery, the line of this parameter created a parameter with another name.
     """
     first = frame.known.get(spec.name)
     if first is None or first.site == spec.site:
@@ -93,7 +93,7 @@ def _check_same_layer(frame: Frame, spec: ParameterSpec) -> None:
 
 
 def named_array(name: str) -> jax.Array:
-    """The value of a parameter or state that the running program has used before.
+    """Return the value of a parameter or state that the running program has used before.
 
     Args:
       name: the whole name, for example "fc_0.w_0".
@@ -104,15 +104,15 @@ def named_array(name: str) -> jax.Array:
 
 
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:
-    """Take rows of a parameter in such a way that its update can be one of these rows alone.
+    """Look up rows of a parameter, so that an update can change these rows alone.
 
     Args:
       table: `[rows, width]`, from `create_parameter(rows_only=True)`.
-      ids: integers `[...]`. An id outside the table gives NaN.
-      touched: bool `[...]`: which of the ids count as uses of their row; all by default.
+      ids: integers `[...]`. The row of an id outside the table is NaN.
+      touched: bool `[...]`, True for ids that count as a use of their row; all by default.
 
     Returns:
-      `[..., width]`.
+      The rows `[..., width]`, in the dtype that the program computes in.
     """
     frame = current_frame("layers.embedding")
     rows = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
@@ -125,18 +125,19 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
         added = frame.given.row_perturbations[name][len(known)]
         rows = rows + (jax.lax.stop_gradient(added) if frame.freezing else added)
     real = (ids >= 0) & (ids < table.shape[0]) & (True if touched is None else touched)
-    if name in frame.given.overrides or frame.freezing:  # then no row of the parameter is to change by this use
+    if name in frame.given.overrides or frame.freezing:  # this use must not change a row of the parameter
         real = jnp.zeros_like(real)
-    known.append(jnp.where(real, ids, table.shape[0]))  # behind the last row there is no row at all
+    known.append(jnp.where(real, ids, table.shape[0]))  # the id after the last row stands for no row
     return rows
 
 
 def create_state(
     name: str, shape: Sequence[int], dtype: str, initializer: Callable[..., Any], layer: str = ""
 ) -> jax.Array:
-    """The value of a named state: an array that layers themselves change, such as a moving average.
+    """Return the value of a named state: an array that layers change themselves, such as a moving average.
 
-    States are saved with the parameters and never given to an optimizer. Arguments and errors: see `create_parameter`.
+    States are saved with the parameters, and optimizers never change them. For arguments and errors, see
+    `create_parameter`.
     """
     site = _site(current_frame("layers.create_state"))
     return _named_array(ParameterSpec(name, _sizes(name, shape), dtype, initializer, None, None, site, layer=layer))
@@ -144,10 +145,10 @@ def create_state(
 
 @contextlib.contextmanager
 def frozen() -> Iterator[None]:
-    """Keep what is computed inside from being trained: parameters are constants there, moving statistics stand still.
+    """Freeze the layers that are called inside: their parameters are constants, and moving statistics do not change.
 
-    Layers that have moving statistics, such as batch_norm, normalise with them as in test mode. A parameter that is
-    used outside too, by its name, is trained by that use.
+    Layers with moving statistics, such as batch_norm, normalise with these statistics, as in test mode. A parameter
+    that is also used outside, by its name, is trained by the outside use.
 
     Example:
       >>> import fluid
@@ -171,16 +172,16 @@ def frozen() -> Iterator[None]:
 
 
 def is_frozen(state: str) -> bool:
-    """Whether a state stands still although the program is being trained: it, or the layer it belongs to, is frozen."""
+    """Return whether a state is frozen, so that training steps do not change it."""
     frame = current_frame("frozen")
     return frame.freezing or state in frame.frozen
 
 
 def set_state(name: str, value: jax.Array) -> None:
-    """Give a state its value for the next step, unless it is frozen. In test mode nothing happens: no Scope changes.
+    """Set the value of a state for the next step. In test mode, and for frozen states, this does nothing.
 
     Raises:
-      ShapeError: the value has another shape than the state.
+      ShapeError: the shape of the value differs from the shape of the state.
     """
     frame = current_frame("core.set_state")
     if frame.mode == TRAIN and not is_frozen(name):
@@ -200,14 +201,14 @@ def set_state(name: str, value: jax.Array) -> None:
 
 
 def random_key(name: str) -> jax.Array:
-    """A random key for this name and this step."""
+    """Return a random key for this name and this step."""
     frame = current_frame("core.random_key")
     frame.declared.uses_randomness = True
     return fold_name(frame.given.key, name)
 
 
 def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
-    """Give a value a name under which it can be fetched, overridden and differentiated with respect to.
+    """Name a value, so that it can be fetched, overridden and differentiated with respect to.
 
     Args:
       name: unique in the program.
@@ -215,10 +216,10 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
       caller: the public name to blame when no program function is running, such as "layers.fc".
 
     Returns:
-      The value to go on with: the override when there is one.
+      The value to continue with: the override, or the perturbed value, if there is one; else `value`.
 
     Raises:
-      ProgramError: the program has that name already.
+      ProgramError: the program already has this name.
       Complete: every value that this run awaits is computed.
     """
     frame = current_frame(caller)
@@ -247,10 +248,10 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
 
 @contextlib.contextmanager
 def unrecorded(scope: str) -> Iterator[None]:
-    """Keep the names that layers called inside record out of the program; the caller names what they return.
+    """Keep names that layers record inside the block out of the program; the caller names the results.
 
     Args:
-      scope: prefix of the names that they number, and so of their random keys; unique in the program.
+      scope: prefix of the automatic names inside, and so of their random keys; unique in the program.
     """
     frame = current_frame("core.unrecorded")
     outer_values = frame.made.values
@@ -271,19 +272,18 @@ def unrecorded(scope: str) -> Iterator[None]:
 
 
 def perturbed(value: Any, perturbation: Any) -> Any:
-    """A value with something added to its numbers; its lengths stay, whatever those of what is added are."""
+    """Add a perturbation to the floating-point arrays of a value; integers, such as lengths, stay unchanged."""
     return jax.tree.map(lambda v, p: v + p if jnp.issubdtype(v.dtype, jnp.inexact) else v, value, perturbation)
 
 
 def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None:
-    """Note that integer data must lie in `[low, high)` or equal `also`, so that the feeder can check it on the host.
+    """Note that integer data must be in `[low, high)` or equal `also`, so that the feeder can check it on the host.
 
-    Of floating-point data, `high` itself is valid too.
-
-    Integers that the program itself holds are checked at once; what was computed is on the device, and is not checked.
+    For floating-point data, `high` itself is valid too. Integers that the user wrote into the program are checked at
+    once. Computed values are on the device, and are not checked.
 
     Raises:
-      ArgumentError: integers of the program lie outside.
+      ArgumentError: an integer in the program is out of range.
     """
     frame = current_frame("core.limit_feed")
     name = frame.fact(value, "feed")
@@ -305,15 +305,15 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
 
 
 def _is_written(value: Any) -> bool:
-    """Return whether a value is an array of NumPy, or a list of integers as the user wrote them."""
+    """Return whether the user wrote a value into the program, as a NumPy array or a list of integers."""
     written = isinstance(value, list | tuple) and all(isinstance(v, int) for v in value)
     return written or isinstance(value, np.ndarray)
 
 
 def limit_to_probabilities(value: Any, also: int | None = None) -> None:
-    """Note that labels must be 0 or 1, or numbers between 0 and 1, or equal `also`; see `limit_feed`.
+    """Note that integer labels must be 0 or 1, and other labels must be between 0 and 1; `also` is valid too.
 
-    If the program converts a feed to floats, the limits hold for the feed.
+    If the program converts a feed to floats, the limits apply to the feed. `limit_feed` checks the labels.
     """
     frame = current_frame("core.limit_to_probabilities")
     converted = frame.fact(value, "cast_from")
@@ -324,10 +324,10 @@ def limit_to_probabilities(value: Any, also: int | None = None) -> None:
 
 
 def doubt_labels(value: Any, labels: str) -> None:
-    """Note how a loss reads the labels of a feed, so that the feeder can check the labels of its first minibatch.
+    """Note the meaning of labels for a loss, so that the feeder can check the labels of the first minibatch.
 
     Args:
-      value: the labels; nothing is noted when they are not a feed itself.
+      value: the labels; nothing is noted unless they are a feed.
       labels: "shares" of the classes in each row, or "signs" of -1 or 1.
     """
     frame = current_frame("core.doubt_labels")
@@ -337,14 +337,14 @@ def doubt_labels(value: Any, labels: str) -> None:
 
 
 def expect(kind: str, layer: str, value: Any, instead: str) -> None:
-    """Note how a layer reads a value. Discovery warns if the equations show another kind of value.
+    """Note the kind of value that a layer expects. Discovery warns if the equations show another kind.
 
     Args:
       kind: "probabilities", "shares" (probabilities that add up to 1), "logarithms" (of probabilities), "logits", or
         "scores" (any numbers).
       layer: such as "layers.log_loss".
       value: an array or a sequence batch.
-      instead: the call to write where the value is something else.
+      instead: the call to write if the value is of another kind.
     """
     frame = current_frame("core.expect")
     if frame.discovering and not frame.inside_loop:
@@ -353,11 +353,11 @@ def expect(kind: str, layer: str, value: Any, instead: str) -> None:
 
 
 def doubt(message: str, training: bool = False) -> None:
-    """Note what is most likely a mistake, so that discovery warns of it, once.
+    """Note a likely mistake, so that discovery warns once.
 
     Args:
       message: what was found and what to write; the user's line is put in front.
-      training: whether it is a mistake only in a program that minimises a loss.
+      training: warn only in a program that minimises a loss.
     """
     frame = current_frame("core.doubt")
     if frame.discovering:
@@ -366,13 +366,13 @@ def doubt(message: str, training: bool = False) -> None:
 
 
 def _site(frame: Frame) -> str:
-    """Return the user's line that runs; inside a shared function also the line that called the function."""
+    """Return the user's running line; inside a shared function, also the line that called the function."""
     shared = frame.naming.shared
     return user_site() if shared is None else f"{user_site()}, called at {shared.site}"
 
 
 def _second_array(frame: Frame, name: str) -> str:
-    """Return the advice for one name that stands for two arrays."""
+    """Return the advice for a name that is used for two different arrays."""
     shared = frame.naming.shared
     if shared is None or not name.startswith(f"{shared.arrays}/"):
         return f'one name is one array; give the second another: ParamAttr(name="{name}_2")'
@@ -397,7 +397,7 @@ def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _as_frozen(frame: Frame, spec: ParameterSpec) -> ParameterSpec:
-    """What `with fluid.frozen():` makes of the declaration of a parameter; it is trainable if it is used outside."""
+    """Return the declaration as not trainable inside `with fluid.frozen():`; a use outside makes it trainable again."""
     arrays = frame.declared.arrays
     only_frozen = frame.declared.only_frozen
     if frame.freezing and spec.trainable and spec.name not in arrays:
@@ -410,14 +410,14 @@ def _as_frozen(frame: Frame, spec: ParameterSpec) -> ParameterSpec:
 
 
 def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
-    """The parameter or state of a name as it is now, `spec.shape`; declared, if it is new.
+    """Return the present value of a parameter or state, `spec.shape`; declare it if its name is new.
 
     Args:
-      spec: what is declared.
-      whole: whether more of a parameter is used than some rows.
+      spec: the declaration.
+      whole: False if only some rows of the parameter are used; then the array keeps its dtype.
 
     Raises:
-      ParameterError: the name is declared with another shape or dtype.
+      ParameterError: the name is already declared with another shape or dtype.
     """
     frame = current_frame("layers.create_parameter")
     known = frame.declared.arrays.setdefault(spec.name, spec)
@@ -430,7 +430,7 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
         )
     arrays = frame.given.states if spec.trainable is None else frame.given.parameters
     if frame.discovering and spec.name not in arrays:
-        # What is traced inside a loop is no value outside it, where the next layer may want this array.
+        # A value that is traced inside a loop does not exist outside, where the next layer may use this array.
         zeros = np.zeros if frame.inside_loop else jnp.zeros
         arrays[spec.name] = zeros(spec.shape, jnp.dtype(spec.dtype))
     if spec.name not in arrays:
@@ -444,22 +444,23 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     if spec.name in frame.given.overrides:
         value = _overridden(spec.name, value, frame.given.overrides[spec.name])
     if spec.trainable is not None:
-        value = frame.compute(value) if whole else value  # of a large table, only the rows in use are converted
+        value = frame.compute(value) if whole else value  # for a large table, `look_up` converts only the used rows
         value = jax.lax.stop_gradient(value) if frame.freezing else value
         frame.note(value, parameter=spec.name)
     return value
 
 
 def _overridden(name: str, value: Any, given: Any) -> Any:
-    """What takes the place of a named value, in its dtype; the batch, and the steps of sequences, may differ in number.
+    """Return the override of a named value, converted to the dtype of the value.
 
     Args:
-      name: of the value, for messages.
+      name: the name of the value, for messages.
       value: an array `[batch, ...]` or a sequence batch.
-      given: of the same kind and the same size of each example or step; or a scalar, for all of its numbers.
+      given: the override. A scalar replaces every element. Any other override has the type of `value` and the shape of
+        `value`, except for the batch size and, in sequences, the number of steps.
 
     Raises:
-      FeedError: it is not.
+      FeedError: the override is of another type or shape, or floating-point for a value of integers.
     """
     sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
     held = data_of(value).dtype

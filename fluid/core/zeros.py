@@ -1,4 +1,4 @@
-"""Weights that start as zeros one after the other, so that none of them is ever trained apart."""
+"""Zeros: a check for two weights of zeros in a row, whose units stay equal in training."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -16,15 +16,15 @@ _WEIGHT, _DEAD, _ALIVE = "weight", "dead", ("alive", "")
 def stacked_zeros(
     jaxpr: Any, parameters: Mapping[str, Any], specs: Mapping[str, ParameterSpec], moving: Collection[Any]
 ) -> tuple[str, str] | None:
-    """Return two weights of zeros, where the product with the second one sees the data through the first one alone.
+    """Return the names of two weights of zeros, if the second weight sees the data only through the first; else None.
 
-    The first one has no gradient while the second one is 0, and its units stay equal to each other after that. A zero
-    weight beside a path for the data, as at the end of a residual block, is none of these.
+    The first weight has no gradient while the second weight is 0, and later its units stay equal to each other. A zero
+    weight beside another path for the data, as at the end of a residual block, does not count.
 
     Args:
       jaxpr: the equations of a program.
-      parameters: variables by name.
-      specs: of the parameters.
+      parameters: the variables of the parameters, by name.
+      specs: the ParameterSpecs, by name.
       moving: the variables that differ from step to step, such as feeds and parameters.
     """
     constant = {n: v for n, v in parameters.items() if _is_constant(specs[n])}
@@ -36,13 +36,13 @@ def stacked_zeros(
 
 
 def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, ParameterSpec]) -> tuple[str, str] | None:
-    """Return the first pair in the order of the equations.
+    """Return the first pair of zero weights in the order of the equations, or None.
 
     Args:
       jaxpr: the equations.
-      kinds: for variables what they are: such a weight, also in another layout; dead, as they see the data through such
-        a weight alone; or alive. With the name of the weight. The kinds of the results are added.
-      specs: of the parameters.
+      kinds: the kind of variables, and the name of their weight: a zero weight, also in another layout; dead, if the
+        variable sees the data only through a zero weight; or alive. The function adds the kinds of results.
+      specs: the ParameterSpecs, by name.
     """
     for equation in jaxpr.eqns:
         inputs = [None if is_literal(v) else kinds.get(v) for v in equation.invars]
@@ -51,7 +51,7 @@ def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, Pa
         primitive = equation.primitive.name
         inner = called(equation)
         result: tuple[str, str] | None = None
-        if inner is not None:  # other calls share its variables
+        if inner is not None:  # a separate dict, because other calls of the function share its variables
             inside = {v: kind for v, kind in zip(inner.invars, inputs, strict=True) if kind is not None}
             if pair := _found(inner, inside, specs):
                 return pair
@@ -73,7 +73,7 @@ def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, Pa
 
 
 def _units(spec: ParameterSpec) -> int:
-    """Return the number of units that a weight `[in, out]` or a filter `[out, in, ...]` computes."""
+    """Return the number of outputs of a weight `[in, out]` or a filter `[out, in, ...]`."""
     return spec.shape[1] if len(spec.shape) == 2 else spec.shape[0]
 
 
@@ -82,6 +82,6 @@ def _is_constant(spec: ParameterSpec) -> bool:
 
 
 def _is_zero(spec: ParameterSpec) -> bool:
-    """Return whether a parameter starts as zeros, by `Constant`, `NumpyArray` or the function of JAX."""
+    """Return whether a parameter starts as zeros, by `Constant`, `NumpyArray` or `jax.nn.initializers.zeros`."""
     value = getattr(spec.initializer, "value", None)
     return spec.initializer is jax.nn.initializers.zeros or (value is not None and not np.any(value))

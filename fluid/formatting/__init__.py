@@ -1,4 +1,4 @@
-"""How numbers, shapes, objects and tables are shown."""
+"""Formatting: numbers, shapes, objects and tables as text."""
 
 from fluid.formatting.numbers import counted, scaled, shape_text
 from fluid.formatting.objects import described

@@ -6,7 +6,7 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def scaled(count: float, unit: str = "") -> str:
-    """A number with three digits and a prefix.
+    """Return a number as text, with three digits and an SI prefix.
 
     Example:
       >>> scaled(96, "B"), scaled(41_300, "FLOPs"), scaled(1_250_000)
@@ -21,7 +21,7 @@ def scaled(count: float, unit: str = "") -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and what it counts, which gets an s where there is not one.
+    """Return a number and a noun as text; the noun gets an "s" unless the number is 1.
 
     Example:
       >>> counted(1, "program"), counted(12_345, "parameter")
@@ -31,7 +31,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shape_text(dtype: str, shape: Sequence[int | str | None]) -> str:
-    """Dtype and shape of a value; None stands for the batch.
+    """Return dtype and shape of a value as text; None stands for the batch.
 
     Example:
       >>> shape_text("float32", (None, "time", 8))

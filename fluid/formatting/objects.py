@@ -1,4 +1,4 @@
-"""Objects in words."""
+"""Objects as text."""
 
 import dataclasses
 import types
@@ -6,12 +6,12 @@ from typing import Any
 
 
 def described(value: Any, depth: int = 3) -> str:
-    """What an object is and what was set of it, in words that are the same in every process.
+    """Return a description of an object and its settings that is equal in every process.
 
     Args:
-      value: of a dataclass, those fields are told that are not their defaults; of a function its name and what it
-        closes over, since its address changes; numbers and strings as they are; of anything else, what it is.
-      depth: how deep to look into functions, lists and tuples.
+      value: a dataclass is shown with the fields that differ from their defaults, and a function with its name and the
+        variables of its closure. Numbers and strings are shown by `repr`, and other objects by the name of their type.
+      depth: the number of nested levels of functions, lists and tuples to show.
 
     Example:
       >>> import fluid

@@ -2,11 +2,11 @@
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return text with escapes in the place of control characters, which a terminal would obey.
+    """Return text with escapes instead of control characters, which a terminal would execute.
 
     Args:
-      text: such as a name that was read from a file.
-      keep: control characters that stay.
+      text: any text, such as a name that was read from a file.
+      keep: control characters that are not escaped.
 
     Example:
       >>> print(printable("fc_0\\x1b[2J\\n", keep="\\n").rstrip())

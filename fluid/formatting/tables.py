@@ -1,4 +1,4 @@
-"""Tables as text, and for notebooks."""
+"""Tables as text, and as HTML for notebooks."""
 
 import html
 from collections.abc import Collection, Iterable, Sequence
@@ -7,11 +7,11 @@ from fluid.formatting.plain import printable
 
 
 def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows of as many cells each, aligned; control characters in cells are escaped.
+    """Return a table as text with aligned columns; control characters in cells are escaped.
 
     Args:
-      rows: the cells, the header among them.
-      right: numbers of the columns that end in one line rather than begin in one.
+      rows: rows of equal length, including the header.
+      right: indices of the columns that are aligned to the right.
 
     Example:
       >>> print(text_table([("name", "size"), ("fc_0.w_0", "8"), ("fc_0.b_0", "12")], right=[1]))
@@ -37,13 +37,13 @@ def html_table(
     right: Collection[int] = (),
     titles: Sequence[str] = (),
 ) -> str:
-    """A table for a notebook.
+    """Return a table as HTML for a notebook.
 
     Args:
       rows: the cells, as plain text.
-      header: those above the columns.
-      right: numbers of the columns that end in one line rather than begin in one.
-      titles: for each row what is shown while the pointer rests on it.
+      header: the cells of the header; empty for no header.
+      right: indices of the columns that are aligned to the right.
+      titles: for each row, the text of its tooltip; empty for no tooltips.
 
     Example:
       >>> html_table([("a < b", "8")], right=[1]).count("a &lt; b")
@@ -59,6 +59,6 @@ def html_table(
 
 
 def _cell(tag: str, right: bool, text: str) -> str:
-    # Notebooks align all cells to the right and may break lines within a shape.
+    # By default, notebooks align all cells to the right and may break lines within a shape.
     style = f"text-align: {'right' if right else 'left'}; white-space: pre"
     return f'<{tag} style="{style}">{html.escape(text)}</{tag}>'

@@ -1,4 +1,4 @@
-"""Random fractions, from which numbers of other distributions are made."""
+"""Fractions: uniform random numbers on the host, from which other distributions are computed."""
 
 import math
 from collections.abc import Iterator
@@ -9,19 +9,19 @@ import numpy as np
 
 from fluid.host_random.threefry import bits_of
 
-# For so many fractions at a time are numbers made of them, so that one program serves arrays of any size.
+# The number of fractions in a block. All blocks have one size, so that one compiled program serves arrays of any size.
 _BLOCK = 1 << 14
 
 
 def fractions_of(words: np.ndarray, count: int, dtype: Any) -> np.ndarray:
-    """What `jax.random.uniform` draws between 0 and 1 for any shape of so many elements, in order: `[count]`.
+    """Return the `count` numbers in `[0, 1)` that `jax.random.uniform` draws for any shape of this size, as `[count]`.
 
-    Each has as many random bits as the dtype has digits after the first one.
+    Each number has as many random bits as the mantissa of the dtype.
 
     Args:
-      words: from `key_data`.
-      count: at most 2**32.
-      dtype: a floating one of at most 32 bits.
+      words: the key, from `key_data`.
+      count: the number of elements, at most 2**32.
+      dtype: a floating-point dtype of at most 32 bits.
 
     Example:
       >>> import jax
@@ -31,22 +31,22 @@ def fractions_of(words: np.ndarray, count: int, dtype: Any) -> np.ndarray:
       True
     """
     kind = jnp.finfo(dtype)
-    # JAX draws no more bits than it needs, in words of 8, 16 or 32.
+    # JAX draws the smallest sufficient word, of 8, 16 or 32 bits.
     width = kind.bits if kind.nmant >= 8 else 8
     drawn = (bits_of(words, count) & np.uint32((1 << width) - 1)) >> np.uint32(width - kind.nmant)
     return (drawn.astype(np.float32) * np.float32(2.0**-kind.nmant)).astype(dtype)
 
 
 def blocks_of_fractions(words: np.ndarray, count: int, dtype: Any) -> Iterator[np.ndarray]:
-    """The elements of `fractions_of(words, count, dtype)` in blocks of one size; the last one ends with zeros.
+    """Yield the elements of `fractions_of(words, count, dtype)` in blocks of one size.
 
     Args:
-      words: from `key_data`.
-      count: how many elements.
-      dtype: a floating one of at most 32 bits.
+      words: the key, from `key_data`.
+      count: the number of elements.
+      dtype: a floating-point dtype of at most 32 bits.
 
     Yields:
-      `[block]` of this dtype.
+      Arrays `[block]` of this dtype; the last block is padded with zeros.
     """
     fractions = fractions_of(words, count, dtype)
     for start in range(0, count, _BLOCK):
@@ -55,19 +55,19 @@ def blocks_of_fractions(words: np.ndarray, count: int, dtype: Any) -> Iterator[n
 
 
 def between(words: np.ndarray, count: int, low: float, high: float) -> np.ndarray | None:
-    """What `jax.random.uniform` draws between two bounds, for any shape of so many elements: float32 `[count]`.
+    """Return the numbers that `jax.random.uniform` draws between two bounds, for any shape of `count` elements.
 
-    XLA computes `fraction * (high - low) + low` with one rounding, where the processor can. A float64 holds the product
-    and the sum of such float32 numbers as they are, so that its rounding to a float32 is the only one here as well.
+    XLA computes `fraction * (high - low) + low` with one rounding, if the processor can. A float64 holds the exact
+    product and sum of these float32 numbers, so the conversion to float32 is the only rounding here too.
 
     Args:
-      words: from `key_data`.
-      count: at most 2**32.
+      words: the key, from `key_data`.
+      count: the number of elements, at most 2**32.
       low: the lower bound.
       high: the upper bound.
 
     Returns:
-      The numbers; None for bounds so far apart in size that a float64 would round.
+      The numbers, float32 `[count]`; None if the bounds differ so much in size that a float64 would round.
 
     Example:
       >>> import jax

@@ -1,7 +1,6 @@
-"""Threefry on the host: the bits of `jax.random`, without the seconds that XLA takes to compile them for each shape.
+"""Threefry on the host: the bits of `jax.random`, without the seconds that XLA takes to compile for each shape.
 
-The generator is Threefry-2x32 with 20 rounds (Salmon et al., 2011), which JAX uses by default. Where the bits are those
-of JAX, so are all numbers that are made of them.
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., 2011), which JAX uses by default.
 """
 
 from typing import Any
@@ -17,7 +16,7 @@ _IMPLEMENTATION = "threefry2x32"
 
 
 def key_data(key: Any) -> np.ndarray | None:
-    """The words of a random key, uint32 `[2]`; None for one that is traced, or of another generator.
+    """Return the words of a random key, uint32 `[2]`; None if the key is traced or of another generator.
 
     Args:
       key: a key of `jax.random`.
@@ -31,15 +30,15 @@ def key_data(key: Any) -> np.ndarray | None:
     if str(jax.random.key_impl(key)) != _IMPLEMENTATION or jnp.ndim(key):
         return None
     words = jax.random.key_data(key)
-    # While something is traced, so is what is made of a key that is known.
+    # During a trace, JAX also traces operations on a known key.
     return None if isinstance(words, jax.core.Tracer) else np.asarray(words)
 
 
 def root_key(seed: int) -> Any:
-    """The key that `jax.random.key` makes of a seed.
+    """Return the key that `jax.random.key` computes from a seed, without a compilation.
 
     Args:
-      seed: from 0 on.
+      seed: an integer of 0 or more.
 
     Example:
       >>> bool(root_key(7) == jax.random.key(7))
@@ -51,7 +50,7 @@ def root_key(seed: int) -> Any:
 
 
 def fold_in(key: Any, number: int) -> Any:
-    """The key that `jax.random.fold_in` makes.
+    """Return the key that `jax.random.fold_in` computes, without a compilation.
 
     Args:
       key: a key of `jax.random`.
@@ -69,11 +68,11 @@ def fold_in(key: Any, number: int) -> Any:
 
 
 def bits_of(words: np.ndarray, count: int) -> np.ndarray:
-    """What `jax.random.bits` draws for any shape of so many elements, in order: uint32 `[count]`.
+    """Return the bits that `jax.random.bits` draws for any shape of `count` elements, as uint32 `[count]`.
 
     Args:
-      words: from `key_data`.
-      count: at most 2**32.
+      words: the key, from `key_data`.
+      count: the number of elements, at most 2**32.
 
     Example:
       >>> key = jax.random.key(7)
@@ -85,22 +84,22 @@ def bits_of(words: np.ndarray, count: int) -> np.ndarray:
 
 
 def _key_of(words: np.ndarray) -> Any:
-    # Not through jax.numpy, which compiles a program to take an array over.
+    # Not through jax.numpy, which compiles a program to convert an array.
     return jax.random.wrap_key_data(jax.device_put(words), impl=_IMPLEMENTATION)
 
 
 def _partitionable() -> bool:
-    """Whether JAX numbers the elements of an array one after the other, as it does unless it is told otherwise."""
+    """Return whether JAX counts the elements of an array in order, as it does by default."""
     return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
 
 def _threefry(key: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Encrypt counters.
+    """Encrypt counters by Threefry-2x32; return the high and the low words of the result.
 
     Args:
       key: uint32 `[2]`.
       first: the high words of the counters, uint32 `[n]`.
-      second: the low words, uint32 `[n]`.
+      second: the low words of the counters, uint32 `[n]`.
     """
     schedule = (key[0], key[1], key[0] ^ key[1] ^ _PARITY)
     with np.errstate(over="ignore"):  # sums are modulo 2**32

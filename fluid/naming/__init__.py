@@ -1,4 +1,4 @@
-"""Names of parameters, states and values, and the globs that stand for several of them."""
+"""Naming: names of parameters, states and values, and globs that match several names."""
 
 from fluid.naming.globs import is_glob, select
 

@@ -1,4 +1,4 @@
-"""Globs: patterns that stand for all names they match."""
+"""Globs: patterns that match names."""
 
 import fnmatch
 import re
@@ -8,7 +8,7 @@ from fluid import errors
 
 
 def is_glob(name: str) -> bool:
-    """Whether a name may stand for several.
+    """Return whether a name is a glob, which may match several names.
 
     Example:
       >>> is_glob("backbone/*"), is_glob("fc_0.w_0")
@@ -18,19 +18,18 @@ def is_glob(name: str) -> bool:
 
 
 def select(patterns: str | Sequence[str], known: Collection[str], owner: str) -> list[str]:
-    """The names that some patterns stand for.
+    """Return the names that match some patterns.
 
     Args:
-      patterns: names, and globs of `*`, `?` and `[abc]`, whose `*` matches "/" and "." too. One of them may stand by
-        itself.
-      known: the names there are.
-      owner: what the patterns were given to, for messages, such as "freeze".
+      patterns: one pattern or several: names, and globs of `*`, `?` and `[abc]`. A `*` also matches "/" and ".".
+      known: all existing names.
+      owner: the function or argument that takes the patterns, for messages, such as "freeze".
 
     Returns:
-      Names in the order of `known`, each once. A pattern that is itself a name stands for that name only.
+      Names in the order of `known`, each once. A pattern that equals a name matches only this name.
 
     Raises:
-      ArgumentTypeError: a pattern is no string.
+      ArgumentTypeError: a pattern is not a string.
       UnknownNameError: a pattern matches no name.
 
     Example:
@@ -56,6 +55,6 @@ def select(patterns: str | Sequence[str], known: Collection[str], owner: str) ->
 
 
 def _groups(names: Collection[str]) -> list[str]:
-    """The globs of the scopes and layers that names belong to, such as "backbone/*" and "backbone/fc_0.*"."""
+    """Return the globs of the scopes and layers of names, such as "backbone/*" and "backbone/fc_0.*"."""
     ends = (name[: found.end()] for name in names for found in re.finditer(r"[./]", name))
     return [f"{end}*" for end in dict.fromkeys(ends)]

@@ -1,4 +1,4 @@
-"""Messages of protobuf, for formats that are made of them."""
+"""Protobuf: message classes for file formats that use protobuf."""
 
 from fluid.protobuf.declared import classes
 

@@ -1,16 +1,16 @@
-"""Classes of protobuf messages whose fields are written down as text, made by the `protobuf` library."""
+"""Declared: protobuf message classes from fields that are declared as text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def classes(package: str, messages: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """The classes of messages, in a pool of their own, so that no name meets one of another library.
+    """Return message classes in a separate descriptor pool, so that names cannot collide with another library.
 
     Args:
-      package: the name of the package that the messages are in, such as "fluid.original".
-      messages: for each message its fields as "name number type", where "*" behind the type stands for any number of
-        them; a type is one of protobuf's or a message of the same mapping.
+      package: the protobuf package of the messages, such as "fluid.original".
+      messages: for each message its fields as "name number type". A "*" after the type marks a repeated field. A type
+        is a type of protobuf or a message of this mapping.
 
     Returns:
       The classes by the names of the messages.

@@ -1,4 +1,4 @@
-"""How the values that the minibatches of a data set give for one output become one value of the data set."""
+"""Reduction: rules that combine the values of an output for minibatches into one value for the data set."""
 
 from fluid.core.reduction.apart import mixed_rows
 from fluid.core.reduction.rule import Part, Reduced, Reduction, guess, part_of, said_of

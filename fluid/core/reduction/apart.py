@@ -1,4 +1,4 @@
-"""Whether a function computes each row of its results from one row of what it is given."""
+"""Apart: a check that a function computes each row of its results from one row of its arguments."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -10,16 +10,16 @@ _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_or", 
 
 
 def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
-    """Where a function computes a row of its results from others than this row of its arguments; None where nowhere.
+    """Return a line where a function computes a row of its results from other rows of its arguments, or None.
 
-    A row that is looked up by its number is not noticed.
+    A row that is looked up by its number is not found.
 
     Args:
-      traces: two numbers of rows, and for each the equations of the function, as from `jax.make_jaxpr`.
-      given: how many of the last arguments have rows, as their first dimension.
+      traces: pairs of a number of rows and the equations of the function, from `jax.make_jaxpr`, for two numbers.
+      given: the number of last arguments whose first dimension is rows.
 
     Returns:
-      The user's line.
+      The user's line, or None if each row is computed apart.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -41,7 +41,7 @@ def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
 def _moves(
     jaxpr: Any, twin: Any, counts: tuple[int, int], line: str = "its program", inside: bool = False
 ) -> Iterator[str]:
-    """The lines that change the order or the number of rows or, inside of loops and the like, reduce over them."""
+    """Yield the lines that change the order or the number of rows or, inside loops and branches, reduce over rows."""
     for equation, other in zip(jaxpr.eqns, twin.eqns, strict=True):
         here = user_line(equation)
         here = line if here == "unknown line" else here
@@ -52,7 +52,7 @@ def _moves(
         reduced = inside and name in _REDUCTIONS and following and not left
         if turned or reduced or any(a * counts[1] != b * counts[0] for a, b in left):
             yield here
-        if name != "while":  # whose condition may well ask whether there is any row left
+        if name != "while":  # the condition of a loop may reduce over rows, as in "is any row left?"
             for inner, same in zip(inner_jaxprs(equation), inner_jaxprs(other), strict=True):
                 if len(inner.eqns) != len(same.eqns):
                     yield here
@@ -61,13 +61,13 @@ def _moves(
 
 
 def _following(variables: Sequence[Any], others: Sequence[Any]) -> list[tuple[int, int]]:
-    """The sizes in both traces of the dimensions that follow the rows."""
+    """Return the sizes in both traces of each dimension that differs, and so follows the number of rows."""
     pairs = zip(variables, others, strict=True)
     shapes = ((v.aval.shape, w.aval.shape) for v, w in pairs if hasattr(v.aval, "shape"))
     return [(a, b) for one, two in shapes for a, b in zip(one, two, strict=True) if a != b]
 
 
 def _sizes(equation: Any, other: Any) -> list[tuple[int, int]]:
-    """The sizes in both traces of the dimensions that an equation turns around."""
+    """Return the sizes in both traces of the dimensions that a `rev` equation reverses."""
     first, second = equation.invars[0].aval.shape, other.invars[0].aval.shape
     return [(first[i], second[i]) for i in equation.params["dimensions"]]

@@ -1,11 +1,11 @@
-"""Reductions that nobody noted: what the equations of a program say of how its outputs depend on the minibatch.
+"""Equations: reductions of outputs without a noted rule, found in the equations of a program.
 
-A program is traced with two batch sizes. Its equations are the same in both, so that a size or a constant that differs
-follows the batch. From the first equation to the last, each variable is found to be one of these:
+A program is traced with two batch sizes. If the equations of both traces agree, a size or a constant that differs
+follows the batch. From the first equation to the last, each variable gets one of these kinds:
 
-    constant             the same for every minibatch
-    rows                 an array with a dimension that follows the batch, each row of it computed from one example
-    examples, share      proportional to the number of examples, and the inverse of that
+    constant             equal for every minibatch
+    rows                 an array with a dimension that follows the batch, with each row computed from one example
+    examples, share      proportional to the number of examples, and its inverse
     mean, sum, max, min  over the examples
     unknown              everything else, such as the root of a mean
 """
@@ -18,12 +18,12 @@ import numpy as np
 from fluid.core.equations import user_line
 from fluid.core.reduction.rule import Reduction, guess
 
-# These hand the numbers of their first input on as they are, or some of them.
+# These primitives pass all or some numbers of their first input on unchanged.
 _LAYOUT = frozenset(
     "reshape broadcast_in_dim transpose squeeze slice rev convert_element_type reduce_precision copy stop_gradient "
     "optimization_barrier".split()
 )
-# What these make of rows when no dimension that follows the batch is left.
+# The kind of the result of these primitives on rows, if no dimension of the result follows the batch.
 _OF_ROWS = {
     "reduce_sum": "sum",
     "dot_general": "sum",
@@ -33,18 +33,18 @@ _OF_ROWS = {
     "reduce_and": "min",
 }
 _ALONG_AN_AXIS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort"})
-# The result for the largest number is the largest result.
+# These primitives are increasing functions, so the largest input has the largest result.
 _INCREASING = frozenset({"sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "ceil", "floor"})
 _OVER_EXAMPLES = frozenset({"mean", "sum", "max", "min", "examples", "share"})
 
 
 class Noted(NamedTuple):
-    """A named value of which layers have noted how it reduces.
+    """A named value with a reduction that layers have noted.
 
     Attributes:
-      name: of the value.
+      name: the name of the value.
       kind: as in Reduction.
-      value: its variable.
+      value: the variable of the value.
       weight: the variable of the weight of a mean; None for other kinds.
     """
 
@@ -62,7 +62,7 @@ class Traced(NamedTuple):
       jaxpr: its equations.
       feeds: the variables of its feeds.
       outputs: the variables of its outputs.
-      noted: the named values whose reduction is known.
+      noted: the named values with a noted reduction.
     """
 
     batch: int
@@ -73,12 +73,12 @@ class Traced(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What is known of a variable.
+    """The kind of a variable.
 
     Attributes:
-      name: one of those at the head of this module.
-      noted: of a mean, the named value that has the same weight; None where that is the number of examples.
-      equation: of an unknown variable, the first equation of whose result nothing is known.
+      name: one of the kinds in the docstring of this module.
+      noted: for a mean, the named value with an equal weight; None if the weight is the number of examples.
+      equation: for an unknown variable, the first equation whose result is unknown.
     """
 
     name: str
@@ -90,12 +90,12 @@ _CONSTANT = _Kind("constant")
 
 
 def reductions_of(first: Traced, second: Traced | None, known: Sequence[Reduction | None]) -> list[Reduction]:
-    """The rule of each output.
+    """Return the rule of each output.
 
     Args:
       first: a trace of the program.
-      second: another one, with another batch size; None where the program takes only one.
-      known: for each output its rule, or None where it shall be found.
+      second: a trace with another batch size; None if the program works for one batch size only.
+      known: for each output its rule, or None if it is unknown.
     """
     alike = second is not None and _alike(first.jaxpr, second.jaxpr)
     reading = _Reading(first, second) if alike and second is not None else None
@@ -117,8 +117,8 @@ class _Reading:
     """The kinds of all variables of a program.
 
     Args:
-      first: a trace.
-      second: another one with the same equations and another batch size.
+      first: a trace of the program.
+      second: a trace with equal equations and another batch size.
     """
 
     def __init__(self, first: Traced, second: Traced):
@@ -136,7 +136,7 @@ class _Reading:
         self._read(first.jaxpr, second.jaxpr)
 
     def kind(self, variable: Any, twin: Any) -> _Kind:
-        """The kind of a variable of the first trace, or of a constant in its place."""
+        """Return the kind of a variable or literal of the first trace; `twin` is its counterpart in the second."""
         if not _is_literal(variable):
             return self._kinds.get(variable, _CONSTANT)
         if not _is_literal(twin):
@@ -150,7 +150,7 @@ class _Reading:
         return _Kind("share" if np.isclose(here * first, there * second) else "unknown")
 
     def _by_examples(self, noted: Noted, twin: Noted) -> Noted:
-        """The same; with None for a weight that is the number of examples."""
+        """Return `noted`, without its weight if the weight is the number of examples."""
         if noted.weight is None or not _is_literal(noted.weight) or not _is_literal(twin.weight):
             return noted
         counts = (noted.weight.val, twin.weight.val)
@@ -167,13 +167,13 @@ class _Reading:
                 other = _called(twin)
                 self._read(inner, other)
                 found = [self.kind(v, w) for v, w in zip(inner.outvars, other.outvars, strict=True)]
-                # JAX keeps the lines of what is called, but not those of a function that it has traced before.
+                # The lines inside of a called function may belong to an earlier call, because JAX caches traces.
                 results = [kind if kind.equation is None else kind._replace(equation=equation) for kind in found]
             for variable, kind in zip(equation.outvars, results, strict=True):
                 self._kinds[variable] = self._said(equation, variable, kind)
 
     def _said(self, equation: Any, variable: Any, kind: _Kind) -> _Kind:
-        """What layers say of a variable goes before what its equation says, except where all minibatches agree."""
+        """Return the kind that layers have noted for a variable; `kind` without a note, or for a mean of a constant."""
         noted = self._noted.get(variable)
         if noted is None or (kind is _CONSTANT and noted.kind == "mean"):
             return kind
@@ -182,7 +182,7 @@ class _Reading:
         return _Kind(noted.kind) if noted.kind in _OVER_EXAMPLES else _Kind("unknown", None, equation)
 
     def _result(self, equation: Any, twin: Any, inputs: Sequence[_Kind], place: int) -> _Kind:
-        """The kind of one result of an equation."""
+        """Return the kind of the result at index `place` of an equation."""
         unknown = next((kind for kind in inputs if kind.name == "unknown"), None)
         if unknown is not None:
             return unknown if unknown.equation is not None else _Kind("unknown", None, equation)
@@ -200,13 +200,13 @@ class _Reading:
         return kind._replace(equation=equation) if kind.name == "unknown" else kind
 
     def _weighs_the_same(self, first: _Kind, second: _Kind) -> bool:
-        """Whether two means have the same weight."""
+        """Return whether two means have equal weights."""
         if first.noted is None or second.noted is None:
             return first.noted is second.noted
         return self._computed_alike(first.noted.weight, second.noted.weight)
 
     def _computed_alike(self, first: Any, second: Any) -> bool:
-        """Whether two variables are computed in the same way from the same ones."""
+        """Return whether two variables are results of equal computations on equal variables."""
         if first is second:
             return True
         if _is_literal(first) or _is_literal(second):
@@ -219,7 +219,7 @@ class _Reading:
 
 
 def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """The kind of a result whose inputs have no rows, and are not all constant."""
+    """Return the kind of a result whose inputs have no rows, and are not all constant."""
     name = equation.primitive.name
     first = inputs[0]
     if name in _LAYOUT:
@@ -233,7 +233,7 @@ def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _
 
 
 def _sum(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Of `a + b`."""
+    """Return the kind of `a + b`."""
     first, second = inputs
     if first is _CONSTANT:
         first, second = second, first
@@ -244,18 +244,18 @@ def _sum(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], 
 
 
 def _difference(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Of `a - b`."""
+    """Return the kind of `a - b`."""
     return _sum(equation, [inputs[0], _negative(equation, inputs[1:], same)], same)
 
 
 def _negative(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Of `-a`."""
+    """Return the kind of `-a`."""
     opposite = {"max": _Kind("min"), "min": _Kind("max")}
     return opposite.get(inputs[0].name, inputs[0])
 
 
 def _product(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Of `a * b`."""
+    """Return the kind of `a * b`."""
     kinds = dict(zip((kind.name for kind in inputs), inputs, strict=True))
     if kinds.keys() == {"sum", "share"}:
         return _Kind("mean")
@@ -264,7 +264,7 @@ def _product(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kin
 
 
 def _quotient(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Of `a / b`."""
+    """Return the kind of `a / b`."""
     first, second = inputs
     if (first.name, second.name) == ("sum", "examples"):
         return _Kind("mean")
@@ -272,18 +272,18 @@ def _quotient(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Ki
 
 
 def _scaled(equation: Any, kind: _Kind) -> _Kind:
-    """Of something multiplied by a constant, or divided by one."""
+    """Return the kind of a value that is multiplied or divided by a constant."""
     positive = any(_is_literal(v) and v.val > 0 for v in equation.invars)
     return kind if kind.name in ("mean", "sum") or positive else _Kind("unknown")
 
 
 def _kept(*names: str) -> Callable[..., _Kind]:
-    """Of what leaves some kinds as they are."""
+    """Return the rule of a primitive that leaves the named kinds unchanged."""
     return lambda equation, inputs, same: inputs[0] if inputs[0].name in names else _Kind("unknown")
 
 
 def _bound(name: str) -> Callable[..., _Kind]:
-    """Of the larger of two numbers, or of the smaller one."""
+    """Return the rule of `max(a, b)` or `min(a, b)`."""
     return lambda equation, inputs, same: _Kind(name if {k.name for k in inputs} <= {name, "constant"} else "unknown")
 
 
@@ -303,7 +303,7 @@ _RULES: Mapping[str, Callable[..., _Kind]] = {
 
 
 def _mixes(equation: Any, twin: Any) -> bool:
-    """Whether an equation computes rows from several examples, by summing or sorting along the batch."""
+    """Return whether an equation computes rows from several examples, by summing or sorting along the batch."""
     variable, other = equation.invars[0], twin.invars[0]
     if equation.primitive.name == "dot_general":
         axes = equation.params["dimension_numbers"][0][0]
@@ -315,7 +315,7 @@ def _mixes(equation: Any, twin: Any) -> bool:
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Whether two lists of equations are the same, but for sizes and constants."""
+    """Return whether two jaxprs have equal equations, apart from sizes and constants."""
     if len(first.eqns) != len(second.eqns):
         return False
     for equation, twin in zip(first.eqns, second.eqns, strict=True):
@@ -328,13 +328,13 @@ def _alike(first: Any, second: Any) -> bool:
 
 
 def _called(equation: Any) -> Any:
-    """The equations of the function that one calls, if it does nothing but call it."""
+    """Return the jaxpr of the called function, if the equation is only a call; else None."""
     inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit", "closed_call") else None
     return None if inner is None else inner.jaxpr
 
 
 def _following(variable: Any, twin: Any) -> int:
-    """How many dimensions of a variable follow the batch."""
+    """Return the number of dimensions of a variable that follow the batch."""
     if _is_literal(variable) or _is_literal(twin):
         return 0
     return sum(a != b for a, b in zip(variable.aval.shape, twin.aval.shape, strict=True))

@@ -1,4 +1,4 @@
-"""Reductions: the rule by which values of minibatches become one, and what a minibatch contributes to it."""
+"""Reductions: the rules that combine values of minibatches, and the contribution of one minibatch."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -9,14 +9,14 @@ from fluid.core.frame import Frame
 
 
 class Reduced(NamedTuple):
-    """What a layer says of its result: how the values of minibatches become the value of a data set.
+    """A layer's note about its result: the rule that combines the values of minibatches.
 
-    It is noted as the fact "reduced" of the result. A layer that returns a mean notes its "weight" instead.
+    A layer attaches the note to its result as the fact "reduced". A layer that returns a mean attaches a "weight".
 
     Attributes:
       kind: "mean", "sum", "max", "min", "last" or "function".
-      parts: the values that the function is a function of.
-      function: of the reduced parts, in their order.
+      parts: the arguments of the function, as values of the minibatch.
+      function: called with the reduced parts, in their order.
       over_steps: as in Reduction.
     """
 
@@ -27,18 +27,18 @@ class Reduced(NamedTuple):
 
 
 class Reduction(NamedTuple):
-    """The rule by which the values of one output become one.
+    """The rule that combines the values of one output over several minibatches.
 
     Attributes:
-      kind: "mean", which is weighted; "sum", "max", "min"; "last", also for what is the same in every minibatch;
-        "rows", which are concatenated; or "function", of values that are reduced by rules of their own.
-      weight: for a mean that was computed from others, the name of one of those, whose weight is also its own; None for
-        the weight that is noted for the output itself, or else for the number of examples.
-      parts: the rules of the values that the function is a function of.
-      function: of the reduced parts, in their order.
-      over_steps: how the values of training steps become one, "mean", "sum", "max", "min" or "last", where that is not
-        the kind; None otherwise.
-      doubt: where a value is computed that no rule is known for, so that the kind is a guess; None otherwise.
+      kind: "mean", which is weighted; "sum", "max", "min"; "last", also for values that are equal in every minibatch;
+        "rows", which are concatenated; or "function" of values with separate rules.
+      weight: for a mean that was computed from other means, the name of a mean with an equal weight. None for the
+        weight that is noted for the output itself, or else for the number of examples.
+      parts: the rules of the arguments of the function.
+      function: called with the reduced parts, in their order.
+      over_steps: the rule for the values of training steps, "mean", "sum", "max", "min" or "last", if this rule differs
+        from `kind`; else None.
+      doubt: the line that computes a value without a known rule, if the kind is a guess; else None.
     """
 
     kind: str
@@ -50,21 +50,21 @@ class Reduction(NamedTuple):
 
 
 def guess(shape: Sequence[int | None], doubt: str = "its program") -> Reduction:
-    """The rule for an output of which nothing is known.
+    """Return a guessed rule for an output without a known rule: "mean" for a scalar, else "rows".
 
     Args:
-      shape: of the output.
-      doubt: the line that computes it.
+      shape: the shape of the output.
+      doubt: the line that computes the output.
     """
     return Reduction("mean" if tuple(shape) in ((), (1,)) else "rows", doubt=doubt)
 
 
 class Part(NamedTuple):
-    """What one minibatch contributes to an output.
+    """The contribution of one minibatch to an output.
 
     Attributes:
-      value: the output of the minibatch; a tuple of Parts where it is a function of several values.
-      weight: how much a mean weighs, a float32 scalar; None for other kinds.
+      value: the output of the minibatch; a tuple of Parts if the output is a function of several values.
+      weight: the weight of a mean, a float32 scalar; None for other kinds.
     """
 
     value: Any
@@ -72,7 +72,7 @@ class Part(NamedTuple):
 
 
 def said_of(frame: Frame, value: Any) -> Reduction | None:
-    """The rule that layers have noted for a value, or None."""
+    """Return the rule that layers have noted for a value, or None."""
     reduced = frame.fact(value, "reduced")
     if reduced is None:
         return None if frame.fact(value, "weight") is None else Reduction("mean")
@@ -84,12 +84,12 @@ def said_of(frame: Frame, value: Any) -> Reduction | None:
 
 
 def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Part:
-    """What the minibatch of this run contributes to an output.
+    """Return the contribution of this run's minibatch to an output.
 
     Args:
-      frame: of the run.
+      frame: the frame of the run.
       value: the output.
-      reduction: its rule.
+      reduction: the rule of the output.
       examples: the number of examples of the minibatch.
     """
     if reduction.kind == "function":

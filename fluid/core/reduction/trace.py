@@ -1,4 +1,4 @@
-"""Finding the reductions of a program's outputs: what its layers note, and for the rest what its equations say."""
+"""Trace: the reductions of a program's outputs, from the notes of its layers and else from its equations."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,15 +11,15 @@ from fluid.core.reduction.equations import Noted, Traced, reductions_of
 from fluid.core.reduction.rule import Reduced, Reduction, said_of
 
 Run = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Frame, list[Any]]]
-"""Runs a program function on arrays and feeds by name; returns its frame and its outputs."""
+"""A function that runs a program function on arrays and feeds by name, and returns its frame and its outputs."""
 
 
 class _Asked(NamedTuple):
-    """One output: a value, or a function of several.
+    """One output whose rule is requested: a value, or a function of several values.
 
     Attributes:
-      reduced: what is noted of a function; None for a value.
-      known: the reductions that layers have noted for the values, or None.
+      reduced: the note of the layer for a function; None for a value.
+      known: for each value, the rule that layers have noted, or None.
     """
 
     reduced: Reduced | None
@@ -29,18 +29,18 @@ class _Asked(NamedTuple):
 def find_reductions(
     run: Run, arrays: Mapping[str, Any], feeds: Mapping[int, Mapping[str, Any]], known: Sequence[Reduction | None]
 ) -> list[Reduction]:
-    """The reduction of each output.
+    """Return the reduction of each output.
 
     Args:
-      run: the program function in test mode.
+      run: runs the program function in test mode.
       arrays: parameters and states by name, or their shapes and dtypes.
-      feeds: stand-ins by name, for each of two batch sizes.
-      known: for each output its reduction, or None where it shall be found.
+      feeds: for each of two batch sizes, stand-ins of the feeds by name.
+      known: for each output its reduction, or None if it is unknown.
     """
     (batch, given), (other, more) = feeds.items()
     first, asked = _trace(run, arrays, batch, given)
     second = None
-    with contextlib.suppress(Exception):  # a function that works for one batch size only is legal
+    with contextlib.suppress(Exception):  # a function may work for one batch size only
         second, _ = _trace(run, arrays, other, more)
     single = [rule if one.reduced is None else None for one, rule in zip(asked, known, strict=True)]
     noted = [rule or said for one, rule in zip(asked, single, strict=True) for said in one.known]
@@ -49,7 +49,7 @@ def find_reductions(
 
 
 def _whole(reduced: Reduced | None, rules: Sequence[Reduction]) -> Reduction:
-    """The reduction of an output from those of its values."""
+    """Return the reduction of an output from the reductions of its values."""
     if reduced is None:
         return rules[0]
     return Reduction("function", None, tuple(rules), reduced.function, reduced.over_steps)
@@ -64,7 +64,7 @@ def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, 
         values: list[Any] = []
         for output in outputs:
             reduced = frame.fact(output, "reduced")
-            if reduced is not None and reduced.function is None:  # the value is its only part
+            if reduced is not None and reduced.function is None:  # the note is about the value itself
                 reduced = None
             parts = [output] if reduced is None else reduced.parts
             asked.append(_Asked(reduced, [said_of(frame, part) for part in parts]))

@@ -1,4 +1,4 @@
-"""Scopes: of arrays, which outlive a program function, and of names inside of one."""
+"""Scopes: the named arrays of a Session, name scopes, and shared functions."""
 
 from fluid.core.scopes.name_scope import NameScope, name_scope
 from fluid.core.scopes.scope import Scope, own_array

@@ -1,4 +1,4 @@
-"""Name scopes: prefixes of names in a program function, and access to what has been made under one."""
+"""Name scopes: prefixes of names in a program function, and access to the values and parameters under a prefix."""
 
 import contextlib
 import re
@@ -13,11 +13,11 @@ from fluid.core.variables import doubt, named_array
 
 @contextlib.contextmanager
 def name_scope(prefix: str) -> Iterator["NameScope"]:
-    """Prefix the names of layers created inside; counters start afresh for each new prefix.
+    """Prefix the names of layers that are created inside. Counters start at 0 for each new prefix.
 
-    Names given by `ParamAttr(name=...)` and the names of feeds stay as they are, so that sharing works across scopes.
-    Opening the same scope again goes on counting, and shares nothing: see `fluid.shared`. What `with ... as scope`
-    gives has the values and the parameters, while the program function runs: `scope.fc_0`, `scope.parameters`.
+    Names from `ParamAttr(name=...)` and names of feeds get no prefix, so that sharing works across scopes. Opening a
+    scope again continues the counters, and shares no parameters; to share parameters, use `fluid.shared`. While the
+    program function runs, `with ... as scope` has the values and the parameters: `scope.fc_0`, `scope.parameters`.
 
     Args:
       prefix: one name, without "/".
@@ -27,7 +27,7 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
 
     Raises:
       OutsideProgramError: no program function is running.
-      ArgumentError: that is no name.
+      ArgumentError: `prefix` is empty, contains "/", or is not a string.
 
     Example:
       >>> import fluid
@@ -60,13 +60,13 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
 
 
 def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
-    """Note the parameters that a name scope created; warn if an earlier opening created another set like these.
+    """Note the parameters that a name scope created; warn if an earlier opening created a similar set.
 
     Args:
-      frame: of the program function.
+      frame: the frame of the program function.
       scope: the whole prefix.
-      site: the user's line that opened it.
-      known: names of the arrays that the program had before.
+      site: the user's line that opened the scope.
+      known: names of the arrays that the program had before the scope was opened.
     """
     new = [(n, s) for n, s in frame.declared.arrays.items() if n not in known and n.startswith(f"{scope}/")]
     if not frame.discovering or not new:
@@ -85,20 +85,20 @@ def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
 
 
 class NameScope:
-    """What a program function has made under a prefix so far. Made by `name_scope`.
+    """The values, parameters and states that a program function has created under a prefix so far.
 
-    `scope.fc_0` and `scope["fc_0"]` are the last result of the layer of that name, as `fetch=["scope/fc_0"]` is;
-    `scope["fc_0.tmp_0"]` any named value, `scope["fc_0.w_0"]` a parameter or state, and `scope.inner` the scope "inner"
-    in this one. All of them are values of the running program, and are gone with it.
+    `name_scope` creates a NameScope. `scope.fc_0` and `scope["fc_0"]` are the last result of the layer `fc_0`, as
+    `fetch=["scope/fc_0"]` is. `scope["fc_0.tmp_0"]` is any named value, `scope["fc_0.w_0"]` a parameter or state, and
+    `scope.inner` the nested scope "inner". All of them exist only while the program function runs.
 
     Args:
-      prefix: the whole one, such as "generator/decoder".
-      frame: that of the program function.
+      prefix: the whole prefix, such as "generator/decoder".
+      frame: the frame of the program function.
     """
 
     def __init__(self, prefix: str, frame: Frame):
         self._prefix = prefix
-        # The values are the trace's; who keeps a scope for longer does not keep them.
+        # A weak reference, so that a scope that outlives the trace does not keep the traced values alive.
         self._frame = weakref.ref(frame)
 
     def __repr__(self) -> str:
@@ -108,8 +108,8 @@ class NameScope:
     def parameters(self) -> Mapping[str, Any]:
         """The parameters that layers have created in this scope so far, by their whole names.
 
-        Those are among them to which `ParamAttr(name=...)` gave a name without the prefix. It is a `parameter_list` of
-        `minimize`; frozen ones in it stay as they are.
+        Parameters with a name from `ParamAttr(name=...)`, without the prefix, are included. The mapping is a valid
+        `parameter_list` of `minimize`; frozen parameters stay unchanged.
         """
         return Parameters(self)
 
@@ -143,7 +143,7 @@ class NameScope:
         return ["parameters", *(name for name in self._names(self._running()) if name.isidentifier())]
 
     def _names(self, frame: Frame) -> list[str]:
-        """All that can be asked for by name."""
+        """Return the names of all layers, nested scopes, values, parameters and states in this scope."""
         start = len(self._prefix) + 1
         inside = [known[start:] for known in (*frame.made.values, *frame.declared.arrays) if self._holds(known)]
         layers = [name.rpartition(".tmp_")[0] for name in inside if ".tmp_" in name]
@@ -154,11 +154,11 @@ class NameScope:
         return name.startswith(f"{self._prefix}/")
 
     def _running(self) -> Frame:
-        """The frame whose values these are.
+        """Return the frame of the program function that opened the scope.
 
         Raises:
-          OutsideProgramError: its program function does not run now, or what runs is not the inside of the loop or
-            branch in which the scope was opened.
+          OutsideProgramError: the program function is not running now, or the loop or branch that opened the scope is
+            not running.
         """
         frame = self._frame()
         now = present_frame()
@@ -174,7 +174,7 @@ class NameScope:
 
 
 class Parameters(Mapping[str, Any]):
-    """The parameters of a name scope: arrays by name, in order of creation. Made by `NameScope.parameters`.
+    """The parameters of a name scope: arrays by name, in order of creation. `NameScope.parameters` returns them.
 
     Args:
       scope: the name scope.

@@ -15,9 +15,9 @@ from fluid.host_random import root_key
 
 
 def own_array(value: Any) -> jax.Array:
-    """A copy on the device, of an array that may be there already or be NumPy's; never of a weak type.
+    """Copy a NumPy array or a JAX array to the device, without a weak type.
 
-    `jax.numpy.array` would do, but it compiles a program for each shape.
+    `jax.numpy.array` also copies, but compiles a program for each shape.
     """
     if not isinstance(value, jax.Array) or value.weak_type:
         return jax.device_put(np.array(value))
@@ -25,19 +25,19 @@ def own_array(value: Any) -> jax.Array:
 
 
 class Scope(MutableMapping[str, jax.Array]):
-    """Parameters and states by name; beside them the optimizer slots, the step counter and the random root.
+    """The parameters and states of a Session by name, with the optimizer state, the step counter and the random root.
 
-    Reading gives a copy that stays valid while training goes on; assigning checks name, shape and dtype. Names come
-    and go only with the programs of the Session.
+    Reading returns a copy that stays valid during training. Assigning checks name, shape and dtype. Only the programs
+    of the Session add names.
 
     Attributes:
       specs: ParameterSpec by name.
-      arrays: the arrays themselves; a training step takes them over and puts new ones in their place.
+      arrays: the arrays by name; a training step donates the buffers and stores new arrays.
       slots: one optimizer state for each `minimize`, by program and position.
-      step: training steps done, int32 scalar.
+      step: the number of completed training steps, int32 scalar.
       root: random root, the data of a key: uint32 [2].
-      lock: held while arrays are taken over and replaced, and while several are read together.
-      trained: whether there are steps that take arrays over.
+      lock: held while a step donates and replaces arrays, and while several arrays are read.
+      trained: whether the Session has steps that donate arrays.
 
     Example:
       >>> import fluid
@@ -57,14 +57,14 @@ class Scope(MutableMapping[str, jax.Array]):
         self.root: Any = place(jax.random.key_data(root_key(whole_number("Session", "seed", seed, least=0))))
 
     def declare(self, specs: Mapping[str, ParameterSpec], init: Callable[[], Mapping[str, Any]]) -> None:
-        """Add the arrays of a program; those that another program brought already are shared.
+        """Add the arrays of a program. Arrays that another program already added are shared.
 
         Args:
-          specs: of its parameters and states, by name.
-          init: makes their initial values, where they are to lie.
+          specs: the ParameterSpec of each parameter and state, by name.
+          init: returns the initial values, on their devices; called only if a name is new.
 
         Raises:
-          ParameterError: a name is there with another shape or dtype.
+          ParameterError: another program declared a name with another shape or dtype.
         """
         for name, spec in specs.items():
             known = self.specs.get(name, spec)
@@ -78,7 +78,7 @@ class Scope(MutableMapping[str, jax.Array]):
         if any(name not in self.specs for name in specs):
             values = init()
             new = [n for n in specs if n not in self.specs]
-            self.arrays |= {n: values[n] for n in sorted(new)}  # as files have them
+            self.arrays |= {n: values[n] for n in sorted(new)}  # sorted, in the order of saved files
             self.specs |= {n: specs[n] for n in new}
 
     def move(self, place: Callable[[Any], Any]) -> None:
@@ -92,7 +92,7 @@ class Scope(MutableMapping[str, jax.Array]):
             self.step, self.root = place(self.step), place(self.root)
 
     def known_step(self) -> int | None:
-        """Training steps done; None while one is running, as this does not wait for it."""
+        """Return the number of completed training steps, without waiting; None while a step is running."""
         step = self.step
         return None if step.is_deleted() or not step.is_ready() else int(step)
 
@@ -102,7 +102,7 @@ class Scope(MutableMapping[str, jax.Array]):
             return own_array(self.arrays[name])
 
     def copies(self, names: Iterable[str] | None = None) -> dict[str, jax.Array]:
-        """Copies of several arrays, or of all, as they were together between two training steps."""
+        """Return copies of several arrays, by default all. No training step runs between the copies."""
         with self.lock:
             return {name: self[name] for name in (self.arrays if names is None else names)}
 

@@ -1,4 +1,4 @@
-"""Shared functions: every call uses the same parameters and states."""
+"""Shared functions: functions whose calls all use one set of parameters and states."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -10,26 +10,27 @@ from fluid.core.frame import Frame, SharedCall, SharedFunction, current_frame, m
 
 
 def shared(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
-    """Make every call of a function use the same parameters and states.
+    """Make every call of a function use one set of parameters and states.
 
-    The parameters and states of its layers are named after the function, `discriminator/fc_0.w_0`, in each call, in
-    each program and in each file, whatever else a program holds and whichever name scopes are open. Each call draws its
-    own dropout masks. The moving averages of `batch_norm` follow all calls, in order. The named values of the first
-    call are `discriminator/fc_0.tmp_0`, those of the second `discriminator(2)/fc_0.tmp_0`, and so on.
+    The names of parameters and states begin with the name of the function, as in `discriminator/fc_0.w_0`. Other layers
+    of the program and open name scopes do not change these names, so they are equal in each call, program and file.
+    Each call draws separate dropout masks. The moving averages of `batch_norm` follow all calls, in order. A value of
+    the first call is named `discriminator/fc_0.tmp_0`; of the second call, `discriminator(2)/fc_0.tmp_0`; and so on.
 
     `"discriminator/*"` is a `parameter_list` of `minimize`, and selects the parameters in `freeze`, `load_params`,
     `save_params` and shardings.
 
     Args:
-      function: calls layers; takes and returns anything. A method is one net for each instance.
-      name: prefix of its parameters; by default the name of the function. Another name makes another net of the same
+      function: calls layers; takes and returns any values. A method is one net for each instance.
+      name: prefix of the parameters; by default the name of the function. Another name makes a second net from one
         function: `target = fluid.shared(q, name="target")`.
 
     Returns:
-      The function, shared; or a decorator, without `function`.
+      The shared function; a decorator if `function` is left out.
 
     Raises:
-      ArgumentError: the function has no name, as a lambda, or the name is no name of a scope.
+      ArgumentError: the function has no name, as a lambda, or `name` is not a valid prefix.
+      ArgumentTypeError: `function` is not callable.
       ParameterError: (in a call) the inputs of two calls need parameters of different shapes.
       ProgramError: (in a call) a program shares two functions under one name.
       OutsideProgramError: (in a call) no program function is running.
@@ -69,10 +70,10 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 
 
 class Shared:
-    """A function whose calls all use the same parameters and states. Made by `shared`.
+    """A function whose calls all use one set of parameters and states. `shared` creates it.
 
     Args:
-      function: calls layers; takes and returns anything.
+      function: calls layers; takes and returns any values.
       name: the prefix of its parameters and states.
 
     Attributes:
@@ -89,11 +90,11 @@ class Shared:
         return f"fluid.shared({name_of(self.function)}, name={self.name!r})"
 
     def __get__(self, instance: Any, owner: type | None = None) -> "Shared":
-        """Bind a method, as Python does with functions."""
+        """Bind a method to its instance, as Python does for functions."""
         return self if instance is None else Shared(self.function.__get__(instance, owner), self.name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function, with the parameters and states of all its calls."""
+        """Call the function with the parameters and states that all calls share."""
         frame = current_frame("shared")
         naming = frame.naming
         outer = naming.scopes, naming.shared
@@ -105,7 +106,7 @@ class Shared:
             naming.scopes, naming.shared = outer
 
     def _begin(self, frame: Frame) -> SharedCall:
-        """Count a call of a running program function.
+        """Record one more call in the running program function, and return its prefixes and line.
 
         Raises:
           ProgramError: the program shares another function under this name.
@@ -140,7 +141,7 @@ def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Ma
       others: the shared functions of an earlier program, by name.
 
     Raises:
-      ProgramError: there are two such functions.
+      ProgramError: two different functions have one default name.
     """
     for name in nets.keys() & others.keys():
         mine, its = nets[name].function, others[name].function
@@ -157,7 +158,7 @@ def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Ma
 def _definition(function: Callable[..., Any]) -> tuple[Any, ...]:
     """Return module and qualified name of a function, and the id of the instance of a method.
 
-    They stay equal when a notebook defines the function again.
+    These values stay equal when a notebook defines the function again.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -169,7 +170,7 @@ def _check_prefix(frame: Frame, name: str) -> None:
     """Refuse a shared function that has the name of a scope in which layers have created parameters.
 
     Raises:
-      ParameterError: there are such parameters.
+      ParameterError: a layer has created parameters in a name scope of this name.
     """
     for array, spec in frame.declared.arrays.items():
         if array.startswith(f"{name}/") and spec.layer and array.startswith(f"{spec.layer}."):
@@ -177,7 +178,7 @@ def _check_prefix(frame: Frame, name: str) -> None:
 
 
 def _identity(function: Callable[..., Any]) -> Any:
-    """Return a value that is equal for two functions which are one net: equal partials, methods of one instance."""
+    """Return a value that is equal for functions that are one net: equal partials, or methods of one instance."""
     if not isinstance(function, functools.partial):
         return function
     plain = str | int | float | None

@@ -1,4 +1,4 @@
-"""What a program says of the updates of its parameters, and of values that Fluid would update in place."""
+"""Updates: records of the updates of parameters, and of values that Fluid would update in place."""
 
 from fluid.core.updates.in_place import change_in_place, check_not_changed
 from fluid.core.updates.minimize import Parameter, clip_parameters, decide, record_gradient_clip, record_minimize

@@ -1,4 +1,4 @@
-"""Values that Fluid would have changed in place. Here none ever changes, so that nobody may use the old one."""
+"""Values that Fluid would change in place. Values never change here, so using the old value later is an error."""
 
 from typing import Any
 
@@ -7,21 +7,21 @@ from fluid.core.frame import Frame, user_site
 
 
 def change_in_place(frame: Frame, value: Any, call: str) -> None:
-    """Note that Fluid would have changed a value in place, so that whoever reads the old one is told.
+    """Note that Fluid would have changed a value in place, so that `check_not_changed` refuses the old value.
 
     Args:
-      frame: of the program function that is running.
-      value: what was changed.
-      call: how to keep the old value, an example.
+      frame: the frame of the running program function.
+      value: the value that Fluid would have changed.
+      call: an example of code that keeps the old value, for the message.
     """
     frame.note(value, changed=f"in place at {user_site()}; use what that call returned, or keep both: {call}")
 
 
 def check_not_changed(frame: Frame, value: Any) -> None:
-    """Check that a value is not one that Fluid would have changed in place by now.
+    """Check that Fluid would not have changed a value in place before this use.
 
     Raises:
-      ProgramError: it is.
+      ProgramError: Fluid would have changed the value.
     """
     changed = frame.fact(value, "changed")
     if changed is not None:

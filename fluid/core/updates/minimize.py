@@ -1,4 +1,4 @@
-"""What is minimised, by which optimizer, over which parameters, and how their gradients are clipped."""
+"""Minimize: records of `optimizer.minimize` and of gradient clipping in a program."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from fluid.naming import is_glob, select
 
 
 class Parameter(NamedTuple):
-    """A parameter, as functions such as `exclude_from_weight_decay_fn` and `need_clip` get it."""
+    """The description of a parameter, as the argument of `exclude_from_weight_decay_fn` or `need_clip`."""
 
     name: str
     shape: tuple[int, ...]
@@ -21,21 +21,22 @@ class Parameter(NamedTuple):
 
 
 def described(name: str, value: Any) -> Parameter:
-    """The description of the parameter with this name and value."""
+    """Return the description of a parameter with this name and value."""
     return Parameter(name, tuple(value.shape), str(value.dtype))
 
 
 def decide(argument: str, function: Callable[[Parameter], Any], name: str, value: Any) -> bool:
-    """Return the answer of a user's function, such as `need_clip`, for one parameter.
+    """Return the result of a user's function, such as `need_clip`, for one parameter.
 
     Args:
-      argument: its name, for the message.
-      function: of the user.
-      name: of the parameter.
-      value: the parameter, or anything with its shape and dtype.
+      argument: the name of the argument that holds the function, for the message.
+      function: the user's function of one Parameter.
+      name: the name of the parameter.
+      value: the parameter, or any value with its shape and dtype.
 
     Raises:
-      ArgumentTypeError: it is no function; or it returns text, or -1 as `str.find` does, both of which count as True.
+      ArgumentTypeError: `function` is not callable, or returns text or a negative number, such as -1 from `str.find`.
+        Both would count as True.
     """
     if not callable(function):
         raise errors.ArgumentTypeError(
@@ -54,19 +55,19 @@ def decide(argument: str, function: Callable[[Parameter], Any], name: str, value
 def record_minimize(
     loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
 ) -> Any:
-    """Record that the optimizer shall minimise a loss by changing parameters; Session builds the update from it.
+    """Record that an optimizer minimises a loss by changing parameters. Session builds the update from the record.
 
     Args:
-      loss: a scalar of the running program.
-      optimizer: opaque here.
-      parameter_list: names, globs or values of the parameters to change; every trainable one by default.
-      no_grad_set: names, globs or values of parameters to leave alone.
+      loss: a float `[]` or `[1]` of the running program.
+      optimizer: the optimizer; the core does not look into it.
+      parameter_list: names, globs or values of the parameters to change; by default every trainable parameter.
+      no_grad_set: names, globs or values of parameters that stay unchanged.
 
     Returns:
-      The optimizer that discovery has recorded here, which is the one that counts; None while it is on.
+      The optimizer that discovery recorded for this call, which is the one in use; None during discovery.
 
     Raises:
-      ProgramError: the loss is no float scalar.
+      ProgramError: the loss is not one floating-point number.
       UnknownNameError: a name is not a parameter of the program.
     """
     frame = current_frame("optimizer.minimize")
@@ -94,10 +95,10 @@ def record_minimize(
 
 
 def record_gradient_clip(clip: Any) -> None:
-    """Note a clip for the gradients of all parameters, in a program function or in a function of an optimizer.
+    """Set a clip for the gradients of all parameters, in a program function or a function that returns an optimizer.
 
     Raises:
-      OutsideProgramError: neither is running.
+      OutsideProgramError: no program function and no function that returns an optimizer is running.
     """
     frame = present_frame(settings=True) or current_frame("clip.set_gradient_clip")
     frame.made.gradient_clip = clip
@@ -105,11 +106,11 @@ def record_gradient_clip(clip: Any) -> None:
 
 
 def clip_parameters(clip: Any, parameter_list: Sequence[Any]) -> None:
-    """Let the gradients of some parameters be clipped, each by itself.
+    """Set a clip for the gradients of some parameters.
 
     Args:
-      clip: opaque here.
-      parameter_list: names or values of the parameters.
+      clip: the clip; the core does not look into it.
+      parameter_list: names, globs or values of the parameters.
 
     Raises:
       UnknownNameError: a name is not a parameter of the program.
