@@ -15,10 +15,10 @@ def find(where: str) -> Any:
     """Return the object that an import string names.
 
     Args:
-        where: `FILE.py:NAME` or `MODULE:NAME`; the name may have dots. The file may import modules of its folder.
+      where: `FILE.py:NAME` or `MODULE:NAME`; the name may have dots. The file may import modules of its folder.
 
     Raises:
-        ArgumentError: the file, the module or the name does not exist. Exceptions of the module itself propagate.
+      ArgumentError: the file, the module or the name does not exist. Exceptions of the module itself propagate.
     """
     source, _, name = where.rpartition(":")
     if not source or not name:

@@ -16,10 +16,10 @@ class VarDesc:
 
     Attributes:
       name: unique in the program.
-        shape: -1 for a size that depends on the data; for sequences, the shape of all steps concatenated.
-        dtype: for example "float32"; None for a variable that is not a tensor.
-        lod_level: 0 for dense data, 1 for sequences, 2 for sequences of sequences.
-        persistable: True for a parameter, a statistic or optimizer state, which is saved beside the program.
+      shape: -1 for a size that depends on the data; for sequences, the shape of all steps concatenated.
+      dtype: for example "float32"; None for a variable that is not a tensor.
+      lod_level: 0 for dense data, 1 for sequences, 2 for sequences of sequences.
+      persistable: True for a parameter, a statistic or optimizer state, which is saved beside the program.
     """
 
     name: str
@@ -34,11 +34,11 @@ class OpDesc:
     """An op.
 
     Attributes:
-        type: for example "conv2d".
-        inputs: names of variables by input slot.
-        outputs: names of variables by output slot.
-        attributes: numbers, strings, booleans, and lists of these, by name.
-        has_block: True if the op runs another block of the program.
+      type: for example "conv2d".
+      inputs: names of variables by input slot.
+      outputs: names of variables by output slot.
+      attributes: numbers, strings, booleans, and lists of these, by name.
+      has_block: True if the op runs another block of the program.
     """
 
     type: str
@@ -62,9 +62,9 @@ class ProgramDesc:
 
     Attributes:
       variables: by name.
-        ops: in program order, without feed and fetch ops.
-        feeds: names of the fed variables, by column.
-        fetches: names of the fetched variables, by column.
+      ops: in program order, without feed and fetch ops.
+      feeds: names of the fed variables, by column.
+      fetches: names of the fetched variables, by column.
     """
 
     variables: Mapping[str, VarDesc]
@@ -91,10 +91,10 @@ def read_program(data: bytes) -> ProgramDesc:
     """Read a serialized ProgramDesc.
 
     Args:
-        data: the bytes of a `__model__` file, which PaddlePaddle's `save_inference_model` writes.
+      data: the bytes of a `__model__` file, which PaddlePaddle's `save_inference_model` writes.
 
-      Raises:
-        ValueError: the bytes are not a ProgramDesc; the message names the problem.
+    Raises:
+      ValueError: the bytes are not a ProgramDesc; the message names the problem.
     """
     program = messages.parse("Program", data)
     _check_version(program.version.version)

@@ -16,7 +16,7 @@ class InferenceModel(NamedTuple):
     """The result of `load_inference_model`, with the fields in PaddlePaddle Fluid's order.
 
     Attributes:
-        program: the program function, with the parameters in `program.params`; a Program for an exported model.
+      program: the program function, with the parameters in `program.params`; a Program for an exported model.
       feed_target_names: names of its feeds.
       fetch_targets: names of its outputs.
     """

@@ -48,7 +48,7 @@ class Op:
 
     Args:
       desc: the op.
-        values: the variables of the program.
+      values: the variables of the program.
     """
 
     def __init__(self, desc: OpDesc, values: Values):
@@ -159,7 +159,7 @@ class Op:
         return None if self.attr(name, -1) == -1 else self.dtype(name, -1)
 
     def layout(self, name: str, dims: int = 2) -> str:
-        """Return the data layout in an attribute: "NCHW" or "NHWC" for two spatial axes, "NCDHW" or "NDHWC" for three."""
+        """Return the data layout in an attribute, "NCHW" or "NHWC" for `dims=2`, "NCDHW" or "NDHWC" for `dims=3`."""
         last = self.attr(name, "NCHW" if dims == 2 else "NCDHW") in ("NHWC", "NDHWC")
         return ("NCHW", "NHWC", "NCDHW", "NDHWC")[2 * (dims - 2) + last]
 
@@ -199,11 +199,11 @@ class Row:
     """A row for an op that is one call of a layer function.
 
     Attributes:
-        layer: the function.
-        inputs: the input slot of each argument.
-        attrs: the attribute of each argument and its default, see `Op.attr`.
-        optional: the input slot of each argument that is left out when the slot is empty.
-        out: the output slot of the result; a tuple for several results.
+      layer: the function.
+      inputs: the input slot of each argument.
+      attrs: the attribute of each argument and its default, see `Op.attr`.
+      optional: the input slot of each argument that is left out when the slot is empty.
+      out: the output slot of the result; a tuple for several results.
     """
 
     layer: Callable[..., Any]

@@ -39,11 +39,11 @@ def read_model(folder: pathlib.Path, filename: str | None) -> ProgramDesc:
     """Read the program of a saved inference model.
 
     Args:
-        folder: the folder that PaddlePaddle's `save_inference_model` wrote.
-        filename: the file of the program in the folder; `__model__` by default.
+      folder: the folder that PaddlePaddle's `save_inference_model` wrote.
+      filename: the file of the program in the folder; `__model__` by default.
 
-      Raises:
-        ParameterFileError: the file does not exist, or is not a program.
+    Raises:
+      ParameterFileError: the file does not exist, or is not a program.
     """
     path = folder / (filename or MODEL)
     if not path.is_file():
@@ -67,17 +67,17 @@ def read_model_params(
     """Read the parameters of a saved inference model.
 
     Args:
-        folder: the folder of the model.
-        program: the program of the model.
-        model_filename: the file of the program, which holds no parameters.
-        params_filename: the combined file. By default, each parameter has a file; a single file beside the program is
-          read as the combined file.
+      folder: the folder of the model.
+      program: the program of the model.
+      model_filename: the file of the program, which holds no parameters.
+      params_filename: the combined file. By default, each parameter has a file; a single file beside the program is
+        read as the combined file.
 
     Returns:
       Arrays by name, with the shapes and dtypes that the program declares.
 
     Raises:
-        ParameterFileError: files are absent, damaged or belong to another program.
+      ParameterFileError: files are absent, damaged or belong to another program.
     """
     names = program.parameters()
     _check_names(folder, names)

@@ -23,14 +23,14 @@ def read_file(path: pathlib.Path, names: list[str]) -> dict[str, np.ndarray]:
     """Read a file of variables.
 
     Args:
-        path: the file.
-        names: the names of its variables, in file order.
+      path: the file.
+      names: the names of its variables, in file order.
 
     Returns:
       The arrays by name.
 
     Raises:
-        ParameterFileError: the file does not exist, or is not a file of variables; the message says where.
+      ParameterFileError: the file does not exist, or is not a file of variables; the message says where.
     """
     found = {}
     with open_file(path) as file:
@@ -53,7 +53,7 @@ def count_variables(path: pathlib.Path) -> int:
     """Count the variables in a file.
 
     Raises:
-        ParameterFileError: as in `read_file`.
+      ParameterFileError: as in `read_file`.
     """
     count = 0
     with open_file(path) as file:

@@ -43,9 +43,9 @@ class Loaded(NamedTuple):
     """The contents of a file of arrays.
 
     Attributes:
-        arrays: by name.
-        kind: the kind of the arrays, for example "parameters" or "session".
-        sites: the line that created each array, if the file records the line.
+      arrays: by name.
+      kind: the kind of the arrays, for example "parameters" or "session".
+      sites: the line that created each array, if the file records the line.
     """
 
     arrays: dict[str, np.ndarray]

@@ -2,12 +2,12 @@
 
     DIR/
       40/               a whole checkpoint, after 40 training steps
-              arrays/         parameters, states, optimizer state, counters, in Orbax's format
-              meta.json       their shapes and dtypes, and the position of training
-              fluid.seal      checksums of all files of the step
-            50.writing-7a1c/  a save in progress; removed later if its process was killed
-            30.damaged/       set aside because a checksum was wrong
-            60.undone/        set aside because training went back to an earlier step
+        arrays/         parameters, states, optimizer state, counters, in Orbax's format
+        meta.json       their shapes and dtypes, and the position of training
+        fluid.seal      checksums of all files of the step
+      50.writing-7a1c/  a save in progress; removed later if its process was killed
+      30.damaged/       set aside because a checksum was wrong
+      60.undone/        set aside because training went back to an earlier step
       fluid.lock        held by the trainer that writes here
 
 A step is written under another name, synced, sealed and then renamed. A reader therefore finds a whole step or none.
@@ -114,7 +114,7 @@ class Folder:
         """Lock the folder against other trainers; do nothing if this object already holds the lock.
 
         Raises:
-            CheckpointError: another trainer holds the lock, or the folder no longer exists.
+          CheckpointError: another trainer holds the lock, or the folder no longer exists.
         """
         if self._lock is not None:
             return

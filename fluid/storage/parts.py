@@ -3,9 +3,9 @@
     DIR/
       40.writing-7a1c/
         arrays/
-                  ocdbt.process_0/   shards of process 0, and the arrays that all processes hold alike
-                  ocdbt.process_1/   shards of process 1
-                  manifest.ocdbt     written last: the location of each part of each array
+          ocdbt.process_0/   shards of process 0, and the arrays that all processes hold alike
+          ocdbt.process_1/   shards of process 1
+          manifest.ocdbt     written last: the location of each part of each array
 
 Orbax divides arrays by their shardings, so no process holds more of an array than its own devices hold. The result is
 one checkpoint: any number of processes can read it, and each process reads only its parts. Orbax's own synchronization

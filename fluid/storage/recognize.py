@@ -11,9 +11,9 @@ class _Kind(NamedTuple):
     """A kind of file or folder.
 
     Attributes:
-        what: a name for messages.
-        as_parameters: the call that loads parameters from the path; `{path}` stands for the quoted path.
-        as_model: the call that runs the path as a model, or converts it to a model.
+      what: a name for messages.
+      as_parameters: the call that loads parameters from the path; `{path}` stands for the quoted path.
+      as_model: the call that runs the path as a model, or converts it to a model.
     """
 
     what: str
@@ -179,7 +179,7 @@ def _of_file(path: pathlib.Path) -> str | None:
             return "torch" if kind == "pickle" and path.suffix in (".pt", ".pth") else kind
     if len(head) == 16 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
         return "safetensors"
-        # PaddlePaddle's file of a variable begins with its version, 0, and its number of LoD levels, 0 for parameters.
+    # PaddlePaddle's file of a variable begins with its version, 0, and its number of LoD levels, 0 for parameters.
     return "original parameters" if len(head) == 16 and not any(head[:5]) else None
 
 

@@ -1,10 +1,10 @@
 """The folder of checkpoints in an object store, for example S3, at an address of fsspec.
 
     s3://bucket/run/
-            40/               a whole checkpoint: the files of a checkpoint on disk, the seal uploaded last
-                  50/               without a seal: an upload or deletion in progress; removed later if its process was killed
-            30.damaged/       set aside because a checksum was wrong
-            fluid.lock        the name of the trainer that writes here
+      40/               a whole checkpoint: the files of a checkpoint on disk, the seal uploaded last
+      50/               without a seal: a transfer or deletion in progress; removed later if its process was killed
+      30.damaged/       set aside because a checksum was wrong
+      fluid.lock        the name of the trainer that writes here
 
 An object store can neither rename nor lock. A folder is therefore a checkpoint only if its seal exists. A step is
 written and sealed in a temporary folder of this machine first, and then uploaded; to check or read a step, it is
@@ -51,11 +51,11 @@ class RemoteFolder(Folder):
     """Checkpoints by step in an object store.
 
     Args:
-        address: for example "s3://bucket/run"; the library of the store finds credentials where its own tools look.
-        read_only: True changes no file.
+      address: for example "s3://bucket/run"; the library of the store finds credentials where its own tools look.
+      read_only: True changes no file.
 
-      Raises:
-        CheckpointError: the store cannot be reached, or its library is not installed.
+    Raises:
+      CheckpointError: the store cannot be reached, or its library is not installed.
 
     Example:
       >>> folder = RemoteFolder("memory://run")

@@ -26,12 +26,12 @@ def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], notes: dict[str, 
     """Write arrays to a file, atomically.
 
     Args:
-        path: the file.
-        arrays: by name.
-        notes: the metadata of the file.
+      path: the file.
+      arrays: by name.
+      notes: the metadata of the file.
 
-      Raises:
-        ArgumentTypeError: the format does not support a dtype. ParameterFileError: the file cannot be written.
+    Raises:
+      ArgumentTypeError: the format does not support a dtype. ParameterFileError: the file cannot be written.
     """
     library = _library(path)
     # The library writes the memory of an array as is, whatever its strides.

@@ -87,7 +87,7 @@ def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
 
     Args:
       folder: the folder.
-        share: the index of this process, from 0, among the processes that check together; each reads a part of the files.
+      share: the index of this process, from 0, among the processes that check together; each reads some of the files.
       of: the number of these processes.
 
     Raises:

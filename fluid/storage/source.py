@@ -21,9 +21,9 @@ class Source(NamedTuple):
     """Arrays that can be loaded into a program.
 
     Attributes:
-        arrays: by name.
-        where: the origin of the arrays, for messages.
-        sites: the line that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
+      arrays: by name.
+      where: the origin of the arrays, for messages.
+      sites: the line that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
     """
 
     arrays: dict[str, np.ndarray]
