@@ -82,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
         settings = Settings(**{name: getattr(given, name) for name in _LIMITS})
         server = online.host(given.host, given.port, read_token(given.token_file), given.allow_anonymous, settings)
         print(server.url, flush=True)
-        freeze_garbage()  # without it, garbage collection delays health checks by 300 ms while many rows are read
+        freeze_garbage()  # else garbage collection delays health checks by 300 ms while many rows are read
         server.run()
         status = online.stop()
     print(f"ended after {status['steps']} steps, {status['saved']} of them saved", file=sys.stderr)

@@ -36,7 +36,7 @@ def _from_package(name: str, source: str) -> ModuleType:
         return importlib.import_module(source)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{source}.".startswith(f"{error.name}."):
-            raise  # the module is there, and something that it needs is not
+            raise  # the module exists, and an import inside the module fails
         raise errors.ArgumentError(
             f"there is no {name!r} in {source!r}: there is no such module; a file is named with its ending, as in "
             f"net.py:{name}"

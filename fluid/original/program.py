@@ -192,7 +192,7 @@ class _Run:
         return self._saved[name]
 
     def _check_sizes(self, op: Op) -> None:
-        """Refuse an op whose layer creates parameters with other sizes than the saved arrays have."""
+        """Refuse an op whose layer creates parameters of other sizes than the saved arrays."""
         for name in op.desc.reads():
             known = self._frame.declared.arrays.get(name)
             if known is not None and name in self._saved and known.shape != self._saved[name].shape:

@@ -68,7 +68,7 @@ def open_file(path: pathlib.Path) -> io.BufferedReader:
     """Open a file.
 
     Raises:
-      ParameterFileError: it cannot be read.
+      ParameterFileError: the file cannot be read.
     """
     try:
         return path.open("rb")

@@ -43,8 +43,8 @@ class Reader:
     Args:
       iterate: a generator function of `(epoch, start)`: yields the rows of a pass from row number `start` on.
       plan: JSON that determines the order of the rows; a reader restores only positions of readers with an equal plan.
-      in_blocks: a function of `(size, wanted)` that returns another `iterate`. It skips work on the rows that are not
-        wanted among each `size` rows, and may yield ELSEWHERE for them.
+      in_blocks: a function of `(size, wanted)` that returns another `iterate`. That
+        function skips work on unwanted rows among each `size` rows, and may yield ELSEWHERE for them.
       divided: a function of `wanted` that returns another `iterate` of minibatches; any rows may replace unwanted rows.
       numbers: another `iterate`, which yields `resident.Rows` instead of minibatches, for data on the device.
       parts: another `iterate`, which yields `adapters.Part` instead of minibatches, if several are read in one go.
@@ -413,7 +413,7 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
 
 
 def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the dicts in the plan of a reader, the outermost first. Most readers inside it have one each.
+    """Yield the dicts in the plan of a reader, the outermost first. Most nested readers add one dict each.
 
     Example:
       >>> list(stages({"batch": 2, "of": {"shuffle": 10, "of": "rows"}}))

@@ -89,7 +89,7 @@ class Buckets:
       buckets: sizes to pad to: a list for all sequences, or a dict of lists by name. For nested sequences, a list is
         for the inner sequences, and a pair of lists for both levels. None chooses sizes from the data.
       max_compilations: the maximum number of chosen shapes, at least 1. Minibatches whose lengths keep growing, for
-        example of sorted data, may need more. None keeps no history: sizes are powers of two.
+        example of sorted data, may take some more. None keeps no history: sizes are powers of two.
       price: the cost of a compilation, in computed steps of one row.
 
     Raises:

@@ -102,7 +102,7 @@ class Converter:
         return self._to.layout.place(value)
 
     def examples(self, feed: Mapping[str, Any]) -> int:
-        """Return how many examples a feed has; 1 if no feed has one row for each."""
+        """Return the number of examples in a feed; 1 if no array has one row for each example."""
         if type(feed) is RowFeed:
             return len(feed.rows)
         return 1 if self._rows_of is None else int(feed[self._rows_of].shape[0])

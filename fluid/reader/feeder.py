@@ -54,7 +54,7 @@ class Feeder:
       batched: the names of the feeds to read that have one row for each example.
 
     Raises:
-      ArgumentError: the order is empty, a feed is missing from it, or two feeds share a position.
+      ArgumentError: the order is empty, a feed is absent from the order, or two feeds share a position.
       UnknownNameError: the order contains a name that is not declared.
 
     Example:

@@ -50,8 +50,8 @@ def bucket_by_length(
       reader: a reader of rows; shuffle them first, or each pass groups the same rows.
       batch_size: at least 1.
       boundaries: increasing lengths. Rows up to the first length form one group, rows up to the second length the next
-        group, and so on. Rows keep their order in a group; the rest of each group is sorted by length and batched.
-        By default there are no groups, and rows are sorted by length.
+        group, and so on. Rows keep their order in a group. Rows that fill no minibatch of their group are sorted by
+        length and batched together. By default there are no groups, and rows are sorted by length.
       key: a function of a row that returns its length, or, without boundaries, any sortable value. By default the
         length of its longest field.
       buf_size: the number of rows to group at once, rounded up to whole minibatches; 100 minibatches by default.

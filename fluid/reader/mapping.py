@@ -84,10 +84,10 @@ def xmap(
     """Apply a function to each row in several threads or processes.
 
     Threads suit functions that wait, or that compute outside Python, for example in NumPy or image decoders. Processes
-    suit functions that compute in Python. Processes find the function by its name, so define it at the top level of a
-    module, and put the work of a script under `if __name__ == "__main__":`. Processes start with the first row, which
-    takes as long as importing that module. They stay for later passes, and end when the Reader is dropped or Python
-    exits. Rows are read in this process, and rows and results are copied between processes. Map whole minibatches to
+    suit functions that compute in Python. Processes find the function by its name, so define the function at the top
+    level of a module. Put the work of a script under `if __name__ == "__main__":`. Processes start with the first row,
+    which takes as long as importing that module. They stay for later passes, and end when the Reader is dropped or
+    Python exits. Rows are read in this process, and rows and results are copied between processes. Map whole minibatches to
     reduce this cost: `xmap(augment, reader.batch(rows, 32), processes=4)`.
 
     Args:
@@ -265,7 +265,7 @@ def _one_after_the_other(open_rows: Callable[[], Rows], func: Callable[[Any], An
 
 
 def _in_processes(mapper: Callable[..., Any], count: int) -> Callable[..., Any]:
-    from fluid.reader.processes import Pool  # not everybody needs it, and Python's multiprocessing takes a while
+    from fluid.reader.processes import Pool  # imported on use: Python's multiprocessing takes a while to import
 
     return Pool("reader.xmap", mapper, count).call
 

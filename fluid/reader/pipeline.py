@@ -222,7 +222,7 @@ class Batches(Iterator[Batch]):
 
     @property
     def upcoming(self) -> Batch | None:
-        """The next minibatch if it is already read and converted, else None."""
+        """The next minibatch if already read and converted, else None."""
         first = self._ready[0] if self._ready else None
         return first if isinstance(first, Batch) else None
 

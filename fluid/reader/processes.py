@@ -1,6 +1,6 @@
 """Worker processes that call one function. They are spawned, because JAX does not support a fork.
 
-Each process occupies one place in a Pool. A thread that needs a result takes a place, sends the arguments and waits.
+Each process has one `_Slot` in a Pool. A thread that needs a result takes a `_Slot`, sends the arguments and waits.
 Order, exceptions and the end of a pass are therefore handled by the threads of `fluid.reader.ahead`.
 """
 
@@ -167,7 +167,7 @@ _SCRIPT = (
 
 
 def _end(slots: Sequence[_Slot]) -> None:
-    """End the processes of all places in a pool."""
+    """End the processes of a Pool."""
     for slot in slots:
         slot.close()
     end = time.monotonic() + _PATIENCE
@@ -202,7 +202,7 @@ def _without_ctrl_c() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # must run first: if the first process starts it, it undoes the next line
+    resource_tracker.ensure_running()  # must run before the next line, which a later start would undo
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -32,7 +32,7 @@ class Stack:
 
     @classmethod
     def of(cls, feeds: Sequence[Mapping[str, Any]], capacity: int) -> "Stack":
-        """Stack feeds of the same shapes into arrays with space for `capacity` feeds; on the host if they are there."""
+        """Stack feeds of the same shapes into arrays with space for `capacity` feeds; feeds on the host stay there."""
         stacked = jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *map(dict, feeds))
         return cls(stacked, np.int32(len(feeds)))
 
@@ -88,7 +88,7 @@ def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[
 def alike(first: Mapping[str, Any], feeds: Iterable[Mapping[str, Any]]) -> int:
     """Count the first feeds that can run in one call with a feed: up to the first feed of another form.
 
-    Feeds of one form have the same names, shapes and dtypes, or are rows of the same columns.
+    Feeds of one form have equal names, shapes and dtypes, or are rows of one data set.
     """
     form = _form_of(first)
     return sum(1 for _ in itertools.takewhile(lambda feed: _form_of(feed) == form, feeds))

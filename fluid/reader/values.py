@@ -124,7 +124,7 @@ class NaNs:
         Args:
           specs: the declarations by name.
           feed: arrays and sequence batches by name.
-          where: the place, "batch 7", or empty.
+          where: the position, "batch 7", or empty.
         """
         for name in self.found(specs, feed):
             self._tell(specs[name], feed[name], where)
@@ -334,7 +334,7 @@ def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, fl
 def wrong_dtype(
     spec: FeedSpec, rows: Any, where: str, found: Any, owners: Sequence[int] | None = None
 ) -> errors.FeedError:
-    """Return the error for data with a wrong dtype; `rows` are searched for the first sample with this dtype."""
+    """Return the error for data with a wrong dtype; `rows` are searched for the first bad sample."""
     want = spec.held
     accepted = _ACCEPTS.get(class_of(want), set())
     sample: int | None = None

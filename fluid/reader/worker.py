@@ -1,4 +1,4 @@
-"""The code of a worker process of `reader.xmap`. It imports only modules of Python.
+"""The code of a worker process of `reader.xmap`, which imports the standard library only.
 
 A process starts with this file, not with the package: a function without JAX then runs in a process that does not
 import JAX, and the process starts ten times as fast.
@@ -107,7 +107,7 @@ def _split(memory: Any, sizes: Sequence[int]) -> list[memoryview]:
 
 
 def _copy(sources: Sequence[Any], targets: Sequence[Any]) -> None:
-    import numpy as np  # whose arrays these are; it lets other threads run while it copies
+    import numpy as np  # the arrays come from NumPy, which releases Python's lock during the copy
 
     for source, target in zip(sources, targets, strict=True):
         np.frombuffer(target, np.uint8)[:] = np.frombuffer(source, np.uint8)

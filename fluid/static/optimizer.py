@@ -95,7 +95,7 @@ class RecordedAverage:
     """The methods that the averages of this module add to the averages of `fluid.optimizer`."""
 
     def update(self) -> None:
-        """Average all parameters that the default main program minimises until now."""
+        """Track this average of all parameters that the default main program minimises until now."""
         if in_a_function():
             Average.update(self)  # type: ignore[arg-type]
         else:
@@ -120,7 +120,7 @@ class RecordedModelAverage(RecordedAverage):
 
 
 def _session_of(executor: Any) -> Any:
-    """Return the Session behind an Executor; a Session is returned unchanged."""
+    """Return the Session that an Executor uses; a Session is returned unchanged."""
     return global_scope().session if hasattr(executor, "place") and hasattr(executor, "close") else executor
 
 

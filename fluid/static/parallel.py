@@ -83,14 +83,13 @@ class ParallelExecutor:
 
     Args:
       use_cuda: True runs on a GPU.
-      loss_name: accepted for programs written for Fluid, but has no effect, as all that follow but `main_program` and
-        `scope`.
+      loss_name: accepted for programs written for Fluid, but has no effect.
       main_program: the program; by default the default main program.
-      share_vars_from: no effect: values are shared through the scope.
-      exec_strategy: no effect.
-      build_strategy: no effect.
-      num_trainers: no effect.
-      trainer_id: no effect.
+      share_vars_from: accepted for programs written for Fluid, but has no effect: the scope shares values.
+      exec_strategy: accepted for programs written for Fluid, but has no effect.
+      build_strategy: accepted for programs written for Fluid, but has no effect.
+      num_trainers: accepted for programs written for Fluid, but has no effect.
+      trainer_id: accepted for programs written for Fluid, but has no effect.
       scope: the scope that keeps values between runs; by default the global scope.
 
     Example:

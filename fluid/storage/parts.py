@@ -10,7 +10,7 @@
 Orbax divides arrays by their shardings, so no process holds more of an array than its own devices hold. The result is
 one checkpoint: any number of processes can read it, and each process reads only its parts. Orbax's own synchronization
 has fixed time limits, and does not report that another process has failed. The processes therefore agree through their
-`Group` on whether all have written their parts. The unfinished folder has a new name each time, because processes of a
+`Group` that all have written their parts. The unfinished folder has a new name each time, because processes of a
 killed run may still write when the next run begins.
 """
 

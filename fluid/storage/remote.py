@@ -7,9 +7,9 @@
       fluid.lock        the name of the trainer that writes here
 
 An object store can neither rename nor lock. A folder is therefore a checkpoint only if its seal exists. A step is
-written and sealed in a temporary folder of this machine first, and then uploaded; to check or read a step, it is
-downloaded. Orbax itself writes only to disks and to gs://. Of two trainers, the one that started last may write: the
-other trainer then finds another name than its own in `fluid.lock`, and saves no further steps.
+written and sealed in a temporary folder of this machine first, and then uploaded; a step is downloaded to be checked or
+read. Orbax itself writes only to disks and to gs://. Of two trainers, the one that started last may write: the other
+trainer then finds another name than its own in `fluid.lock`, and saves no further steps.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True, repr=False)
 class LoadReport:
-    """The result of loading a file or named arrays into a program; `print` shows it as text.
+    """The result of loading a file or named arrays into a program; `print` shows a summary.
 
     Attributes:
       where: the origin of the arrays.

@@ -13,7 +13,7 @@ _SUFFIX = ".safetensors"
 
 
 def is_safetensors(path: pathlib.Path) -> bool:
-    """Return whether a path has the ending of the safetensors format.
+    """Return whether a file name ends in ".safetensors".
 
     Example:
       >>> is_safetensors(pathlib.Path("digits.safetensors")), is_safetensors(pathlib.Path("digits.params"))

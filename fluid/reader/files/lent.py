@@ -25,7 +25,7 @@ class Stream:
     """A stream to lend.
 
     No Python code runs when the stream or a block is destroyed. The destroying thread therefore keeps Python's lock
-    until it has finished, so that a destroyed object is a released object.
+    to the end, so that an object that no longer exists is also released by the thread.
 
     Args:
       stream: the stream to read.
@@ -60,7 +60,7 @@ def _note(lent: Any, made_of: Any) -> None:
 
 @atexit.register
 def _wait() -> None:
-    ahead.end_all()  # the readers that lend streams
+    ahead.end_all()  # these threads lend streams
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until and any(held() is not None for held, _ in _held):
         time.sleep(0.001)

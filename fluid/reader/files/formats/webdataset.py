@@ -105,7 +105,7 @@ def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
 
 def _bytes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(member)
-    assert stream is not None  # it is a file
+    assert stream is not None  # the member is a file
     return stream.read()
 
 
