@@ -15,7 +15,7 @@ import numpy as np
 from fluid import errors
 from fluid.original import messages
 
-_MOST_DIMENSIONS = 32  # the limit of NumPy before 2.0
+_MOST_DIMENSIONS = 32  # the limit of NumPy 1, which NumPy 2 raises to 64
 _PICKLE = 0x80
 
 

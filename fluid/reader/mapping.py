@@ -87,8 +87,8 @@ def xmap(
     suit functions that compute in Python. Processes find the function by its name, so define the function at the top
     level of a module. Put the work of a script under `if __name__ == "__main__":`. Processes start with the first row,
     which takes as long as importing that module. They stay for later passes, and end when the Reader is dropped or
-    Python exits. Rows are read in this process, and rows and results are copied between processes. Map whole minibatches to
-    reduce this cost: `xmap(augment, reader.batch(rows, 32), processes=4)`.
+    Python exits. Rows are read in this process, and rows and results are copied between processes. Map whole
+    minibatches to reduce this cost: `xmap(augment, reader.batch(rows, 32), processes=4)`.
 
     Args:
       mapper: takes a row, with a seed also a `numpy.random.Generator`; called from many threads at once, or in other

@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 
     feed: Any
     program: int = 0
-    count: int = 1  # tuples have a method with this name
+    count: int = 1  # type: ignore[assignment]  # tuples have a method with this name
     examples: int = 1
     before: Position | None = None
     after: Position | None = None
