@@ -1,1 +1,1 @@
-"""The commands of `python -m fluid`, one module each: `add` declares its arguments, `run` does it."""
+"""Commands of `python -m fluid`, one module each: `add` declares the arguments, `run` runs the command."""

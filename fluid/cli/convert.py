@@ -1,4 +1,4 @@
-"""`python -m fluid convert OLD NEW`: a model that the original saved, as one file of fluid."""
+"""`python -m fluid convert OLD NEW`: convert a model that PaddlePaddle Fluid saved to an exported model."""
 
 import argparse
 from typing import Any
@@ -18,7 +18,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Convert the model, and say what it takes and gives."""
+    """Convert the model, and print the names of its feeds and outputs."""
     model = io.load_inference_model(given.old, None, given.model_filename, given.params_filename)
     program = model.program
     io.save_inference_model(given.new, program, program.params, model.feed_target_names, model.fetch_targets)

@@ -1,4 +1,4 @@
-"""`python -m fluid export FILE.py:FUNCTION --params FILE --output FILE`: a model that runs without its function."""
+"""`python -m fluid export FILE.py:FUNCTION --params FILE --output FILE`: export a model that needs no Python code."""
 
 import argparse
 import pathlib
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Export what the arguments say."""
+    """Export the programs that the arguments name."""
     named = [_split(program) for program in given.program]
     options = {"platforms": given.platforms, "precision": given.precision}
     options = {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""`python -m fluid inspect PATH`: what is in a folder of checkpoints, a file of parameters, or an exported model."""
+"""`python -m fluid inspect PATH`: list a folder of checkpoints, a file of parameters, or an exported model."""
 
 import argparse
 import math
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Say what is in a folder or in a file; returns 1 when something in it is damaged."""
+    """Print the contents of a folder or a file; return 1 when a checkpoint in the folder is damaged."""
     path = pathlib.Path(given.path)
     if is_address(given.path) or path.is_dir():
         return _inspect_folder(folder_of(given.path, read_only=True), given.step)
@@ -53,7 +53,7 @@ def _inspect_folder(folder: Folder, step: int | None) -> int:
 
 
 def _inspect_file(path: pathlib.Path) -> int:
-    from fluid import artifact  # not everybody needs it
+    from fluid import artifact  # imported on use: other commands do not need it
 
     if artifact.is_artifact(path):
         return _inspect_artifact(artifact.load(path))
@@ -83,7 +83,7 @@ def _inspect_artifact(found: Any) -> int:
 def _flaw(folder: Folder, step: int) -> str | None:
     try:
         return folder.flaw(step)
-    except errors.CheckpointError as error:  # of a newer version
+    except errors.CheckpointError as error:  # a newer version wrote the checkpoint
         return str(error)
 
 

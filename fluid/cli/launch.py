@@ -1,4 +1,4 @@
-"""`python -m fluid launch --processes 4 train.py`: a script as several processes of this machine."""
+"""`python -m fluid launch --processes 4 train.py`: run a script as several processes of this machine."""
 
 import argparse
 import contextlib
@@ -19,7 +19,7 @@ from fluid.distributed.__main__ import LAUNCHER
 from fluid.distributed.cluster import COORDINATOR, DEVICES, PROCESS, PROCESSES
 from fluid.paths import local_path
 
-# Seconds between two looks at the processes.
+# Seconds between two polls of the processes.
 _INTERVAL = 0.05
 _TOLD_TO_END = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
@@ -57,7 +57,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the processes; returns the exit status of the first one that has failed, or 0."""
+    """Run the processes; return the exit status of the first process that failed, or 0."""
     if given.processes < 1 or given.devices_per_process < 1:
         raise errors.ArgumentError("launch: --processes and --devices-per-process are numbers from 1 on")
     if not given.module and not pathlib.Path(given.script).is_file():
@@ -70,15 +70,15 @@ def run(given: argparse.Namespace) -> int:
 
 
 class Processes:
-    """The processes of a launch, none of which outlives it.
+    """The processes of a launch; all of them end with the launcher.
 
-    Each is the leader of a session of its own, so that Ctrl-C on the terminal reaches it once, by way of the launcher,
-    and so that what it has started can be ended with it.
+    Each process leads its own session. Ctrl-C on the terminal therefore reaches a process once, through the launcher,
+    and the launcher can kill a process together with all its children.
 
     Args:
-      command: what all of them run.
-      count: how many.
-      devices: of each.
+      command: the command line that every process runs.
+      count: the number of processes.
+      devices: the number of devices of each process.
     """
 
     def __init__(self, command: Sequence[str], count: int, devices: int):
@@ -129,11 +129,11 @@ class Processes:
         os.close(self._write_end)
 
     def show(self, everything: bool, folder: pathlib.Path | None) -> None:
-        """Show what the processes say: the first one writes by itself, of the others each line gets their number.
+        """Show the output of all processes; lines of every process but the first begin with the number of the process.
 
         Args:
-          everything: whether to show standard output of the others; else their error output alone.
-          folder: where to write what the others say, instead of showing it.
+          everything: True shows standard output and error output of the other processes; False shows error output only.
+          folder: where to write the output of the other processes to files, instead of showing the output.
         """
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class Processes:
             self._follow(process.stderr, file or sys.stderr.buffer, b"" if file else prefix)
 
     def signal(self, number: int) -> None:
-        """Hand a signal on to all processes, which agree on the step to end after; the second one kills them."""
+        """Forward a signal to all processes, which agree on the step to end after; a second signal kills them."""
         self._told += 1
         for process in self._processes:
             if process.poll() is None:
@@ -155,10 +155,10 @@ class Processes:
             self._kill()
 
     def wait(self, grace: float) -> int:
-        """Wait until all have ended; returns the exit status of the first one that has failed, or 0.
+        """Wait until all processes have ended; return the exit status of the first process that failed, or 0.
 
         Args:
-          grace: seconds that the others have to end by themselves when one has failed.
+          grace: seconds that the other processes have to end after one process has failed.
         """
         failed: int | None = None
         deadline = float("inf")
@@ -183,7 +183,7 @@ class Processes:
         return 128 - code if code < 0 else code
 
     def _kill(self) -> None:
-        """End all processes at once, with what they have started."""
+        """Kill all processes at once, together with their children."""
         for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -196,7 +196,7 @@ class Processes:
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None, prefix: bytes) -> None:
-    """Copy lines, each in one piece, so that those of several processes do not mix."""
+    """Copy a stream line by line; write each line whole, so that lines of several processes do not mix."""
     with source:
         for line in source:
             if target is not None:
@@ -206,7 +206,7 @@ def _copy(source: IO[bytes], target: IO[bytes] | None, prefix: bytes) -> None:
 
 @contextlib.contextmanager
 def _forwarded(tell: Callable[[int], None]) -> Iterator[None]:
-    """Hand Ctrl-C and SIGTERM on, for a block."""
+    """Forward Ctrl-C and SIGTERM to `tell` inside a `with` block."""
 
     def receive(number: int, frame: FrameType | None) -> None:
         tell(number)
@@ -220,7 +220,7 @@ def _forwarded(tell: Callable[[int], None]) -> Iterator[None]:
 
 
 def _ending(code: int) -> str:
-    """How a process has ended, in words."""
+    """Describe in words how a process ended."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has failed with exit status {code}"
 
 

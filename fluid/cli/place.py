@@ -1,4 +1,4 @@
-"""What an argument such as `net.py:train_program` names."""
+"""Import strings: find the object that an argument, for example `net.py:train_program`, names."""
 
 import functools
 import importlib
@@ -12,13 +12,13 @@ from fluid import errors
 
 
 def find(where: str) -> Any:
-    """The object that a place names.
+    """Return the object that an import string names.
 
     Args:
-      where: `FILE.py:NAME` or `MODULE:NAME`; the name may have dots. What is in a file may import its neighbours.
+      where: `FILE.py:NAME` or `MODULE:NAME`; the name may have dots. The file may import modules of its folder.
 
     Raises:
-      ArgumentError: there is no such file, module or name. What the module itself raises comes through.
+      ArgumentError: the file, the module or the name does not exist. Exceptions of the module itself propagate.
     """
     source, _, name = where.rpartition(":")
     if not source or not name:
@@ -36,7 +36,7 @@ def _from_package(name: str, source: str) -> ModuleType:
         return importlib.import_module(source)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{source}.".startswith(f"{error.name}."):
-            raise  # the module is there, and something that it needs is not
+            raise  # the module exists, and an import inside the module fails
         raise errors.ArgumentError(
             f"there is no {name!r} in {source!r}: there is no such module; a file is named with its ending, as in "
             f"net.py:{name}"
@@ -48,7 +48,7 @@ def _from_file(name: str, path: pathlib.Path) -> ModuleType:
     if not path.is_file() or spec is None or spec.loader is None:
         raise errors.ArgumentError(f"there is no {name!r} in {str(path)!r}: there is no such file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # as a dataclass in it expects
+    sys.modules.setdefault(path.stem, module)  # dataclasses look up their module in sys.modules
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     return module

@@ -1,4 +1,4 @@
-"""`python -m fluid plan PROGRAM`: what training would take on several devices, none of which need be there."""
+"""`python -m fluid plan PROGRAM`: estimate training on several devices, none of which has to exist."""
 
 import argparse
 import json
@@ -32,10 +32,10 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print a plan."""
+    """Print the plan of a program."""
     meshes = [mesh_of(text) for text in given.mesh]
     count = max(math.prod(mesh.axes.values()) for mesh in meshes)
-    # Before the user's file is run, which may compute something.
+    # Before the user's file runs, because the file may compute on a device.
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", count)
     found = fluid.plan(
@@ -53,10 +53,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def mesh_of(text: str) -> fluid.Mesh:
-    """A mesh as it is written in a shell.
+    """Convert a mesh written in a shell to a Mesh.
 
     Raises:
-      ArgumentError: that is none.
+      ArgumentError: the text is not a mesh.
 
     Example:
       >>> mesh_of("data=64,model=4")
@@ -69,10 +69,10 @@ def mesh_of(text: str) -> fluid.Mesh:
 
 
 def sharding_of(text: str) -> tuple[str, tuple[str | None, ...]]:
-    """A glob and how what it matches is divided, as they are written in a shell.
+    """Split a sharding written in a shell into a glob and the mesh axis of each dimension.
 
     Raises:
-      ArgumentError: that is none.
+      ArgumentError: the text is not a sharding.
 
     Example:
       >>> sharding_of("*/fc_*.w_0=none,model")
@@ -88,7 +88,7 @@ def sharding_of(text: str) -> tuple[str, tuple[str | None, ...]]:
 
 
 def size_of(text: str) -> int:
-    """A number of bytes as people write it.
+    """Convert a size written with a unit to a number of bytes.
 
     Example:
       >>> size_of("80GB"), size_of("16 GiB"), size_of("1024")
@@ -101,7 +101,7 @@ def size_of(text: str) -> int:
 
 
 def _optimizer(text: str) -> Any:
-    """An optimizer by its name, with a rate that no number of the plan depends on; or where it is."""
+    """Return an optimizer by name or by import string; by name, its learning rate is 1e-3, which no plan depends on."""
     if ":" in text:
         return place.find(text)
     found = getattr(fluid.optimizer, text, None) if text in fluid.optimizer.__all__ else None

@@ -1,4 +1,4 @@
-"""`python -m fluid serve MODEL`: models behind HTTP, by the Open Inference Protocol."""
+"""`python -m fluid serve MODEL`: serve models over HTTP with the Open Inference Protocol."""
 
 import argparse
 import logging
@@ -13,9 +13,9 @@ from fluid import errors
 from fluid.serving import Server, Settings
 
 _TOKEN = "FLUID_SERVE_TOKEN"
-# Not FLUID_SERVE_PORT: Kubernetes sets that to tcp://... where a service is called fluid-serve.
+# Not FLUID_SERVE_PORT: Kubernetes sets that variable to tcp://... for a service with the name fluid-serve.
 _PORT = "FLUID_SERVE_PORT_NUMBER"
-# The settings that have an argument of their own name, and what it says of them.
+# The settings of the server that are command-line arguments: help text.
 _NUMBERS = {
     "max_batch": "rows that run together, and that a request may have",
     "max_delay_ms": "milliseconds that a request waits for others",
@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C."""
-    # A model has a thread of its own, which may as well compute; to let another one do it costs two wake-ups a batch.
+    # Each model has its own thread, which can compute itself; asynchronous dispatch would cost two wake-ups a batch.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     lists = ("batch_sizes", "buckets", "outer_buckets")
@@ -102,7 +102,7 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def read_token(file: pathlib.Path | None) -> str | None:
-    """The token that clients have to send: in a file, or in the environment; None for none.
+    """Return the token that clients must send, from a file or from the environment; None without a token.
 
     Raises:
       ArgumentError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""`python -m fluid summary PROGRAM`: the layers of a program, their parameters, and what they cost."""
+"""`python -m fluid summary PROGRAM`: show the layers of a program, their parameters and their costs."""
 
 import argparse
 import json

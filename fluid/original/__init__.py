@@ -1,4 +1,4 @@
-"""Models and parameters that the original, PaddlePaddle Fluid, saved: read, and run by fluid's own layers."""
+"""PaddlePaddle model files: read models and parameters of PaddlePaddle Fluid, and run them with fluid's layers."""
 
 from fluid.original.model import InferenceModel, is_inference_model, load_inference_model
 from fluid.original.parameters import load_params

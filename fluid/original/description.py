@@ -1,4 +1,4 @@
-"""A ProgramDesc of the original as plain Python: variables, ops, what is fed and what is fetched."""
+"""PaddlePaddle's ProgramDesc as Python dataclasses: variables, ops, feeds and fetches."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,20 +6,20 @@ from typing import Any
 
 from fluid.original import messages
 
-_FIRST_UNREAD = (2, 0, 0)  # versions from here on mean other things by some ops
+_FIRST_UNREAD = (2, 0, 0)  # from this version on, some ops have another meaning
 _TRACEBACK = b"op_callstack"
 
 
 @dataclass(frozen=True)
 class VarDesc:
-    """One variable.
+    """A variable.
 
     Attributes:
       name: unique in the program.
-      shape: -1 where a size is data; of sequences that of all steps, one after another.
-      dtype: such as "float32"; None for what is no tensor.
+      shape: -1 for a size that depends on the data; for sequences, the shape of all steps concatenated.
+      dtype: for example "float32"; None for a variable that is not a tensor.
       lod_level: 0 for dense data, 1 for sequences, 2 for sequences of sequences.
-      persistable: whether it is a parameter, a statistic or a slot, saved beside the program.
+      persistable: True for a parameter, a statistic or optimizer state, which is saved beside the program.
     """
 
     name: str
@@ -31,14 +31,14 @@ class VarDesc:
 
 @dataclass(frozen=True)
 class OpDesc:
-    """One op.
+    """An op.
 
     Attributes:
-      type: such as "conv2d".
-      inputs: names of variables by slot.
-      outputs: likewise.
-      attributes: numbers, strings, booleans, and lists of them, by name.
-      has_block: whether it runs another block of the program.
+      type: for example "conv2d".
+      inputs: names of variables by input slot.
+      outputs: names of variables by output slot.
+      attributes: numbers, strings, booleans, and lists of these, by name.
+      has_block: True if the op runs another block of the program.
     """
 
     type: str
@@ -48,11 +48,11 @@ class OpDesc:
     has_block: bool = False
 
     def reads(self) -> Iterable[str]:
-        """Names of all inputs."""
+        """Return the names of all inputs."""
         return (name for names in self.inputs.values() for name in names)
 
     def writes(self) -> Iterable[str]:
-        """Names of all outputs."""
+        """Return the names of all outputs."""
         return (name for names in self.outputs.values() for name in names)
 
 
@@ -62,9 +62,9 @@ class ProgramDesc:
 
     Attributes:
       variables: by name.
-      ops: in their order, without those that feed and fetch.
-      feeds: names of the variables that are fed, by column.
-      fetches: names of those that are fetched, by column.
+      ops: in program order, without feed and fetch ops.
+      feeds: names of the fed variables, by column.
+      fetches: names of the fetched variables, by column.
     """
 
     variables: Mapping[str, VarDesc]
@@ -73,11 +73,11 @@ class ProgramDesc:
     fetches: tuple[str, ...]
 
     def parameters(self) -> list[str]:
-        """Names of all persistable tensors, sorted: as a combined file holds them."""
+        """Return the names of all persistable tensors, sorted as in a combined file."""
         return sorted(v.name for v in self.variables.values() if v.persistable and v.dtype is not None)
 
     def needed(self, fetches: Iterable[str]) -> list[OpDesc]:
-        """The ops that variables depend on, in their order."""
+        """Return the ops that the variables `fetches` depend on, in program order."""
         wanted = set(fetches)
         found = []
         for op in reversed(self.ops):
@@ -91,10 +91,10 @@ def read_program(data: bytes) -> ProgramDesc:
     """Read a serialized ProgramDesc.
 
     Args:
-      data: what `save_inference_model` of the original wrote as `__model__`.
+      data: the bytes of a `__model__` file, which PaddlePaddle's `save_inference_model` writes.
 
     Raises:
-      ValueError: it is something else; the message says what is missing.
+      ValueError: the bytes are not a ProgramDesc; the message names the problem.
     """
     program = messages.parse("Program", data)
     _check_version(program.version.version)
@@ -150,7 +150,7 @@ def _variable(variable: Any) -> VarDesc:
         return VarDesc(name, (), None, 0, variable.persistable)
     tensor = kind.lod_tensor.tensor
     dtype = messages.DTYPES.get(tensor.data_type)
-    # A size that the original multiplied out of unknown ones is negative too.
+    # PaddlePaddle multiplies unknown sizes, so an unknown size may be any negative number.
     shape = tuple(max(size, -1) for size in tensor.dims)
     level = kind.lod_tensor.lod_level
     if (dtype is None and variable.persistable) or not 0 <= level <= 2:
@@ -161,7 +161,7 @@ def _variable(variable: Any) -> VarDesc:
 
 
 def _columns(ops: Iterable[OpDesc], kind: str, names: Any) -> tuple[str, ...]:
-    """The variables that ops of a kind name, in the order of their columns."""
+    """Return the variables that ops of type `kind` name, in the order of their columns."""
     found = [(op.attributes.get("col", 0), *names(op)) for op in ops if op.type == kind]
     if any(len(entry) != 2 or not isinstance(entry[0], int) for entry in found):
         raise ValueError(f"an op {kind!r} does not name one variable and its column")

@@ -1,6 +1,6 @@
-"""The protobuf messages of the original that are read here, with their field numbers.
+"""Protobuf messages of PaddlePaddle, with the fields that fluid reads.
 
-They are declared as text, one line for each field, and made into classes by the `protobuf` library when first used.
+The messages are declared as text, one line for each field. The `protobuf` library builds their classes on first use.
 """
 
 import functools
@@ -8,7 +8,7 @@ from typing import Any
 
 from fluid import errors, protobuf
 
-# Of data types and of attribute types: the number in the file, and what it stands for.
+# The names of PaddlePaddle's data types, by their numbers in files.
 DTYPES = {
     0: "bool",
     1: "int16",
@@ -40,8 +40,8 @@ ATTRIBUTE_FIELDS = {
 }
 BLOCK_TYPES = (8, 10)
 
-# For each message its fields: name, number, type; "*" stands for any number of them. Text is read as bytes, since the
-# library does not say of damaged text that it is.
+# For each message its fields: name, number, type; "*" marks a repeated field. Text fields are bytes, because the
+# library does not report damaged text.
 _MESSAGES = {
     "Version": ("version 1 int64",),
     "Attribute": (
@@ -73,7 +73,7 @@ _MESSAGES = {
 
 @functools.cache
 def message(name: str) -> Any:
-    """The class of a message of the table above, such as "Program".
+    """Return the class of a message that `_MESSAGES` declares, for example "Program".
 
     Raises:
       ParameterFileError: the `protobuf` library is not installed.
@@ -88,10 +88,10 @@ def message(name: str) -> Any:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """Read a message.
+    """Parse a message.
 
     Raises:
-      ValueError: the bytes are no such message.
+      ValueError: the bytes are not a message of this type.
     """
     kind = message(name)
     from google.protobuf.message import DecodeError

@@ -1,4 +1,4 @@
-"""Inference models that the original saved."""
+"""Inference models saved by PaddlePaddle Fluid."""
 
 import os
 import pathlib
@@ -13,10 +13,10 @@ from fluid.storage import instead, recognized
 
 
 class InferenceModel(NamedTuple):
-    """The result of `load_inference_model`, in the order of PaddlePaddle Fluid.
+    """The result of `load_inference_model`, with the fields in PaddlePaddle Fluid's order.
 
     Attributes:
-      program: the program function, whose `program.params` are its parameters; a Program for an exported model.
+      program: the program function, with the parameters in `program.params`; a Program for an exported model.
       feed_target_names: names of its feeds.
       fetch_targets: names of its outputs.
     """
@@ -27,14 +27,14 @@ class InferenceModel(NamedTuple):
 
 
 def is_inference_model(path: Any) -> bool:
-    """Whether something is the path of a folder that `save_inference_model` of the original wrote."""
+    """Return whether `path` is a folder that PaddlePaddle's `save_inference_model` wrote."""
     return isinstance(path, str | os.PathLike) and (pathlib.Path(os.fspath(path)) / MODEL).is_file()
 
 
 def load_inference_model(
     dirname: Any, session: Any = None, model_filename: str | None = None, params_filename: str | None = None
 ) -> InferenceModel:
-    """Load an inference model that the original saved, into a Session if there is one; see `fluid.io`."""
+    """Load an inference model of PaddlePaddle Fluid; with a Session, also into the Session. See `fluid.io`."""
     folder = local_path(dirname, errors.ParameterFileError)
     if recognized(folder) != "original parameters" and (found := instead(folder, "original")):
         raise errors.ParameterFileError(found)

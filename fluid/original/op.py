@@ -1,4 +1,4 @@
-"""One op of a program while it runs, as a row of the table of ops sees it."""
+"""Ops: the interface through which a row of the table of ops reads a running op."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from fluid.original.description import OpDesc, VarDesc
 from fluid.original.messages import DTYPES
 from fluid.param_attr import ParamAttr
 
-# Attributes that say how to compute and not what: devices, libraries, debugging, training in a cluster, quantization.
+# Attributes that do not change results: devices, libraries, debugging, training in a cluster, quantization.
 _HINTS = (
     "op_", "use_mkldnn", "use_cudnn", "use_quantizer", "mkldnn_data_type", "workspace_size_MB", "exhaustive_search",
     "force_fp32_output", "force_cpu", "is_test", "numeric_stable_mode", "trainable_statistics", "data_format",
@@ -18,37 +18,37 @@ _HINTS = (
     "fuse_beta", "fuse_brelu_threshold", "head_number", "infer_flags", "padding_weights", "slope",
     "diag_step", "diag_val", "@",
 )  # fmt: skip
-# Values of attributes that switch something on which nobody asked for.
+# Values of attributes that leave an optional feature off.
 _UNSET: tuple[Any, ...] = (False, 0, -1, "", [])
-# What a row returns: values by output slot, a list where a slot has several.
+# The result of a row: values by output slot, a list where a slot has several.
 Outputs = Mapping[str, Any]
 
 
 class Values(Protocol):
-    """The variables of a program that runs."""
+    """The variables of a running program."""
 
     def value(self, name: str) -> Any:
-        """The value of a variable."""
+        """Return the value of a variable."""
 
     def parameter(self, name: str) -> ParamAttr:
-        """What a layer needs to create this parameter."""
+        """Return the ParamAttr with which a layer creates this parameter."""
 
     def statistic(self, name: str) -> str:
-        """Create a state that layers write themselves; returns its name."""
+        """Create a state that layers update; return its name."""
 
     def desc(self, name: str) -> VarDesc:
-        """How the program declares a variable."""
+        """Return the declaration of a variable."""
 
     def maker(self, name: str) -> OpDesc | None:
-        """The op that writes a variable."""
+        """Return the op that writes a variable, or None."""
 
 
 class Op:
-    """One op: what stands in its slots, and its attributes.
+    """A running op: the values in its slots, and its attributes.
 
     Args:
       desc: the op.
-      values: the variables.
+      values: the variables of the program.
     """
 
     def __init__(self, desc: OpDesc, values: Values):
@@ -57,42 +57,42 @@ class Op:
         self._read: set[str] = set()  # slots and attributes
 
     def names(self, slot: str) -> tuple[str, ...]:
-        """The names of the variables in an input slot."""
+        """Return the names of the variables in an input slot."""
         self._read.add(slot)
         return self.desc.inputs.get(slot, ())
 
     def name(self, slot: str) -> str:
-        """The name of the one variable in an input slot."""
+        """Return the name of the only variable in an input slot."""
         names = self.names(slot)
         if len(names) != 1:
             raise errors.ProgramError(f"{self} has {len(names)} variables in its slot {slot}, expected one")
         return names[0]
 
     def given(self, slot: str) -> bool:
-        """Whether there is anything in an input slot."""
+        """Return whether an input slot holds a variable."""
         return bool(self.names(slot))
 
     def value(self, slot: str) -> Any:
-        """The value in an input slot."""
+        """Return the value in an input slot."""
         return self._values.value(self.name(slot))
 
     def values(self, slot: str) -> list[Any]:
-        """All values in an input slot."""
+        """Return all values in an input slot."""
         return [self._values.value(name) for name in self.names(slot)]
 
     def maybe(self, slot: str) -> Any:
-        """The value in an input slot, None when it is empty."""
+        """Return the value in an input slot, or None for an empty slot."""
         return self.value(slot) if self.given(slot) else None
 
     def desc_of(self, slot: str) -> VarDesc:
-        """How the program declares the variable in an input slot."""
+        """Return the declaration of the variable in an input slot."""
         return self._values.desc(self.name(slot))
 
     def parameter(self, slot: str) -> ParamAttr:
-        """The parameter in an input slot, for a layer that creates its own.
+        """Return the parameter in an input slot, for a layer that creates its own parameters.
 
         Raises:
-          ProgramError: it is no parameter, but computed.
+          ProgramError: the slot holds a computed value, not a parameter.
         """
         name = self.name(slot)
         if not self._values.desc(name).persistable:
@@ -102,18 +102,18 @@ class Op:
         return self._values.parameter(name)
 
     def parameter_or_none(self, slot: str) -> ParamAttr | bool:
-        """The parameter in an input slot, False when it is empty."""
+        """Return the parameter in an input slot, or False for an empty slot."""
         return self.parameter(slot) if self.given(slot) else False
 
     def statistic(self, slot: str) -> str:
-        """Create the state in an input slot, which a layer moves itself; returns its name."""
+        """Create the state in an input slot, which a layer updates; return the name of the state."""
         return self._values.statistic(self.name(slot))
 
     def maker(self, slot: str, type: str) -> "Op":
-        """The op that computes the value in an input slot, which must be of a type.
+        """Return the op that computes the value in an input slot.
 
         Raises:
-          ProgramError: it is another one.
+          ProgramError: the op is not of type `type`.
         """
         found = self._values.maker(self.name(slot))
         if found is None or found.type != type:
@@ -121,14 +121,14 @@ class Op:
         return Op(found, self._values)
 
     def attr(self, name: str, default: Any) -> Any:
-        """An attribute.
+        """Return an attribute.
 
         Args:
-          name: of the attribute.
-          default: what it is where the file does not say; a type, such as `int`, where the file must say it.
+          name: the name of the attribute.
+          default: the value if the file has none; a type, for example `int`, if the file must have the attribute.
 
         Raises:
-          ProgramError: it is missing or of another type; a number may stand for a list of one.
+          ProgramError: the attribute is absent or has another type. A number may replace a list of one number.
         """
         self._read.add(name)
         required = isinstance(default, type)
@@ -144,10 +144,10 @@ class Op:
         return found
 
     def dtype(self, name: str = "dtype", default: Any = 5) -> str:
-        """An attribute that is the number of a data type, as the name of that type.
+        """Return the name of the data type whose number an attribute holds.
 
         Raises:
-          ProgramError: there is no such data type.
+          ProgramError: the number is not a data type.
         """
         number = self.attr(name, default)
         if number not in DTYPES:
@@ -155,27 +155,27 @@ class Op:
         return DTYPES[number]
 
     def dtype_or_none(self, name: str = "dtype") -> str | None:
-        """The same, None for the -1 that stands for no particular one."""
+        """Return the name of the data type in an attribute, or None for -1, which means no particular data type."""
         return None if self.attr(name, -1) == -1 else self.dtype(name, -1)
 
     def layout(self, name: str, dims: int = 2) -> str:
-        """An attribute that says where channels are, in the letters for so many other dimensions: "NCHW", "NDHWC"."""
+        """Return the data layout in an attribute, "NCHW" or "NHWC" for `dims=2`, "NCDHW" or "NDHWC" for `dims=3`."""
         last = self.attr(name, "NCHW" if dims == 2 else "NCDHW") in ("NHWC", "NDHWC")
         return ("NCHW", "NHWC", "NCDHW", "NDHWC")[2 * (dims - 2) + last]
 
     def outputs(self, slot: str) -> tuple[str, ...]:
-        """The names of the variables in an output slot."""
+        """Return the names of the variables in an output slot."""
         return self.desc.outputs.get(slot, ())
 
     def refuse(self, what: str) -> errors.ProgramError:
-        """An error that says what about this op is not possible."""
+        """Return an error that names the unsupported feature of this op."""
         return errors.ProgramError(f"{self}: {what}")
 
     def check_read(self) -> None:
-        """Refuse what the op is given and its row did not look at.
+        """Check that the row has read all inputs and attributes of the op.
 
         Raises:
-          ProgramError: there is something.
+          ProgramError: an input or an attribute is set and was not read.
         """
         slots = [slot for slot, names in self.desc.inputs.items() if names and slot not in self._read]
         attributes = [
@@ -190,7 +190,7 @@ class Op:
         return f"the op {self.desc.type!r} that makes {', '.join(map(repr, self.desc.writes())) or 'nothing'}"
 
 
-# One row of the table: calls layer functions, and returns what they compute.
+# A row of the table: calls layer functions, and returns their results.
 Rule = Callable[[Op], Outputs]
 
 
@@ -200,10 +200,10 @@ class Row:
 
     Attributes:
       layer: the function.
-      inputs: input slot by argument.
-      attrs: by argument an attribute and what it is by default, see `Op.attr`.
-      optional: input slot by argument, which is left out where the slot is empty.
-      out: output slot of the result, or of each of several.
+      inputs: the input slot of each argument.
+      attrs: the attribute of each argument and its default, see `Op.attr`.
+      optional: the input slot of each argument that is left out when the slot is empty.
+      out: the output slot of the result; a tuple for several results.
     """
 
     layer: Callable[..., Any]
@@ -213,7 +213,7 @@ class Row:
     out: str | tuple[str, ...] = "Out"
 
     def __call__(self, op: Op) -> Outputs:
-        """Call the function; returns values by output slot."""
+        """Call the layer function; return values by output slot."""
         arguments = {argument: op.value(slot) for argument, slot in self.inputs.items()}
         arguments |= {argument: op.value(slot) for argument, slot in (self.optional or {}).items() if op.given(slot)}
         arguments |= {argument: op.attr(*attribute) for argument, attribute in (self.attrs or {}).items()}
@@ -222,5 +222,5 @@ class Row:
 
 
 def unary(layer: Callable[..., Any], **attrs: tuple[str, Any]) -> Row:
-    """A row for an op from X to Out."""
+    """Return a row for an op from X to Out."""
     return Row(layer, {"x": "X"}, attrs)

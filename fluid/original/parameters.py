@@ -1,4 +1,4 @@
-"""Where the original left parameters: a folder with a file for each variable, or one combined file."""
+"""Parameters saved by PaddlePaddle Fluid: a folder with a file for each variable, or one combined file."""
 
 import pathlib
 import re
@@ -14,7 +14,7 @@ from fluid.paths import local_path
 
 MODEL = "__model__"
 
-# What the original's optimizers keep for a parameter P is called P_KIND_N, with the optimizer's own name before KIND.
+# PaddlePaddle names optimizer state of a parameter P as P_KIND_N; the optimizer's own name may precede KIND.
 _KINDS = (
     "velocity moment moment1 moment2 inf_norm momentum mean_square mean_grad squared linear _avg_squared_grad "
     "_avg_squared_update beta1_pow_acc beta2_pow_acc _dgc_u_ _dgc_v_ sum_1 sum_2 sum_3 num_accumulates "
@@ -25,7 +25,7 @@ _OWN = re.compile(r"learning_rate_\d+|beta[12]_pow_acc_\d+|@LR_DECAY_COUNTER@")
 
 
 def load_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:
-    """Read parameters that the original saved; see `fluid.io.load_fluid_params`."""
+    """Read parameters that PaddlePaddle Fluid saved; see `fluid.io.load_fluid_params`."""
     place = local_path(path, errors.ParameterFileError)
     if place.is_dir():
         found = _from_folder(place, names, slots)
@@ -39,11 +39,11 @@ def read_model(folder: pathlib.Path, filename: str | None) -> ProgramDesc:
     """Read the program of a saved inference model.
 
     Args:
-      folder: that `save_inference_model` of the original wrote.
-      filename: of the program in it; `__model__` by default.
+      folder: the folder that PaddlePaddle's `save_inference_model` wrote.
+      filename: the file of the program in the folder; `__model__` by default.
 
     Raises:
-      ParameterFileError: there is no such file, or it holds something else.
+      ParameterFileError: the file does not exist, or is not a program.
     """
     path = folder / (filename or MODEL)
     if not path.is_file():
@@ -67,17 +67,17 @@ def read_model_params(
     """Read the parameters of a saved inference model.
 
     Args:
-      folder: where it lies.
-      program: its program.
+      folder: the folder of the model.
+      program: the program of the model.
       model_filename: the file of the program, which holds no parameters.
-      params_filename: the combined file. By default there is a file for each parameter; or one file only beside the
-        program, which is taken for the combined one.
+      params_filename: the combined file. By default, each parameter has a file; a single file beside the program is
+        read as the combined file.
 
     Returns:
       Arrays by name, with the shapes and dtypes that the program declares.
 
     Raises:
-      ParameterFileError: files are missing, damaged or of another program.
+      ParameterFileError: files are absent, damaged or belong to another program.
     """
     names = program.parameters()
     _check_names(folder, names)
@@ -113,7 +113,7 @@ def _from_folder(folder: pathlib.Path, names: Iterable[str] | None, slots: bool)
 
 
 def _names_in(path: pathlib.Path, names: Iterable[str] | None) -> list[str]:
-    """The names of the variables in a file, which does not hold them, in its order."""
+    """Return the names of the variables in a combined file, in file order; the file itself holds no names."""
     if names is not None:
         return sorted(names)
     if (count := count_variables(path)) != 1:
@@ -133,7 +133,7 @@ def _known(folder: pathlib.Path, names: Iterable[str], there: Collection[str]) -
 
 
 def _without_slots(names: Collection[str]) -> list[str]:
-    """The names without those of optimizer slots, learning rates and counters of steps."""
+    """Return the names without optimizer state, learning rates and step counters."""
     return [name for name in names if not _OWN.fullmatch(name) and not _is_slot(name, names)]
 
 
@@ -142,7 +142,7 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 
 
 def _check_names(folder: pathlib.Path, names: Iterable[str]) -> None:
-    """Refuse names that lead out of the folder."""
+    """Refuse names that point outside the folder."""
     for name in names:
         path = pathlib.PurePath(name)
         if not name or path.is_absolute() or ".." in path.parts:

@@ -1,4 +1,4 @@
-"""A program that the original saved, as a program function."""
+"""Programs saved by PaddlePaddle Fluid, as program functions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,26 +16,26 @@ from fluid.param_attr import ParamAttr
 
 
 class SavedProgram:
-    """A program function that runs the ops of a program of the original.
+    """A program function that runs the ops of a PaddlePaddle program.
 
-    Its parameters start with the values that were saved, and have the names that they had; so have all other values,
-    which can be fetched and overridden by them. It may be called inside another program function, to be trained
-    further, and dropout and batch normalisation then act as the mode says: in training they drop and move. Layers
-    called after it go on counting behind its names.
+    Parameters keep their saved names and start with the saved values. All other values keep their names too, by which
+    they can be fetched and overridden. A SavedProgram can be called inside another program function, for example for
+    further training. Dropout and batch normalisation then follow the mode: in training, dropout drops elements and
+    batch normalisation updates its statistics. Layers created after the call continue the numbering of names.
 
     Args:
       desc: the program.
       arrays: its parameters by name.
-      source: where it came from, for messages.
+      source: the origin of the program, for messages.
 
     Attributes:
       feeds: names of the feeds.
       fetches: names of the outputs.
-      params: parameters and statistics by name, in the dtypes that they have here.
+      params: parameters and statistics by name, in the dtypes that JAX stores.
 
     Raises:
-      ProgramError: it has ops that are not in the table of ops; all of them are listed.
-      ParameterFileError: it computes with what it does not have.
+      ProgramError: the program has ops that are not in the table of ops; the message lists all of them.
+      ParameterFileError: an op reads a variable that is neither fed nor saved nor computed before.
     """
 
     def __init__(self, desc: ProgramDesc, arrays: Mapping[str, np.ndarray], source: str):
@@ -53,18 +53,18 @@ class SavedProgram:
         return f"SavedProgram({', '.join(self.feeds)} -> {', '.join(self.fetches)}, from {self._source!r})"
 
     def __call__(self, fetch: Sequence[str] | None = None) -> list[Any]:
-        """Run the program, inside a program function or as one.
+        """Run the program, inside a program function or as a program function.
 
         Args:
-          fetch: names of the values to return instead of the outputs, such as the features before the last layer. Only
-            what they depend on is run, and declared.
+          fetch: names of the values to return instead of the outputs, for example the features before the last layer.
+            Only the ops that these values depend on are run and declared.
 
         Returns:
-          The values, in order.
+          The values, in the order of `fetch`.
 
         Raises:
-          UnknownNameError: the program has no such value.
-          ProgramError: another layer has made a parameter of one of its names.
+          UnknownNameError: the program has no value of this name.
+          ProgramError: another layer has already created a parameter with a name of this program.
         """
         wanted = self._wanted(fetch)
         frame = core.current_frame("io.load_inference_model")
@@ -99,7 +99,7 @@ class SavedProgram:
 
 
 class _Saved(NamedTuple):
-    """A parameter or statistic, as it was saved."""
+    """A saved parameter or statistic."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -114,7 +114,7 @@ class _Saved(NamedTuple):
 
 
 class _Run:
-    """The variables of one run; see `op.Values`."""
+    """The variables of one run; implements `op.Values`."""
 
     def __init__(self, desc: ProgramDesc, saved: Mapping[str, _Saved]):
         self._desc = desc
@@ -132,7 +132,7 @@ class _Run:
         )
 
     def op(self, desc: OpDesc, named: set[str]) -> None:
-        """Run an op, and record those of its outputs that no later op writes again."""
+        """Run an op, and record the outputs that no later op writes again."""
         op = Op(desc, self)
         with core.as_fluid(), core.unrecorded(self._frame.scoped(f"@{next(iter(desc.writes()))}")):
             results = ROWS[desc.type](op)
@@ -151,7 +151,7 @@ class _Run:
                 self._makers[name] = desc
 
     def value(self, name: str) -> Any:
-        """The value of a variable."""
+        """Return the value of a variable."""
         if name in self._known:
             return self._known[name]
         if name not in self._saved:
@@ -162,27 +162,27 @@ class _Run:
         )
 
     def parameter(self, name: str) -> ParamAttr:
-        """What a layer needs to create a parameter."""
+        """Return the ParamAttr with which a layer creates a parameter."""
         return self._claimed(name).setting
 
     def statistic(self, name: str) -> str:
-        """Create a state that layers write themselves; returns its name."""
+        """Create a state that layers update; return its name."""
         saved = self._claimed(name)
         core.create_state(name, saved.shape, saved.dtype, saved.initializer)
         return name
 
     def desc(self, name: str) -> VarDesc:
-        """How the program declares a variable."""
+        """Return the declaration of a variable."""
         if name not in self._desc.variables:
             raise errors.ProgramError(f"the program does not declare the variable {name!r}")
         return self._desc.variables[name]
 
     def maker(self, name: str) -> OpDesc | None:
-        """The op that wrote a variable."""
+        """Return the op that wrote a variable, or None."""
         return self._makers.get(name)
 
     def _claimed(self, name: str) -> _Saved:
-        """What was saved under a name, which no other layer may have made something of."""
+        """Return the saved array `name`; refuse a name that another layer has created already."""
         known = self._frame.declared.arrays.get(name)
         if known is not None and known.initializer is not self._saved[name].initializer:
             raise errors.ProgramError(
@@ -192,14 +192,14 @@ class _Run:
         return self._saved[name]
 
     def _check_sizes(self, op: Op) -> None:
-        """Refuse an op whose layer would have its parameters in other sizes than they were saved in."""
+        """Refuse an op whose layer creates parameters of other sizes than the saved arrays."""
         for name in op.desc.reads():
             known = self._frame.declared.arrays.get(name)
             if known is not None and name in self._saved and known.shape != self._saved[name].shape:
                 raise op.refuse(f"{name!r} was saved as {list(self._saved[name].shape)}, expected {list(known.shape)}")
 
     def _shaped(self, name: str, value: Any) -> Any:
-        """A scalar as the array of one element that it is in the original, whose later ops may count on it."""
+        """Reshape a scalar to one element where the program declares shape `(1,)`, because later ops may rely on it."""
         variable = self._desc.variables.get(name)
         scalar = isinstance(value, jax.Array) and value.ndim == 0
         if not scalar or variable is None or variable.shape != (1,):
@@ -243,10 +243,10 @@ def _check_values(desc: ProgramDesc, source: str) -> None:
 
 
 def _held(name: str, array: np.ndarray, source: str) -> np.ndarray:
-    """An array in the dtype that JAX holds it in.
+    """Return an array in the dtype that JAX stores.
 
     Raises:
-      ParameterFileError: integers do not fit.
+      ParameterFileError: integers do not fit into this dtype.
     """
     held = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
     if array.dtype.kind in "iu" and not np.array_equal(held, array):

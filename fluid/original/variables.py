@@ -1,8 +1,8 @@
-"""The original's binary format of a variable.
+"""PaddlePaddle's binary format of a variable.
 
-All numbers are little-endian. `uint32` version, 0; `uint64` number of LoD levels, and of each level `uint64` bytes and
-so many bytes of `uint64` offsets; `uint32` version of the tensor, 0; `int32` size of a message `Tensor`, and the
-message; then the elements. A file holds one variable, or several one after another, without their names.
+All numbers are little-endian. `uint32` version, 0; `uint64` number of LoD levels, and for each level its `uint64` size
+in bytes and its `uint64` offsets; `uint32` version of the tensor, 0; `int32` size of a message `Tensor`, and the
+message; then the elements. A file holds one variable, or several variables one after another, without names.
 """
 
 import io
@@ -15,7 +15,7 @@ import numpy as np
 from fluid import errors
 from fluid.original import messages
 
-_MOST_DIMENSIONS = 32  # of a NumPy array, in every version that there is
+_MOST_DIMENSIONS = 32  # the limit of NumPy 1, which NumPy 2 raises to 64
 _PICKLE = 0x80
 
 
@@ -23,14 +23,14 @@ def read_file(path: pathlib.Path, names: list[str]) -> dict[str, np.ndarray]:
     """Read a file of variables.
 
     Args:
-      path: of the file.
-      names: of its variables, in their order.
+      path: the file.
+      names: the names of its variables, in file order.
 
     Returns:
       The arrays by name.
 
     Raises:
-      ParameterFileError: there is no such file, or it holds something else; the message says where.
+      ParameterFileError: the file does not exist, or is not a file of variables; the message says where.
     """
     found = {}
     with open_file(path) as file:
@@ -50,10 +50,10 @@ def read_file(path: pathlib.Path, names: list[str]) -> dict[str, np.ndarray]:
 
 
 def count_variables(path: pathlib.Path) -> int:
-    """How many variables a file holds.
+    """Count the variables in a file.
 
     Raises:
-      ParameterFileError: as `read_file`.
+      ParameterFileError: as in `read_file`.
     """
     count = 0
     with open_file(path) as file:
@@ -68,7 +68,7 @@ def open_file(path: pathlib.Path) -> io.BufferedReader:
     """Open a file.
 
     Raises:
-      ParameterFileError: it cannot be read.
+      ParameterFileError: the file cannot be read.
     """
     try:
         return path.open("rb")
@@ -77,10 +77,10 @@ def open_file(path: pathlib.Path) -> io.BufferedReader:
 
 
 class _Reader:
-    """Reads variables from a file, and asks for no byte that the file does not have.
+    """A reader of variables, which never reads beyond the end of the file.
 
     Attributes:
-      left: how many bytes follow.
+      left: the number of unread bytes.
     """
 
     def __init__(self, file: io.BufferedReader, path: pathlib.Path):
@@ -89,7 +89,7 @@ class _Reader:
         self.left = os.fstat(file.fileno()).st_size
 
     def variable(self, name: str) -> np.ndarray:
-        """Read the next one; `name` is for messages."""
+        """Read the next variable; `name` appears in error messages only."""
         version = self._number(4, name, "a version")
         if version % 256 == _PICKLE:
             raise self._error(name, "what looks like a pickle, which save of the original writes; it is not read")
@@ -108,7 +108,7 @@ class _Reader:
         self._check(count * dtype.itemsize, name, f"{dtype}{list(shape)}")
         elements = np.fromfile(self._file, dtype, count)
         self.left -= elements.nbytes
-        if elements.size != count:  # the file became shorter meanwhile
+        if elements.size != count:  # another process truncated the file
             raise self._error(name, f"{elements.size} elements of {dtype}{list(shape)}")
         return elements.reshape(shape)
 

@@ -1,4 +1,4 @@
-"""Readers: rows to minibatches to feeds."""
+"""Readers: convert rows to minibatches, and minibatches to feeds."""
 
 from fluid.name_hints import of_reader as __getattr__  # noqa: F401
 from fluid.reader.adapters import arrays

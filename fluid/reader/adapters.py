@@ -1,4 +1,4 @@
-"""Readers of what users have already: NumPy arrays, and any loader or iterable of minibatches."""
+"""Adapters: convert NumPy arrays, loaders and iterables of minibatches to readers."""
 
 import contextlib
 import functools
@@ -28,7 +28,7 @@ from fluid.reader.base import (
 from fluid.reader.resident import Resident
 from fluid.reader.resident import Rows as RowNumbers
 
-# Small minibatches are read together, as many as have about this many bytes, but no more than so many.
+# Small minibatches are read in one go, up to about this number of bytes, and up to this number of minibatches.
 _BYTES = 1 << 18
 _MOST = 16
 
@@ -36,12 +36,12 @@ P = ParamSpec("P")
 
 
 class Part(NamedTuple):
-    """A minibatch that was read together with others.
+    """A minibatch that was read in one go with others.
 
     Attributes:
-      together: the rows of all of them, in arrays that nobody else has, in the form of a minibatch.
-      first: the number of its first row among these.
-      end: that behind its last one.
+      together: the rows of all these minibatches, in new arrays, in the form of a minibatch.
+      first: the index of the first row of this minibatch.
+      end: the index after its last row.
 
     Example:
       >>> Part({"x": np.array([5, 6, 7])}, 1, 3).minibatch()
@@ -53,7 +53,7 @@ class Part(NamedTuple):
     end: int
 
     def minibatch(self) -> Any:
-        """The minibatch by itself."""
+        """Return this minibatch alone."""
         if isinstance(self.together, dict):
             return {name: column[self.first : self.end] for name, column in self.together.items()}
         return tuple(column[self.first : self.end] for column in self.together)
@@ -90,25 +90,25 @@ def arrays(
 ) -> Reader:
     """Read minibatches from NumPy arrays, by slicing: the fastest reader for data in memory.
 
-    A Trainer copies small minibatches up to 16 at a time, so what changes in the arrays during a pass may reach later
-    minibatches only.
+    A Trainer copies small minibatches up to 16 at a time. A change of the arrays during a pass may therefore reach
+    later minibatches only.
 
     Args:
       arrays: an array `[n, ...]`, a tuple of columns `[n, ...]`, a dict of columns by name, or a DataFrame, which is
         read as a dict of its columns. A column may itself be a DataFrame: `{"x": frame[["a", "b"]], "y": frame["c"]}`.
       batch_size: at least 1.
-      shuffle: whether each pass has an order of its own, which depends on the seed and the number of the pass alone.
+      shuffle: True reads each pass in a new order, which depends only on the seed and the number of the pass.
       seed: at least 0.
-      drop_last: whether a last, shorter minibatch is left out.
-      on_device: whether the data is put on the device, once, as a whole. Minibatches are the same, in the same order,
-        but each is taken there by the numbers of its rows, which alone come from the host: see `docs/speed.md`.
+      drop_last: True leaves out a last, shorter minibatch.
+      on_device: True copies all data to the device, once. Minibatches and their order are unchanged, but only row
+        numbers are copied from the host for each minibatch: see `docs/speed.md`.
 
     Returns:
       A Reader of tuples of columns `[batch, ...]` (of one column for a single array), or of dicts of columns.
 
     Raises:
       ArgumentError: the columns differ in length, or are empty; or a number is out of range.
-      ArgumentTypeError: the data is no array, tuple, dict or DataFrame; or it has no numbers and goes to the device.
+      ArgumentTypeError: the data is not an array, tuple, dict or DataFrame; or `on_device` data holds no numbers.
 
     Example:
       >>> import numpy as np
@@ -127,7 +127,7 @@ def arrays(
 
     def rows(epoch: int, begin: int, length: int) -> Iterator[slice | np.ndarray]:
         order = None
-        if shuffle:  # JAX numbers rows with 32 bits, and the whole order is cast more quickly than its parts
+        if shuffle:  # JAX uses 32-bit row numbers; one cast of the whole order is faster than many small casts
             order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(kind, copy=False)
         for low in range(begin, end, length):
             span = slice(low, min(low + length, end))
@@ -171,10 +171,10 @@ def arrays(
 
 
 class Minibatches:
-    """What a user gives as `reader=`, as passes over minibatches. Made by `minibatches`; each call starts a pass.
+    """Passes over the minibatches of a user's `reader=`. Created by `minibatches`; each call starts a pass.
 
     Attributes:
-      reader: gives the minibatches.
+      reader: the reader of the minibatches.
 
     Example:
       >>> passes = minibatches([[1, 2], [3]])
@@ -192,41 +192,41 @@ class Minibatches:
         self._compact = False
 
     def compact(self) -> None:
-        """Give the next minibatches in the form that costs least to feed one device with, where there is one.
+        """Yield the next minibatches in the cheapest form for a single device, if the reader has such a form.
 
-        That is `resident.Rows`, the numbers of their rows, of data on the device; and `Part` where small ones are
-        read together.
+        The form is `resident.Rows`, row numbers, for data on the device, and `Part` for small minibatches that are read
+        in one go.
         """
         self._compact = True
 
     def divide(self, wanted: Wanted) -> None:
-        """Spare the next passes work on rows that other processes read; any rows may stand for those then."""
+        """Skip work on rows that other processes read, in the next passes; any rows may replace these rows."""
         self._wanted = wanted
 
     @property
     def reads_once(self) -> bool:
-        """Whether what the user gave is an iterator, which cannot be started anew."""
+        """Return whether the user passed an iterator, which cannot be restarted."""
         source = self.reader.source if isinstance(self.reader, Source) else None
         return hasattr(source, "__next__")
 
     @property
     def ready(self) -> bool:
-        """Whether the next minibatch can be read now; see `Reader.ready`."""
+        """Return whether the next minibatch can be read now; see `Reader.ready`."""
         return self.reader.ready
 
     @property
     def batch_size(self) -> int | None:
-        """How many rows each minibatch has, a shorter last one excepted; None where nobody knows before reading."""
+        """The number of rows of each minibatch, except a shorter last one; None if unknown before reading."""
         return self.reader.batch_size
 
     def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
-        """Where the columns of minibatches lie that are given as numbers of rows; None for other minibatches."""
+        """Return the sharding of the columns for minibatches of row numbers; None for other minibatches."""
         by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
     def __call__(self) -> Rows:
-        """Start the next pass, or continue the one that `restore` named."""
-        # The Pass is made now, and not with the first minibatch, so that `state()` already tells its position.
+        """Start the next pass, or continue the pass of the position that was restored."""
+        # The Pass is created before its first minibatch is requested, so that `state()` returns its position already.
         reader = self.reader
         if self._wanted is not None:
             return self._checked(reader.start(reader.divided(self._wanted)))
@@ -237,18 +237,18 @@ class Minibatches:
         return self()
 
     def state(self) -> dict[str, Any]:
-        """The position after the minibatch that was given last, as JSON."""
+        """Return the position after the last yielded minibatch, as JSON."""
         return self.reader.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue exactly after a position; see `Reader.restore`."""
+        """Continue the next pass exactly after a position; see `Reader.restore`."""
         self.reader.restore(state)
 
     def _checked(self, rows: Pass) -> Rows:
         source = self.reader.source if isinstance(self.reader, Source) else self.reader
         with contextlib.closing(rows):
             try:
-                # The rest of a pass may be empty.
+                # The rest of a restored pass may be empty.
                 yield from rows if rows.given else nonempty(rows, source)
             except errors.FluidError:
                 raise
@@ -262,7 +262,7 @@ class Minibatches:
 
 
 def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = None) -> Minibatches:
-    """Make passes over minibatches of what a user gives as `reader=`.
+    """Return passes over the minibatches of a user's `reader=`.
 
     Args:
       source: a Reader, a function that returns an iterable, or an iterable: a list of minibatches, a torch
@@ -275,8 +275,8 @@ def minibatches(source: ReaderLike | Minibatches, in_order_for: str | None = Non
       Minibatches: called once for each pass, with `state()` and `restore()`. A pass without any minibatch is an error.
 
     Raises:
-      ArgumentTypeError: that is no reader.
-      ReaderError: raised while reading: there is nothing to read, or an iterator has ended in an earlier pass.
+      ArgumentTypeError: `source` is not a reader.
+      ReaderError: raised while reading: the reader is empty, or an iterator has ended in an earlier pass.
 
     Example:
       >>> passes = minibatches(lambda: iter([[(1, 2)], [(3, 4)]]))
@@ -316,11 +316,11 @@ _OTHER = {
         "shuffling"
     ),
 }
-"""The effect of a reader that shuffles on a prediction, and on a test, for a warning."""
+"""The effect of a shuffling reader on a prediction and on a test, for a warning."""
 
 
 def _shuffles(reader: Reader, method: str) -> str:
-    """Return the call that shuffles the rows of a reader, such as "reader.shuffle(...)"; empty where none is known.
+    """Return the call that shuffles the rows of a reader, for example "reader.shuffle(...)"; empty if none is known.
 
     Args:
       reader: the reader.
@@ -339,7 +339,7 @@ def _shuffles(reader: Reader, method: str) -> str:
             return f"reader.{'files(shuffle=True)' if isinstance(of, Mapping) and 'files' in of else 'shuffle(...)'}"
         if "bucket_by_length" in stage and method == "predict":
             return "reader.bucket_by_length(...)"
-    if isinstance(reader, Source) and method != "means":  # a DataLoader of torch
+    if isinstance(reader, Source) and method != "means":  # a torch DataLoader
         sampler = getattr(reader.source, "sampler", None)
         if any(kind.__name__ == "RandomSampler" for kind in type(sampler).__mro__):
             return f"{type(reader.source).__name__}(shuffle=True)"
@@ -347,19 +347,19 @@ def _shuffles(reader: Reader, method: str) -> str:
 
 
 def _leaves_out(stage: Mapping[str, Any]) -> bool:
-    """Return whether a stage of a reader drops a last, shorter minibatch, as far as its number of rows is known."""
+    """Return whether a stage of a reader drops a shorter last minibatch, if its number of rows is known."""
     return bool(stage.get("drop_last")) and ("arrays" not in stage or stage["arrays"] % stage["batch"] > 0)
 
 
 def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
-    """Give the rows of a pass, and refuse a pass that has none.
+    """Yield the rows of a pass, and refuse an empty pass.
 
     Args:
-      rows: of one pass.
-      source: what they come from, for the message.
+      rows: the rows of one pass.
+      source: the source of the rows, for the message.
 
     Raises:
-      ReaderError: there is no row.
+      ReaderError: the pass has no row.
 
     Example:
       >>> list(nonempty(iter([1, 2])))
@@ -379,13 +379,13 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
 
 
 def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """Some rows of a column."""
-    # `take` is quicker than indexing when rows are long
+    """Return some rows of a column."""
+    # `take` is faster than indexing for long rows.
     return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 
 
 def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
-    """The names of columns, numbers where they have none, and the columns."""
+    """Return the names of columns, or their indices if they have no names, and the columns."""
     if isinstance(data, Mapping):
         columns = dict(data)
     elif isinstance(data, tuple):
@@ -411,7 +411,7 @@ def _array(name: Any, column: Any) -> np.ndarray:
 
 
 def _instead(data: Any) -> str:
-    """The call that makes minibatches of what is no array, tuple or dict of arrays."""
+    """Return the call that makes minibatches of data that is not an array, tuple or dict of arrays."""
     rows = [item for item in data if isinstance(item, Mapping | tuple)] if isinstance(data, list) else []
     if rows and len(rows) == len(data):
         return "reader.batch(rows, batch_size=32), since these are rows and no columns"
@@ -419,7 +419,7 @@ def _instead(data: Any) -> str:
 
 
 def _common_length(names: list[Any], columns: list[np.ndarray]) -> int:
-    """The number of rows that all columns have."""
+    """Return the number of rows, which must be equal in all columns."""
     lengths = {name: len(column) if column.ndim else None for name, column in zip(names, columns, strict=True)}
     if len(set(lengths.values())) == 1 and (count := lengths[names[0]]):
         return count

@@ -1,9 +1,9 @@
-"""Reading ahead in threads. Rows keep their order, exceptions reach the consumer, and no thread is left behind.
+"""Read-ahead in threads: rows keep their order, exceptions reach the consumer, and all threads end with the pass.
 
-Worker threads take a ticket, read the next row, and put it with its number into a queue. The consumer gives rows in the
-order of their numbers, and hands a ticket back for each. Both queues are `SimpleQueue`s: `put` may be called while an
-object is being destroyed, which is when an iterator that nobody holds any more tells its threads to end. The threads
-refer to the queues only, so that they do not keep the iterator alive.
+Worker threads take a ticket, read the next row, and put the row with its number into a queue. The consumer yields rows
+in the order of their numbers, and returns a ticket for each row. Both queues are `SimpleQueue`s, whose `put` is safe
+while an object is destroyed: an abandoned iterator stops its threads at that time. The threads refer to the queues
+only, so that they do not keep the iterator alive.
 """
 
 import atexit
@@ -20,25 +20,25 @@ from fluid.reader.base import Rows
 _ROW = "row"
 _END = "end"
 _FAILED = "failed"
-# For so many seconds a pass that is given up waits for its threads, so that files are closed when `close` returns. A
-# thread that is in the user's own code for longer ends as soon as that code returns.
+# `close` waits for the threads for this number of seconds, so that files are closed when `close` returns. A thread
+# that is longer in the user's code ends when that code returns.
 _PATIENCE = 1.0
 
 
-# Those of passes that go on. They end before Python does: a thread that is inside of another library then would crash.
+# The running passes. They end before Python does, because a thread inside another library would crash then.
 _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
 
 
 class Ahead:
-    """The threads that read (and map) the rows of one pass ahead of need, and what they share.
+    """The threads that read (and map) the rows of one pass ahead, and their shared state.
 
     Args:
-      open_rows: called in a thread, once.
-      size: how many rows may be ahead of the consumer.
+      open_rows: called once, in a thread.
+      size: the maximum number of rows ahead of the consumer.
       mapper: applied to each row, in the threads.
-      count: number of threads.
-      patience: for how many seconds the end of Python waits for a thread that still reads a row; None for as long as it
-        reads. Those inside of a library written in C++ that calls Python need that.
+      count: the number of threads.
+      patience: seconds for which the exit of Python waits for a thread that still reads a row; None waits without
+        limit. C++ libraries that call Python from a thread need None.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Ahead:
         self.threads = [threading.Thread(target=self.work, name=f"fluid-reader-{i}", daemon=True) for i in range(count)]
 
     def start(self) -> None:
-        """Start the threads, unless they have been started."""
+        """Start the threads, unless they are started already."""
         if not self.started:
             self.started = True
             _running.add(self)
@@ -73,7 +73,7 @@ class Ahead:
                 thread.start()
 
     def rows(self) -> Rows:
-        """Yield the rows; the threads start with the first one, if `start` was not called, and end with the last."""
+        """Yield the rows; the threads start with the first row, if not started already, and end with the last row."""
         held: dict[int, tuple[str, Any]] = {}
         value: Any = None
         try:
@@ -87,14 +87,14 @@ class Ahead:
                 kind, value = held.pop(number)
                 if kind is _END:
                     return
-                if kind is _FAILED and isinstance(value, StopIteration):  # it would end the pass quietly
+                if kind is _FAILED and isinstance(value, StopIteration):  # would end the pass silently
                     raise RuntimeError("the mapper of reader.xmap raised StopIteration") from value
                 if kind is _FAILED:
                     raise value
                 self.tickets.put(True)
                 yield value
         finally:
-            # An exception's traceback holds this frame: what the frame holds would live as long as the exception.
+            # The traceback of an exception keeps this frame and its variables alive.
             del value
             held.clear()
             self.end()
@@ -105,7 +105,7 @@ class Ahead:
         _join(self.threads, _PATIENCE)
 
     def work(self) -> None:
-        """Read and map rows, as long as there are tickets; each thread runs this."""
+        """Read and map rows while there are tickets; runs in each thread."""
         try:
             while self.tickets.get() and not self.stopped:
                 number, kind, value = self.take()
@@ -121,7 +121,7 @@ class Ahead:
             self.leave()
 
     def take(self) -> tuple[int, str, Any]:
-        """Read one row; the end and an exception are numbered like rows, and nothing is read after them."""
+        """Read one row; the end and an exception are numbered like rows, and end the reading."""
         with self.lock:
             number = self.taken
             self.taken += 1
@@ -139,13 +139,13 @@ class Ahead:
                 return number, _FAILED, error
 
     def stop(self) -> None:
-        """Tell all threads to end. Needs no lock and never waits."""
+        """Signal all threads to end; needs no lock and never waits."""
         self.stopped = True
         for _ in self.threads:
             self.tickets.put(False)
 
     def leave(self) -> None:
-        """Close the rows when this thread is the last one: no other can be reading them then."""
+        """Close the rows if this thread is the last thread, because no other thread can read them then."""
         with self.lock:
             self.active -= 1
             last = self.active == 0
@@ -155,11 +155,11 @@ class Ahead:
 
 @atexit.register
 def end_all() -> None:
-    """Let the threads of passes that were not read to their end come to theirs; for the end of Python."""
+    """End the threads of unfinished passes at the exit of Python."""
     left = list(_running)
     for shared in left:
         shared.stop()
-        shared.done.put((None, _END, None))  # whoever waits for a row may be a thread of another pass
+        shared.done.put((None, _END, None))  # the thread that waits for a row may belong to another pass
     for shared in left:
         _join(shared.threads, shared.patience)
 

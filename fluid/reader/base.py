@@ -1,9 +1,9 @@
-"""Reader: rows that can be read again and again, and that know how far the consumer has come.
+"""Reader: rows that can be read repeatedly, with the position of the consumer.
 
-The rows of a pass depend on the number of the pass (the epoch) alone. So a position is two numbers, and a reader that
-is built again from the same parts continues exactly after it. A decorator only needs `iterate(epoch, start)` of the
-reader that it wraps; rows are counted once, by the outermost reader. A function that a user gives as reader is called
-once for each pass; to be continued exactly, it must give the same rows again when it is called in another process.
+The rows of a pass depend only on the number of the pass (the epoch). A position therefore consists of two numbers, and
+a reader built again from equal parts continues exactly after a position. A decorator needs only `iterate(epoch, start)`
+of the reader that it wraps; only the outermost reader counts rows. A user's function is called once for each pass. To
+continue exactly, the function must yield equal rows when it is called in another process.
 """
 
 import contextlib
@@ -21,37 +21,37 @@ from fluid.reader import data_sets
 
 Rows = Generator[Any, None, None]
 Iterate = Callable[[int, int], Rows]
-"""What gives the rows of a pass: called with `(epoch, start)`."""
+"""A generator function of the rows of a pass: called with `(epoch, start)`."""
 
 Wanted = Callable[[int], Collection[int]]
-"""Which rows of a minibatch a process needs, by how many rows that has."""
+"""Returns the indices of the rows that a process needs, for the number of rows of a minibatch."""
 
 ELSEWHERE = object()
-"""Stands for a row that another process reads."""
+"""A placeholder for a row that another process reads."""
 
 P = ParamSpec("P")
 Position = tuple[int, int]
 ReaderLike = Callable[[], Iterable[Any]] | Iterable[Any]
-"""What every `reader=` takes: a Reader, a function that returns an iterable, or an iterable."""
+"""The type of every `reader=`: a Reader, a function that returns an iterable, or an iterable."""
 
 
 class Reader:
     """Rows in passes: each call starts the next pass and returns its iterator.
 
-    Decorators and `arrays` make readers; `Reader` itself is for those who write a decorator of their own.
+    Decorators and `arrays` create readers; call `Reader` itself to write a custom decorator.
 
     Args:
-      iterate: a generator function of `(epoch, start)`: it gives the rows of that pass from number `start` on.
-      plan: what the order of the rows depends on, as JSON; a reader restores only positions of readers with this plan.
-      in_blocks: of `(size, wanted)`, gives another `iterate`, which leaves out work on rows that are not wanted of each
-        `size` rows: ELSEWHERE may stand for them.
-      divided: of `wanted`, gives another `iterate` of minibatches, in which any rows may stand for those not wanted.
-      numbers: another `iterate`, which gives `resident.Rows` instead of minibatches: where the data is on the device.
-      parts: another `iterate`, which gives `adapters.Part` instead of minibatches: where several are read together.
-      batch_size: how many rows each minibatch has, a shorter last one excepted; None where that is not known.
+      iterate: a generator function of `(epoch, start)`: yields the rows of a pass from row number `start` on.
+      plan: JSON that determines the order of the rows; a reader restores only positions of readers with an equal plan.
+      in_blocks: a function of `(size, wanted)` that returns another `iterate`. That
+        function skips work on unwanted rows among each `size` rows, and may yield ELSEWHERE for them.
+      divided: a function of `wanted` that returns another `iterate` of minibatches; any rows may replace unwanted rows.
+      numbers: another `iterate`, which yields `resident.Rows` instead of minibatches, for data on the device.
+      parts: another `iterate`, which yields `adapters.Part` instead of minibatches, if several are read in one go.
+      batch_size: the number of rows of each minibatch, except a shorter last one; None if unknown.
 
     Attributes:
-      batch_size: the same.
+      batch_size: the number of rows of each minibatch.
 
     Example:
       >>> from fluid.reader import batch
@@ -88,11 +88,11 @@ class Reader:
         self._latest: object = None
 
     def __call__(self) -> "Pass":
-        """Start the next pass: epoch 0, 1, 2, ...; after `restore`, the rest of the pass that was interrupted."""
+        """Start the next pass: epoch 0, 1, 2, ...; after `restore`, the rest of the interrupted pass."""
         return self.start(self.iterate)
 
     def start(self, iterate: Iterate) -> "Pass":
-        """Start the next pass with what gives its rows: `iterate`, or what `divided` returned."""
+        """Start the next pass with the rows of `iterate`, which may come from `divided`."""
         epoch, start = self._next
         self._next = (epoch + 1, 0)
         self._position = (epoch, start)
@@ -102,7 +102,7 @@ class Reader:
         return self()
 
     def __len__(self) -> int:
-        """Raise an error: most readers do not know their number of rows before a pass ends."""
+        """Raise an error: most readers know their number of rows only after a pass."""
         raise errors.ArgumentTypeError(
             "a reader has no length: its number of items is known when a pass has ended; sum(1 for _ in reader()) "
             "reads a pass to count them, and arrays have -(-len(x) // batch_size) minibatches"
@@ -113,26 +113,26 @@ class Reader:
 
     @property
     def ready(self) -> bool:
-        """Whether the next row can be read now; a training does not read ahead while a reader waits for its rows."""
+        """Return whether the next row can be read now; training does not read ahead of a reader that is not ready."""
         return True
 
     def state(self) -> dict[str, Any]:
-        """The position: how many rows of which pass the consumer has received, however many were read ahead.
+        """Return the position: the number of the pass, and the number of rows that the consumer has received.
 
         Returns:
-          A dict that JSON can hold, for `restore`. It follows the pass that was started last.
+          A dict for JSON and `restore`, for the pass that was started last. Rows that are read ahead do not count.
         """
         epoch, given = self._position
         return {"epoch": epoch, "given": given, "reader": self.plan}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next call continue exactly after a position.
+        """Continue the next call exactly after a position.
 
         Args:
-          state: what `state()` of a reader with the same plan returned.
+          state: the result of `state()` of a reader with an equal plan.
 
         Raises:
-          ArgumentError: that is no position, or the position in another reader.
+          ArgumentError: `state` is not a position, or is a position of another reader.
         """
         try:
             epoch = operator.index(state["epoch"])
@@ -162,8 +162,8 @@ class Pass(Iterator[Any]):
     """One pass over a reader; counts the rows that the consumer receives.
 
     Attributes:
-      epoch: number of the pass.
-      given: how many rows have been given, those before a restored position included.
+      epoch: the number of the pass.
+      given: the number of rows yielded, including the rows before a restored position.
 
     Example:
       >>> from fluid.reader import firstn
@@ -179,8 +179,8 @@ class Pass(Iterator[Any]):
         self._reader = reader
         self._rows = iterate(epoch, start)
         self._failed = False
-        # Only the latest pass moves the position. The reader knows it by a token and not by the pass itself, since it
-        # must not keep an abandoned pass, and its threads, alive.
+        # Only the latest pass moves the position. The reader identifies the pass by a token, because a reference to
+        # the pass would keep an abandoned pass, and its threads, alive.
         self._token = object()
         reader._latest = self._token
 
@@ -199,7 +199,7 @@ class Pass(Iterator[Any]):
         return item
 
     def close(self) -> None:
-        """End the pass here: `finally` blocks of readers run, threads end."""
+        """End the pass: run the `finally` blocks of readers, and end threads."""
         self._failed = True
         self._rows.close()
 
@@ -211,19 +211,19 @@ class Pass(Iterator[Any]):
 class Source(Reader):
     """A user's own reader: a callable that returns an iterable, or an iterable.
 
-    A position is kept by counting, unless the source keeps one itself: an iterator with `get_state` and `set_state`
-    (Grain), or a reader with `state` and `restore`.
+    The position is a count of rows, unless the source has its own position: an iterator with `get_state` and
+    `set_state` (Grain), or a reader with `state` and `restore`.
     """
 
     def __init__(self, source: Any):
         super().__init__(self._read, "rows")
         self.source = source
         self._iterator: Any = None
-        self._keeper: Any = None  # the iterator, when it keeps the position
+        self._keeper: Any = None  # the iterator, if it has its own position
         self._resume: tuple[Position, Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """The position, together with the source's own account of it, if it keeps one."""
+        """Return the position, together with the source's own position, if the source has one."""
         state = super().state()
         if self._resume is not None and self._resume[0] == self._position:
             state["source"] = self._resume[1]
@@ -236,7 +236,7 @@ class Source(Reader):
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next call continue exactly after a position."""
+        """Continue the next call exactly after a position."""
         super().restore(state)
         self._keeper = None
         self._resume = (self._next, state["source"]) if state.get("source") else None
@@ -251,7 +251,7 @@ class Source(Reader):
         try:
             if "bytes" in inner or "iterator" in inner:
                 iterator.set_state(inner["bytes"].encode("latin-1") if "bytes" in inner else inner["iterator"])
-            # Iterated by hand: `yield from` would call `__iter__` again, which may start anew.
+            # No `yield from`: it calls `__iter__` again, which may restart the iterator.
             for number in itertools.count():
                 try:
                     row = next(iterator)
@@ -262,12 +262,12 @@ class Source(Reader):
                 if number >= start or inner:
                     yield row
         finally:
-            # What the user handed over is the user's, who may read on; other iterators were made for this pass.
+            # A passed iterator belongs to the user, who may read on; other iterators were created for this pass.
             if hasattr(iterator, "close") and iterator is not self.source:
                 iterator.close()
 
     def _open(self) -> tuple[Any, bool]:
-        """An iterator of the source, and whether it is the same object as in the pass before."""
+        """Return an iterator of the source, and whether it is the iterator of the previous pass."""
         rows = self.source() if callable(self.source) else self.source
         if not hasattr(rows, "__iter__") and not hasattr(rows, "__getitem__"):
             found = "another function; call it first: reader()" if callable(rows) else f"{rows!r}; yield or return rows"
@@ -276,7 +276,7 @@ class Source(Reader):
             )
         iterator = iter(rows)
         again = iterator is rows and iterator is self._iterator
-        # An `__iter__` written in Python may start anew; that of generators and of built-in iterators never does.
+        # An `__iter__` written in Python may restart the source; generators and built-in iterators never restart.
         if again and not isinstance(getattr(type(rows), "__iter__", None), types.FunctionType):
             raise exhausted(self.source)
         self._iterator = iterator
@@ -285,7 +285,7 @@ class Source(Reader):
 
 
 def seed_with_shuffle(function: Callable[P, Reader]) -> Callable[P, Reader]:
-    """Decorate a reader function to warn of a seed without `shuffle`, which alone makes the seed count."""
+    """Decorate a reader function to warn of a seed without `shuffle`, because the seed then has no effect."""
     before = list(inspect.signature(function).parameters).index("shuffle")
 
     @functools.wraps(function)
@@ -301,14 +301,14 @@ def seed_with_shuffle(function: Callable[P, Reader]) -> Callable[P, Reader]:
 
 
 def as_reader(caller: str, source: ReaderLike) -> Reader:
-    """Make a Reader of what a user gives as one.
+    """Convert a user's reader to a Reader.
 
     Args:
-      caller: the public function that was called, for the message.
+      caller: the name of the called public function, for the message.
       source: a Reader, a callable that returns an iterable, or an iterable.
 
     Raises:
-      ArgumentTypeError: it is none of these.
+      ArgumentTypeError: `source` is none of these.
     """
     if isinstance(source, Reader):
         return source
@@ -327,21 +327,21 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
 
 
 def is_reader(value: Any) -> bool:
-    """Return whether a value can only be meant as a reader: a Reader, a function, an iterator or a loader of torch."""
+    """Return whether a value can only be meant as a reader: a Reader, a function, an iterator or a torch loader."""
     is_loader = hasattr(value, "batch_sampler") and hasattr(value, "__iter__")
     return isinstance(value, Reader | Iterator | types.FunctionType) or is_loader
 
 
 def as_readers(caller: str, sources: Sequence[ReaderLike]) -> list[Reader]:
-    """Make Readers of all that a user gives, which must be something.
+    """Convert a user's readers to Readers; at least one is required.
 
     Args:
-      caller: the public function that was called, for the message.
-      sources: what it was given.
+      caller: the name of the called public function, for the message.
+      sources: the readers of the user.
 
     Raises:
-      ArgumentError: there is none.
-      ArgumentTypeError: one of them is no reader.
+      ArgumentError: `sources` is empty.
+      ArgumentTypeError: one of the sources is not a reader.
     """
     if not sources:
         raise errors.ArgumentError(f"{caller} needs at least one reader, found none; for example {caller}(..., rows)")
@@ -349,7 +349,7 @@ def as_readers(caller: str, sources: Sequence[ReaderLike]) -> list[Reader]:
 
 
 def exhausted(source: Any) -> errors.ReaderError:
-    """The error for an iterator that was handed over as reader and has nothing more to give."""
+    """Return the error for an iterator that was passed as reader and is exhausted."""
     return errors.ReaderError(
         f"the reader is exhausted: found that {named(source)} can be iterated once only, expected one that "
         f"starts anew for every pass; hand over a function that returns a new iterator: def rows(): yield ..."
@@ -357,14 +357,14 @@ def exhausted(source: Any) -> errors.ReaderError:
 
 
 def function(caller: str, value: Any) -> Callable[..., Any]:
-    """Check that an argument is a function.
+    """Check that an argument is callable, and return the argument.
 
     Args:
-      caller: the public function that was called, for the message.
-      value: what was given.
+      caller: the name of the called public function, for the message.
+      value: the argument.
 
     Raises:
-      ArgumentTypeError: it cannot be called.
+      ArgumentTypeError: the argument cannot be called.
     """
     if not callable(value):
         raise errors.ArgumentTypeError(
@@ -376,7 +376,7 @@ def function(caller: str, value: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def opened(readers: list[Reader], epoch: int, start: int) -> Iterator[list[Rows]]:
-    """Open the rows of several readers, and close them at the end of the block."""
+    """Open the rows of several readers, and close them at the end of the `with` block."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(contextlib.closing(r.iterate(epoch, start))) for r in readers]
 
@@ -387,7 +387,7 @@ def skip(rows: Iterator[Any], count: int) -> None:
 
 
 def increasing(numbers: Any) -> list[int]:
-    """Return whole numbers as ints; none if one of them is no whole number, or not larger than the one before it.
+    """Return integers as a list; an empty list if a number is not an integer, or not larger than the previous one.
 
     Example:
       >>> increasing([2, 5]), increasing([5, 2]), increasing("ab")
@@ -401,7 +401,7 @@ def increasing(numbers: Any) -> list[int]:
 
 
 def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
-    """Rows, with ELSEWHERE for those of each `size` rows that are not wanted.
+    """Yield rows, with ELSEWHERE in place of the unwanted rows among each `size` rows.
 
     Example:
       >>> [row is ELSEWHERE for row in marked(iter("abcde"), 2, lambda count: [0])]
@@ -413,7 +413,7 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
 
 
 def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the dicts in the plan of a reader, the outermost first. Most readers inside it have one each.
+    """Yield the dicts in the plan of a reader, the outermost first. Most nested readers add one dict each.
 
     Example:
       >>> list(stages({"batch": 2, "of": {"shuffle": 10, "of": "rows"}}))
@@ -432,7 +432,7 @@ def seeded_maps(plan: Any) -> int:
 
 
 def _changed_files(saved: Any, plan: Any) -> list[str]:
-    """The names of the files, as plans of `reader.files` have them, in which two plans differ."""
+    """Return the names of the files, as in plans of `reader.files`, in which two plans differ."""
     if isinstance(saved, Mapping) and isinstance(plan, Mapping) and saved.keys() == plan.keys():
         pairs = [(saved[key], plan[key]) for key in plan]
         before, now = saved.get("files"), plan.get("files")
@@ -446,7 +446,7 @@ def _changed_files(saved: Any, plan: Any) -> list[str]:
 
 
 def _brief(plan: Any) -> Any:
-    """A plan for a message: of files, of which there may be thousands, how many there are."""
+    """Return a plan for a message, with the number of files instead of all file names."""
     if isinstance(plan, list):
         return [_brief(part) for part in plan]
     if not isinstance(plan, Mapping):

@@ -1,11 +1,11 @@
-"""Chooses the sizes to which sequences are padded: few, since each is a compilation, and close to what the rows need.
+"""Buckets: choose the sizes to which sequences are padded, so that few compilations and little padding are needed.
 
-Compiled shapes are kept in a list, and a minibatch is padded to the cheapest of them that holds it. Where none does, a
-larger one is added that holds everything seen so far; its sizes are powers of two, so that this happens rarely. A finer
-shape is added once it would have saved as much padding as a compilation is taken to cost, as long as the budget allows.
-So data whose lengths vary little has one shape, and data that is grouped by length gets a shape for each group. Where a
-compilation costs as much as many minibatches, shapes are made with room for longer rows, and finer ones hardly ever;
-and where it is known which rows come next, the first shape holds all of them.
+Compiled shapes are kept in a list, and a minibatch is padded to the cheapest shape that holds it. If no shape is large
+enough, a larger shape is added that holds all data so far; its sizes are powers of two, so that growth is rare. A finer
+shape is added once it would have saved as much padding as a compilation costs, within the budget of compilations. Data
+of similar lengths therefore has one shape, and data grouped by length has one shape for each group. If a compilation
+costs as much as many minibatches, shapes leave space for longer rows, and finer shapes are rare. If the coming rows are
+known, the first shape holds all of them.
 """
 
 import operator
@@ -23,25 +23,25 @@ from fluid.reader.values import complaint
 
 Places = Sequence[tuple[str, int]]
 Ladders = Sequence[int] | tuple[Sequence[int], Sequence[int]] | Mapping[str, Any] | None
-"""What `buckets=` takes: increasing sizes, a pair of such lists for both levels, or a dict of these by feed."""
+"""The type of `buckets=`: increasing sizes, a pair of these lists for both levels, or a dict of them by feed."""
 
 MAX_COMPILATIONS = 8
 _SHORTEST = 4
-# A finer shape is worth its compilation once it would have saved as much as so many minibatches of the largest shape.
+# The price of a finer shape: it is added once it would have saved this number of minibatches of the largest shape.
 _PRICE = 2.0
-# From so many on shapes are made with room for rows that are longer than those seen so far.
+# From this price on, shapes leave space for rows that are longer than all rows so far.
 _DEAR = 32
-# It is added no sooner than after this multiple of the minibatches that there were when the largest shape was made.
+# A finer shape needs this multiple of the minibatches that came before the largest shape was added.
 _SETTLED = 3
-# So many candidates for a finer shape are followed at most.
+# The maximum number of candidates for a finer shape.
 _CANDIDATES = 256
 
 
 def padded_time(longest: int) -> int:
-    """The number of steps to which sequences are padded where no history is kept: powers of two.
+    """Return the padded number of steps without a history: a power of two, at least 4.
 
     Args:
-      longest: length of the longest row.
+      longest: the length of the longest row.
 
     Example:
       >>> [padded_time(n) for n in (0, 3, 5, 8, 100)]
@@ -52,19 +52,19 @@ def padded_time(longest: int) -> int:
 
 @dataclass
 class _Seen:
-    """What the choices depend on.
+    """The state on which choices depend.
 
     Attributes:
-      shapes: the compiled shapes: as text the sizes that are given, such as the batch size, and the chosen ones.
-      counts: the number of minibatches, by the sizes that are given.
+      shapes: the compiled shapes: the fixed sizes as text, for example the batch size, and the chosen sizes.
+      counts: the number of minibatches, by fixed sizes.
       longest: the largest need of all minibatches, by feed and level.
-      grown: number of the minibatch for which the largest shape was made.
-      growths: how often a shape was made because none held the minibatch.
-      coming: sizes that are needed soon, by feed and level.
-      together: among so many minibatches.
-      savings: what finer shapes would have saved since the last choice, in minibatches of the largest shape.
+      grown: the number of the minibatch for which the largest shape was added.
+      growths: the number of shapes that were added because no shape held the minibatch.
+      coming: the sizes that coming rows need, by feed and level.
+      together: the number of coming minibatches.
+      savings: the savings of finer shapes since the last choice, in minibatches of the largest shape.
       real: steps of data since the last `padding_of`.
-      fed: steps of data and padding since then.
+      fed: steps of data and padding since the last `padding_of`.
     """
 
     shapes: list[tuple[str, Sizes]] = field(default_factory=list)
@@ -80,21 +80,21 @@ class _Seen:
 
 
 class Buckets:
-    """Pads the sequences of minibatches, so that few shapes occur.
+    """Padding of the sequences of minibatches to few shapes.
 
-    Its choices depend on the minibatches before, on what `expect` was told, and on nothing else.
+    The choices depend only on the minibatches before and on `expect`.
 
     Args:
       specs: the declarations by name.
-      buckets: sizes to pad to: a list for all sequences, or a dict of lists by name. For nested sequences a list is for
-        the inner ones, and a pair of lists for both levels. None chooses sizes by what is fed.
-      max_compilations: how many shapes may be chosen, at least 1. Minibatches whose lengths keep growing, as those of
-        sorted data do, may take some more. None keeps no history: then sizes are powers of two.
-      price: what a compilation is taken to cost: as much as computing so many steps of one row.
+      buckets: sizes to pad to: a list for all sequences, or a dict of lists by name. For nested sequences, a list is
+        for the inner sequences, and a pair of lists for both levels. None chooses sizes from the data.
+      max_compilations: the maximum number of chosen shapes, at least 1. Minibatches whose lengths keep growing, for
+        example of sorted data, may take some more. None keeps no history: sizes are powers of two.
+      price: the cost of a compilation, in computed steps of one row.
 
     Raises:
-      ArgumentError: the buckets are no increasing sizes, or the number of compilations is below 1.
-      UnknownNameError: no sequence has that name.
+      ArgumentError: the buckets are not increasing sizes, or `max_compilations` is below 1.
+      UnknownNameError: no sequence has this name.
 
     Example:
       >>> from fluid.core import FeedSpec, whole_number
@@ -121,14 +121,14 @@ class Buckets:
         self._seen = _Seen()
 
     def pad(self, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-        """Pad the sequences that `read_feed` returned; those on a device stay as they are.
+        """Pad the sequences that `read_feed` returned; sequences on a device stay unchanged.
 
         Args:
-          values: those of one minibatch, by name.
-          where: the place for messages, "batch 7", or empty.
+          values: the values of one minibatch, by name.
+          where: the position for messages, "batch 7", or empty.
 
         Raises:
-          FeedError: a row is longer than the largest of the given buckets.
+          FeedError: a row is longer than the largest bucket.
         """
         needs: dict[str, Sizes] = {}
         for name in self._specs:
@@ -145,11 +145,11 @@ class Buckets:
         return filled
 
     def expect(self, values: Mapping[str, Any], together: int) -> None:
-        """Hear of rows that will come, so that the first shape may hold them.
+        """Announce coming rows, so that the first shape can hold them.
 
         Args:
-          values: what `read_feed` returned of the longest of them, by name.
-          together: how many minibatches come of which none is longer.
+          values: the longest coming row, as `read_feed` returned it, by name.
+          together: the number of coming minibatches without a longer row.
         """
         seen = self._seen
         needs = {name: sizes_of(value) for name, value in values.items() if name in self._specs}
@@ -157,7 +157,7 @@ class Buckets:
         seen.together = together
 
     def take_steps(self) -> tuple[int, int]:
-        """Steps of data, and steps of data and padding, that were fed since the last call."""
+        """Return the steps of data, and the steps of data and padding, since the last call."""
         seen = self._seen
         steps = (seen.real, seen.fed)
         seen.real = 0
@@ -165,14 +165,14 @@ class Buckets:
         return steps
 
     def state(self) -> dict[str, Any]:
-        """What the choices depend on, as JSON."""
+        """Return the state on which choices depend, as JSON."""
         return asdict(self._seen) | {"savings": [[list(s), x] for s, x in self._seen.savings.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue as after the minibatches before a state.
+        """Continue after the minibatches before a state.
 
         Raises:
-          ArgumentError: it is nothing that `state` returned.
+          ArgumentError: `state` is not a result of `state()`.
         """
         try:
             shapes = [(str(key), tuple(sizes)) for key, sizes in state["shapes"]]
@@ -183,13 +183,13 @@ class Buckets:
             raise errors.ArgumentError(f"restore needs what buckets.state() returned, found {state!r}") from error
 
     def _sizes(self, needs: Mapping[str, Sizes], values: Mapping[str, Any], where: str) -> dict[str, Sizes]:
-        """Sizes by name: from the given buckets where there are some; the others are chosen together."""
+        """Return sizes by name: from the given buckets where they exist; all other sizes are chosen jointly."""
         sizes: dict[str, list[Any]] = {
             n: [self._rung(n, i, values[n], need, where) for i, need in enumerate(needs[n])] for n in needs
         }
         places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
         if places:
-            # The sizes of shapes that are not chosen here.
+            # The sizes that are not chosen here.
             given = {n: [v.shape[0], *sizes[n]] if n in sizes else list(np.shape(v)) for n, v in values.items()}
             rows = values[places[0][0]].shape[0]
             chosen = self._choose(repr(given), tuple(needs[n][i] for n, i in places), places, rows)
@@ -198,7 +198,7 @@ class Buckets:
         return {n: tuple(found) for n, found in sizes.items()}
 
     def _rung(self, name: str, level: int, value: Any, need: int, where: str) -> int | None:
-        """The smallest given bucket that holds what a value needs at a level; None where none are given."""
+        """Return the smallest given bucket for the need of a value at a level; None without buckets."""
         ladder = self._ladders[name][level]
         if ladder is None:
             return None
@@ -212,11 +212,11 @@ class Buckets:
         raise complaint(self._specs[name], where, longest_rows(value)[level], found, fix, expected)
 
     def _choose(self, key: str, need: Sizes, places: Places, rows: int) -> Sizes:
-        """Sizes that hold a minibatch.
+        """Return sizes that hold a minibatch.
 
         Args:
-          key: the other sizes of its shapes, above all the batch size, as text.
-          need: the sizes that it needs at least.
+          key: the fixed sizes as text, above all the batch size.
+          need: the minimum sizes.
           places: feed and level of each of these sizes.
           rows: the batch size.
         """
@@ -237,7 +237,7 @@ class Buckets:
         return self._refine(key, need, best, places, whole, price) if usual else best
 
     def _soon_needed(self, need: Sizes, places: Places, rows: int) -> Sizes | None:
-        """Sizes that hold what is known to come, if to pad all of it to them costs less than to compile once more."""
+        """Return sizes for the coming rows, if padding all of them costs less than one more compilation; else None."""
         seen = self._seen
         coming = tuple(seen.coming.get(str(place), 0) for place in places)
         sizes = _fine(coming)
@@ -245,21 +245,21 @@ class Buckets:
         return sizes if worth_it and _holds(coming, need) else None
 
     def _grow(self, key: str, need: Sizes, longest: Sizes, places: Places, rows: int, usual: bool, dear: bool) -> Sizes:
-        """A new shape, which holds everything seen so far; longer rows too if compilations are dear.
+        """Return a new shape, which holds all data so far; also longer rows if compilations are expensive.
 
         Args:
-          key: as for `_choose`, and so are need and places.
-          need: see there.
+          key: as for `_choose`.
+          need: as for `_choose`.
           longest: the largest need of all minibatches so far.
-          places: see there.
+          places: as for `_choose`.
           rows: the batch size.
-          usual: whether most minibatches have this key.
-          dear: whether a compilation costs as much as many minibatches.
+          usual: True if most minibatches have this key.
+          dear: True if a compilation costs as much as many minibatches.
         """
         seen = self._seen
         budget = self._budget or 0
         sizes = tuple(map(padded_time, longest))
-        if not usual:  # such as a short last minibatch, which gets one shape only
+        if not usual:  # for example a short last minibatch, which gets one shape only
             large = [known for _, known in seen.shapes if _holds(known, longest)]
             sizes = min(large, key=lambda known: _cost(known, places), default=sizes)
         elif not seen.shapes and budget > 2:
@@ -275,19 +275,19 @@ class Buckets:
         return sizes
 
     def _refine(self, key: str, need: Sizes, best: Sizes, places: Places, whole: int, price: float) -> Sizes:
-        """Note what each finer shape would have saved; add the one that would have saved most, once it is worth it.
+        """Record the savings of finer shapes; add the shape with the largest savings once it is worth a compilation.
 
         Args:
-          key: as for `_choose`, and so are need and places.
-          need: see there.
+          key: as for `_choose`.
+          need: as for `_choose`.
           best: the cheapest shape that holds the minibatch.
-          places: see there.
+          places: as for `_choose`.
           whole: the cost of the largest shape.
-          price: of a compilation, in minibatches of that shape.
+          price: the cost of a compilation, in minibatches of the largest shape.
         """
         seen = self._seen
         budget = self._budget or 0
-        # Kept back: one shape for longer rows, and one for a short last minibatch until there was one.
+        # Reserved: one shape for longer rows, and one for a short last minibatch until there was one.
         reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
         if len(seen.shapes) >= budget - reserve:
             return best
@@ -301,7 +301,7 @@ class Buckets:
         if seen.savings[finest] < price or sum(seen.counts.values()) < _SETTLED * seen.grown:
             return best
         seen.savings = {}
-        if len(finest) != len(need):  # noted when another number of feeds was on the host
+        if len(finest) != len(need):  # recorded with another number of feeds on the host
             return best
         seen.shapes.append((key, finest))
         return finest if _holds(finest, need) and _cost(finest, places) < cost else best
@@ -312,7 +312,7 @@ def _holds(sizes: Sizes, need: Sizes) -> bool:
 
 
 def _cost(sizes: Sizes, places: Places) -> int:
-    """Steps of one sample, summed over feeds; for nested ones the number of sequences times their steps."""
+    """Return the padded steps of one sample, summed over feeds; nested feeds count sequences times steps."""
     steps: dict[str, int] = {}
     for (name, _), size in zip(places, sizes, strict=False):
         steps[name] = steps.get(name, 1) * size
@@ -320,7 +320,7 @@ def _cost(sizes: Sizes, places: Places) -> int:
 
 
 def _fine(need: Sizes) -> Sizes:
-    """The next larger sizes of a finer grid: four from each power of two to the next, fewer for more than two sizes."""
+    """Round sizes up to a finer grid: four sizes per power of two, fewer if a shape has more than two sizes."""
     parts = max(4 >> max(len(need) - 2, 0), 1)
     return tuple(-(-n // step) * step for n, step in ((max(n, _SHORTEST), _step(n, parts)) for n in need))
 
@@ -330,17 +330,17 @@ def _step(need: int, parts: int) -> int:
 
 
 def padding_of(buckets: Iterable[Buckets]) -> float | None:
-    """The share of padding among all steps that were fed since the last call; None when there were none."""
+    """Return the fraction of padding among all steps since the last call; None without steps."""
     steps = [each.take_steps() for each in buckets]
     fed = sum(count for _, count in steps)
     return 1 - sum(count for count, _ in steps) / fed if fed else None
 
 
 def check_names(buckets: Ladders, names: Iterable[str]) -> None:
-    """Refuse buckets for sequences that no program has.
+    """Refuse buckets for unknown sequences.
 
     Raises:
-      UnknownNameError: no sequence has that name.
+      UnknownNameError: no sequence has this name.
     """
     names = list(names)
     for name in buckets if isinstance(buckets, Mapping) else ():
@@ -351,7 +351,7 @@ def check_names(buckets: Ladders, names: Iterable[str]) -> None:
 
 
 def _ladders(spec: FeedSpec, buckets: Ladders) -> list[list[int] | None]:
-    """The given sizes of each level of a feed; None for a level without."""
+    """Return the given sizes of each level of a feed; None for a level without sizes."""
     mine = buckets.get(spec.name) if isinstance(buckets, Mapping) else buckets
     nothing: list[list[int] | None] = [None] * (spec.lod_level - 1)
     if mine is None:

@@ -1,4 +1,4 @@
-"""Checks one field of a minibatch against its declaration, and gives it the declared dtype and shape."""
+"""Columns: check one field of a minibatch against its declaration, and convert it to the declared dtype and shape."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,16 +27,16 @@ _UNSIGNED = {np.dtype(f"i{size}"): np.dtype(f"u{size}") for size in (1, 2, 4, 8)
 
 
 def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
-    """Check one column against its declaration, and give it the declared dtype and shape.
+    """Check one column against its declaration, and convert it to the declared dtype and shape.
 
     Args:
       spec: the declaration.
       value: for dense data `[batch, ...]`: a NumPy array, nested lists, or a `jax.Array`, which stays on its device;
         for sequences: a list of rows of any length, a SequenceBatch or NestedSequenceBatch, or a LoDTensor.
-      where: the place for messages, such as "batch 7", or empty.
+      where: the position for messages, for example "batch 7", or empty.
 
     Returns:
-      The array or sequence batch, the same object when there is nothing to change. Rows are padded to powers of two.
+      The array or sequence batch; `value` itself if nothing changes. Rows are padded to powers of two.
 
     Raises:
       FeedError: shape, range or structure do not fit.
@@ -56,7 +56,7 @@ def check_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
 
 
 def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
-    """Check one column as `check_feed` does, and leave rows of any length unpadded.
+    """Check one column as `check_feed` does, but leave rows of variable length unpadded.
 
     Args:
       spec: the declaration.
@@ -64,7 +64,7 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
       where: as for `check_feed`.
 
     Returns:
-      An array; or for sequences what `fluid.reader.ragged` pads.
+      An array; for sequences, a value that `fluid.reader.ragged` pads.
     """
     if type(value) is np.ndarray and (ready := _as_declared(spec, value)) is not None:
         return ready
@@ -72,7 +72,7 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
         _refuse_other_arrays(spec, value, where)
     if spec.lod_level:
         return read_sequences(spec, value, where)
-    if isinstance(value, SequenceBatch | LoDTensor):  # dense data of one step per row, fed with its lengths
+    if isinstance(value, SequenceBatch | LoDTensor):  # dense data of one step per row, passed with lengths
         value = np.asarray(value) if isinstance(value, LoDTensor) else np.concatenate(value.rows())
     if isinstance(value, jax.Array):
         return _reshaped(spec, typed_on_device(spec, value, where), where)
@@ -83,7 +83,7 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
 
 
 def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
-    """Refuse sparse matrices, and tensors that NumPy cannot read: a column, or the first of its rows."""
+    """Refuse sparse matrices, and tensors that NumPy cannot read, as a column or as its first row."""
     row = value[0] if isinstance(value, list | tuple) and value else None
     for sample, found in ((None, value), (0, row)):
         if fix := data_sets.conversion(found):
@@ -91,13 +91,13 @@ def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
 
 
 def batch_size(values: Mapping[str, Any]) -> int:
-    """The number of rows, which all values of a batch have.
+    """Return the number of rows, which must be equal in all values of a batch.
 
     Args:
       values: arrays and sequences by name.
 
     Raises:
-      FeedError: they have different numbers of rows, or none.
+      FeedError: the numbers of rows differ, or are zero.
 
     Example:
       >>> batch_size({"x": np.zeros((3, 2)), "y": np.zeros((3, 1))})
@@ -113,25 +113,25 @@ def batch_size(values: Mapping[str, Any]) -> int:
 
 
 def repeat_last(value: Any, count: int) -> np.ndarray:
-    """Rows padded with copies of the last one: no layer gets values that it would not have got unpadded."""
+    """Pad rows with copies of the last row, so that layers see no values that are not in the data."""
     return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
 
 
 def add_outliers(value: Any, count: int) -> np.ndarray:
-    """Return rows padded with large numbers, which a sum, mean or maximum of all rows shows; with zeros for integers.
+    """Pad rows with large numbers, which change a sum, mean or maximum over all rows; pad integers with zeros.
 
-    Zero is an id that each table has.
+    Zero is an id that every table has.
     """
     outlier = 1000 if np.issubdtype(value.dtype, np.floating) else 0
     return np.concatenate([value, np.full((count, *value.shape[1:]), outlier, value.dtype)])
 
 
 def is_sample(spec: FeedSpec, value: Any) -> bool | None:
-    """Whether a value is one sample of a feed and no batch of them; None where its shape may be that of either.
+    """Return whether a value is one sample of a feed, not a batch; None if its shape fits both.
 
     Args:
       spec: the declaration.
-      value: of any kind.
+      value: any value.
     """
     array = None if spec.shape[:1] != (None,) else array_or_none(value)
     if array is None or class_of(array.dtype) == "other":
@@ -144,13 +144,13 @@ def is_sample(spec: FeedSpec, value: Any) -> bool | None:
 
 
 def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
-    """The array, if a quick look shows that it fits, as nearly every array does; else None, and it is checked."""
+    """Return the array if a quick check shows that it fits; None if a full check is needed."""
     row = spec.shape[1:]
     if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size:
         return None
     if spec.limits is not None:
         unsigned = _UNSIGNED.get(array.dtype)
-        # Viewed as unsigned, negative numbers are large, so that one pass checks both bounds.
+        # Viewed as unsigned, negative numbers are large, so one pass checks both bounds.
         if spec.limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= spec.limits[1]:
             return None
     if array.shape[1:] == row:
@@ -190,7 +190,7 @@ def _wrong_shape(spec: FeedSpec, shape: tuple[int, ...], where: str, sample: int
 
 
 def _stacked(spec: FeedSpec, rows: Any, where: str) -> np.ndarray:
-    """The rows as one array; rows that differ in shape are reshaped to the declared one, if they can be."""
+    """Stack rows to one array; rows of different shapes are reshaped to the declared shape if possible."""
     try:
         return np.asarray(rows)
     except ValueError:

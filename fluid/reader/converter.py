@@ -1,4 +1,4 @@
-"""Converter: the only place where data becomes the feed of a program, checked, padded and on the device."""
+"""Converter: the only code that converts data to the feed of a program, checked, padded and on the device."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -22,11 +22,11 @@ class Separate(NamedTuple):
 
 
 class Destination(Protocol):
-    """The engine of the Session that is fed.
+    """The engine of the Session that receives the feeds.
 
     Attributes:
       layout: the device or mesh, with `take(feed)` and `place(value)`.
-      nans: warns of NaN in what is fed.
+      nans: warns of NaN in feeds.
     """
 
     layout: Any
@@ -34,20 +34,20 @@ class Destination(Protocol):
 
     @property
     def members(self) -> int | None:
-        """Number of trainings; None for one."""
+        """The number of members of a population; None for a single training."""
 
 
 class Converter:
-    """Convert the minibatches of one program to feeds on the device.
+    """A converter of the minibatches of one program to feeds on the device.
 
     Args:
-      to: the engine of the Session that gets the feeds.
-      specs: declarations of the feeds by name, such as `program.feeds`.
+      to: the engine of the Session that receives the feeds.
+      specs: declarations of the feeds by name, for example `program.feeds`.
       order: the order of the feeds in a row, see `Feeder`.
       buckets: the sizes to which sequences are padded.
       only: names of the feeds to read; all by default.
       others: names of columns that only other programs read; they are ignored in named columns.
-      trains: whether the feeds are for training; then rows that are sorted by a class cause a warning.
+      trains: True for the feeds of a training; rows that are sorted by a class then cause a warning.
 
     Attributes:
       feeder: checks and pads minibatches.
@@ -69,21 +69,21 @@ class Converter:
         self._others = others
         self._rows_of = next(iter(self.feeder.batched), None)
         self._columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
-        # The rows that were read together last, checked; None where something is wrong with them.
+        # The checked rows of the last Part; None if a check has failed.
         self._together: Any = None
         self._checked: dict[str, np.ndarray] | None = None
 
     @property
     def is_ragged(self) -> bool:
-        """Return whether a feed has rows of any length."""
+        """Return whether a feed has rows of variable length."""
         return any(spec.lod_level for spec in self.feeder.specs.values())
 
     def __call__(self, minibatch: Any, index: int) -> Mapping[str, Any]:
         """Return the feed of a minibatch.
 
         Args:
-          minibatch: as a reader gives it, see `Feeder.feed`; or as `Minibatches` gives it when it is `compact`.
-          index: its number in the epoch, for messages.
+          minibatch: as a reader yields it, see `Feeder.feed`; or in the form of `Minibatches.compact`.
+          index: the index of the minibatch in the epoch, for messages.
 
         Raises:
           FeedError: data does not fit.
@@ -102,7 +102,7 @@ class Converter:
         return self._to.layout.place(value)
 
     def examples(self, feed: Mapping[str, Any]) -> int:
-        """Return how many examples a feed has; 1 if no feed has one row for each."""
+        """Return the number of examples in a feed; 1 if no array has one row for each example."""
         if type(feed) is RowFeed:
             return len(feed.rows)
         return 1 if self._rows_of is None else int(feed[self._rows_of].shape[0])
@@ -114,9 +114,9 @@ class Converter:
         return taken
 
     def _part(self, part: Part, index: int) -> Mapping[str, Any]:
-        """Return the feed of one of the minibatches that were read together, which are checked together as well.
+        """Return the feed of one minibatch of a Part; all minibatches of the Part are checked in one go.
 
-        Where something is wrong, each is checked by itself, so that a message names the minibatch and the sample in it.
+        If a check fails, each minibatch is checked alone, so that the message names the minibatch and the sample.
         """
         together, first, end = part
         if together is not self._together:
@@ -127,7 +127,7 @@ class Converter:
         feed = {name: array[first:end] for name, array in self._checked.items()}
         self.feeder.sorted.look(feed)
         if self._to.layout.device.platform == "cpu":
-            return feed  # nobody else has these arrays
+            return feed  # no other code holds these arrays
         taken: Mapping[str, Any] = self._to.layout.take(feed)
         return taken
 
@@ -135,14 +135,14 @@ class Converter:
         rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
         try:
             feed = self.feeder.feed(self._own(together))
-        except Exception:  # of whatever kind: it is raised again by the minibatch that it belongs to
+        except Exception:  # of any type: the minibatch that causes the error raises it again
             return None
         if self._to.nans.found(self.feeder.specs, feed):
             return None
         return feed if all(len(array) == rows for array in feed.values()) else None
 
     def _rows(self, minibatch: Rows) -> RowFeed:
-        """Return the rows of a data set on the device, which is checked and put there once."""
+        """Return the rows of a data set on the device; the data set is checked and copied once."""
         resident = minibatch.resident
         if id(resident) not in self._columns:
             specs = self.feeder.specs
@@ -159,7 +159,7 @@ class Converter:
         return there
 
     def _separate(self, minibatches: Sequence[Any], index: int) -> Mapping[str, Any]:
-        """Return the feed of one minibatch for each member of a population, stacked behind the batch."""
+        """Return the feed of one minibatch for each member of a population, stacked along the axis after the batch."""
         members = self._to.members
         if len(minibatches) != members:
             raise errors.FeedError(
@@ -186,13 +186,13 @@ class Converter:
 def named(
     to: Destination, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], names: Collection[str], buckets: Buckets
 ) -> dict[str, Any]:
-    """Return feeds that a user gives by name, as a step takes them; some may be left out.
+    """Return the feeds of a step from a user's dict; some feeds may be absent.
 
     Args:
       to: the engine of the Session that is fed.
       specs: the declarations by name.
       feed: arrays by name.
-      names: of the feeds among them.
+      names: the names of the feeds in `feed`.
       buckets: pads sequences.
 
     Raises:
@@ -210,7 +210,7 @@ def examples_in(specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> int:
 
 
 def _of_members(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
-    """Stack one feed of all members behind the batch."""
+    """Stack one feed of all members along the axis after the batch."""
     shapes = {np.shape(array) for array in arrays}
     if len(shapes) > 1:
         raise errors.FeedError(
@@ -221,7 +221,7 @@ def _of_members(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
 
 
 def _without(minibatch: Any, names: frozenset[str]) -> Any:
-    """Leave columns of other programs out of a minibatch of named columns, or of rows with named fields.
+    """Remove the columns of other programs from a minibatch of named columns, or of rows with named fields.
 
     Example:
       >>> _without({"image": 1, "noise": 2}, frozenset(["image"]))

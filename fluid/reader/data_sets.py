@@ -1,4 +1,4 @@
-"""Whole data sets where minibatches or rows are wanted: what they are, and the call that makes minibatches of them."""
+"""Data sets in place of minibatches or rows: recognize them, and name the call that makes minibatches of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from fluid import errors
 
 
 def is_frame(value: Any) -> bool:
-    """Whether a value is a DataFrame, of pandas or of a library like it.
+    """Return whether a value is a DataFrame, of pandas or a similar library.
 
     Example:
       >>> is_frame({"x": [1]}), is_frame(np.ones(3))
@@ -19,15 +19,15 @@ def is_frame(value: Any) -> bool:
 
 
 def columns_of(frame: Any) -> dict[str, np.ndarray]:
-    """The columns `[rows]` of a DataFrame by name."""
+    """Return the columns `[rows]` of a DataFrame by name."""
     return {str(name): np.asarray(frame[name]) for name in frame.columns}
 
 
 def check_indices(columns: Mapping[Any, Any]) -> None:
-    """Refuse columns of pandas that hold the same rows in another order.
+    """Refuse pandas columns that hold equal rows in different orders.
 
     Raises:
-      ArgumentError: the indices of two columns differ in their order alone.
+      ArgumentError: the indices of two columns differ only in their order.
     """
     indexed = {name: column.index for name, column in columns.items() if hasattr(column, "iloc")}
     names = list(indexed)
@@ -42,7 +42,7 @@ def check_indices(columns: Mapping[Any, Any]) -> None:
 
 
 def is_data(value: Any) -> bool:
-    """Whether a value is an array with rows, a column of a DataFrame, or a DataFrame.
+    """Return whether a value is an array with rows, a column of a DataFrame, or a DataFrame.
 
     Example:
       >>> is_data(np.ones((3, 2))), is_data(np.float32(3)), is_data([1, 2])
@@ -75,7 +75,7 @@ def kind_of(value: Any) -> str:
 
 
 def spelled(names: Iterable[Any]) -> str:
-    """A dict of columns with these names, as one may write it in a call.
+    """Return the source text of a dict of columns with these names, for a call in a message.
 
     Example:
       >>> spelled(["x", "y"])
@@ -85,16 +85,16 @@ def spelled(names: Iterable[Any]) -> str:
 
 
 def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
-    """Refuse a data set that would not be read as what it is.
+    """Refuse a data set that would be misread.
 
     Args:
-      caller: the public function or argument that it was given to, for the message.
-      value: what was given.
-      rows: whether rows are wanted, which an array `[n, ...]` gives; or else minibatches, which it does not give.
-      shuffle: whether the rows may come in another order than the data.
+      caller: the name of the public function or argument, for the message.
+      value: the data set.
+      rows: True if rows are expected, which an array `[n, ...]` yields; False if minibatches are expected.
+      shuffle: True if the order of the rows may change.
 
     Raises:
-      ArgumentTypeError: it is a DataFrame, a dict or tuple of columns, or an array where minibatches are wanted.
+      ArgumentTypeError: the value is a DataFrame, a dict or tuple of columns, or an array in place of minibatches.
     """
     found = _described(value, rows)
     if found is None:
@@ -114,7 +114,7 @@ def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
 
 
 def _described(value: Any, rows: bool) -> tuple[str, str] | None:
-    """What a data set is called, and how it may be spelled in a call; None for what is none."""
+    """Return a description of a data set and its source text in a call; None for other values."""
     if is_frame(value):
         return "a DataFrame", "frame"
     if isinstance(value, Mapping):
@@ -127,7 +127,7 @@ def _described(value: Any, rows: bool) -> tuple[str, str] | None:
 
 
 def _are_columns(values: tuple[Any, ...], rows: bool) -> bool:
-    """Whether the arrays of a tuple are columns; where rows are wanted, those of one shape may be rows of one field."""
+    """Return whether the arrays of a tuple are columns; with `rows`, arrays of one shape may be rows of one field."""
     if not rows:
         return any(hasattr(v, "dtype") or is_frame(v) for v in values)
     if len(values) < 2 or not all(is_data(v) for v in values):

@@ -1,4 +1,4 @@
-"""Decorators: functions that make a Reader of other readers, iterables, or functions that return iterables."""
+"""Decorators: functions that create a Reader from readers, iterables, or functions that return iterables."""
 
 import contextlib
 import itertools
@@ -32,9 +32,9 @@ def batch(reader: ReaderLike, batch_size: int, drop_last: bool = False) -> Reade
     """Group rows into minibatches: lists of `batch_size` rows.
 
     Args:
-      reader: gives rows.
+      reader: a reader of rows.
       batch_size: at least 1.
-      drop_last: whether a last, shorter minibatch is left out.
+      drop_last: True leaves out a last, shorter minibatch.
 
     Returns:
       A Reader of lists of rows.
@@ -67,18 +67,18 @@ def batch(reader: ReaderLike, batch_size: int, drop_last: bool = False) -> Reade
 
 
 def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
-    """Shuffle rows: fill a buffer, give its rows in random order, fill it again.
+    """Shuffle rows: fill a buffer, yield its rows in random order, and fill the buffer again.
 
-    The order depends on the seed and the number of the pass alone: each pass has an order of its own, and two readers
-    with the same seed have the same orders.
+    The order depends only on the seed and the number of the pass: each pass has a new order, and two readers with an
+    equal seed have equal orders.
 
     Args:
-      reader: gives rows.
-      buf_size: how many rows the buffer holds; a buffer as large as the data shuffles it completely.
+      reader: a reader of rows.
+      buf_size: the number of rows in the buffer; a buffer as large as the data shuffles completely.
       seed: 0 or more.
 
     Returns:
-      A Reader of the same rows in another order.
+      A Reader of the rows in another order.
 
     Raises:
       ArgumentError: `buf_size` is below 1 or `seed` below 0.
@@ -112,7 +112,7 @@ def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
                 window = list(itertools.islice(inner, size))
                 if not window:
                     return
-                # Each window has random numbers of its own, so that a reader can continue at any of them.
+                # Each window has its own random numbers, so that a reader can continue at any window.
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(window))
                 yield from (window[i] for i in order[dropped:])
                 dropped = 0
@@ -123,12 +123,12 @@ def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
 def buffered(reader: ReaderLike, size: int) -> Reader:
     """Read ahead in a background thread: for readers that wait for disks or networks.
 
-    Rows, their order and the reader's exceptions stay as they are. The thread ends with the pass, also when its
-    iterator is closed or dropped.
+    Rows, their order and the reader's exceptions do not change. The thread ends with the pass, also if the iterator is
+    closed or dropped.
 
     Args:
-      reader: gives rows.
-      size: how many rows are read ahead, at least 1.
+      reader: a reader of rows.
+      size: the number of rows to read ahead, at least 1.
 
     Returns:
       A Reader of the same rows.
@@ -153,7 +153,7 @@ def buffered(reader: ReaderLike, size: int) -> Reader:
 
 
 def chain(*readers: ReaderLike) -> Reader:
-    """Give the rows of several readers, one reader after the other.
+    """Read the rows of several readers, one reader after the other.
 
     Args:
       readers: at least one.
@@ -184,7 +184,7 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
 
     Args:
       readers: at least one; rows that are tuples are joined field by field.
-      check_alignment: whether readers of different length are an error; otherwise the shortest ends the pass.
+      check_alignment: True raises an error for readers of different length; False ends the pass with the shortest.
 
     Returns:
       A Reader of tuples.
@@ -207,7 +207,7 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
 
     def iterate(epoch: int, start: int) -> Rows:
         with opened(many, epoch, start) as inner:
-            # Without the check nothing is read behind the first reader that has ended.
+            # Without the check, no row is read after the first reader has ended.
             joined: Iterator[tuple[Any, ...]] = zip(*inner, strict=False)
             if check_alignment:
                 joined = itertools.zip_longest(*inner, fillvalue=_MISSING)
@@ -228,18 +228,18 @@ def _shuffles(reader: Reader) -> bool:
 
 
 def _has_order(given: ReaderLike, made: Reader) -> bool:
-    """Return whether a source has rows in a fixed order: data, rather than row numbers or a function that may draw."""
+    """Return whether a source has rows in a fixed order: data, not row numbers or a function that may draw numbers."""
     return isinstance(given, list | tuple | np.ndarray) or any(
         "arrays" in stage or "files" in stage for stage in stages(made.plan)
     )
 
 
 def firstn(reader: ReaderLike, n: int) -> Reader:
-    """Give the first rows of each pass only.
+    """Read only the first rows of each pass.
 
     Args:
-      reader: gives rows; it is not read further than the last row that is given.
-      n: how many rows, at least 0.
+      reader: a reader of rows; rows after the last yielded row are not read.
+      n: the number of rows, at least 0.
 
     Returns:
       A Reader of at most `n` rows.
@@ -261,11 +261,11 @@ def firstn(reader: ReaderLike, n: int) -> Reader:
 
 
 def cache(reader: ReaderLike) -> Reader:
-    """Keep the rows of the first whole pass in memory and give them in every later one.
+    """Keep the rows of the first whole pass in memory, and yield them in every later pass.
 
     Args:
-      reader: gives rows; read once. Put `shuffle` and a `map` with a seed outside, or every pass has the order and the
-        random numbers of the first; of these inside a FluidWarning is given.
+      reader: a reader of rows; read once. Put `shuffle` and a `map` with a seed outside the cache; inside, every pass
+        repeats the order and the random numbers of the first pass, and a FluidWarning is raised.
 
     Returns:
       A Reader of the same rows.
@@ -281,7 +281,7 @@ def cache(reader: ReaderLike) -> Reader:
             "reader.cache keeps rows that reader.map(seed=...) made with random numbers, so that every pass has the "
             "same ones. Put the cache inside: reader.map(augment, reader.cache(rows), seed=0)"
         )
-    elif _shuffles(rows) and not any("firstn" in stage for stage in stages(rows.plan)):  # which may be a fixed sample
+    elif _shuffles(rows) and not any("firstn" in stage for stage in stages(rows.plan)):  # may be a fixed sample
         warn(
             "reader.cache keeps the order in which the reader inside it has shuffled the first pass, so that every "
             "pass has the same one. Put the cache inside: reader.shuffle(reader.cache(rows), buf_size=10000)"
@@ -293,7 +293,7 @@ def cache(reader: ReaderLike) -> Reader:
         if kept is not None:
             yield from itertools.islice(kept, start, None)
             return
-        # Always the first pass of the reader, so that the rows do not depend on which pass has filled the cache.
+        # Always the first pass of the reader, so that the rows do not depend on the pass that fills the cache.
         filling: list[Any] = []
         with contextlib.closing(rows.iterate(0, 0)) as inner:
             for row in inner:
@@ -306,12 +306,12 @@ def cache(reader: ReaderLike) -> Reader:
 
 
 def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
-    """Give the part of one of several workers: every `num_shards`-th row, from number `index` on.
+    """Read the rows of one of several workers: every `num_shards`-th row, from row number `index` on.
 
     Args:
-      reader: gives rows, the same to every worker.
-      num_shards: how many workers there are.
-      index: which one this is, from 0 on.
+      reader: a reader of rows, equal for every worker.
+      num_shards: the number of workers.
+      index: the index of this worker, from 0 on.
 
     Returns:
       A Reader of that part of the rows.
@@ -341,6 +341,6 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
 
 
 def _filled(minibatch: list[Any]) -> list[Any]:
-    """A minibatch in which a row of this process stands for those that other processes read."""
+    """Return a minibatch in which a row of this process replaces the rows of other processes."""
     mine = next((row for row in minibatch if row is not ELSEWHERE), None)
     return [mine if row is ELSEWHERE else row for row in minibatch]

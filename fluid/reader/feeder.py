@@ -1,4 +1,4 @@
-"""Makes feeds of minibatches: rows or columns, in any order, become checked arrays by name."""
+"""Feeder: convert minibatches of rows or columns, in any order, to checked arrays by name."""
 
 import contextlib
 import itertools
@@ -17,18 +17,18 @@ from fluid.reader.grouping import Grouped
 from fluid.reader.values import NO_ROW, SortedClasses, complaint, warn_of_labels
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
-"""Which field of a row is which feed; None for the order of declaration. Of dicts, what it does not name is ignored."""
+"""The order of the feeds in a row; None for the order of declaration. Other fields of dicts are ignored."""
 
-_MOST_PERMUTED = 4  # feeds whose orders are all tried for a message: 24 of four feeds
+_MOST_PERMUTED = 4  # the maximum number of feeds for which a message tries all orders: 24 orders of four feeds
 
 
 class _ByOrder(dict[str, Any]):
-    """Columns by name, where the order of the fields decides which field has which name.
+    """Columns by name, where the order of the fields determines the names.
 
     Args:
-      positions: of the fields, by name.
+      positions: the position of each field, by name.
       field: returns the column at a position.
-      count: how many fields there are.
+      count: the number of fields.
     """
 
     def __init__(self, positions: Mapping[str, int], field: Callable[[int], Any], count: int):
@@ -38,23 +38,23 @@ class _ByOrder(dict[str, Any]):
 
 
 class Feeder:
-    """Turns minibatches into feeds, as a program declares them.
+    """A converter of minibatches to feeds, as a program declares them.
 
     Args:
       specs: the declarations by name, for example `program.feeds`.
-      feed_order: which field of a row is which feed: names in the order of the fields, or positions by name. By
-        default the order of declaration, except for feeds with `layers.data(column=...)`. Columns of dicts that it does
-        not name are ignored; by default such a column is an error.
-      aligned: whether all columns must hold the same number of samples.
+      feed_order: the feed of each field of a row: names in the order of the fields, or positions by name. By default
+        the order of declaration, except for feeds with `layers.data(column=...)`. Columns of dicts that it does not
+        name are ignored; by default they are an error.
+      aligned: True if all columns must hold equal numbers of samples.
       buckets: pads sequences; by default to powers of two.
-      only: the names of the feeds that are read; the others may be there or not. All by default.
-      trains: whether to warn of rows that are sorted by a class, which trains badly.
+      only: the names of the feeds to read; other feeds may be present or not. All by default.
+      trains: True warns of rows that are sorted by a class, which train badly.
 
     Attributes:
-      batched: the names of the feeds that are read and have one row for each example.
+      batched: the names of the feeds to read that have one row for each example.
 
     Raises:
-      ArgumentError: the order is empty, a feed is missing from it, or two feeds share a position.
+      ArgumentError: the order is empty, a feed is absent from the order, or two feeds share a position.
       UnknownNameError: the order contains a name that is not declared.
 
     Example:
@@ -80,13 +80,13 @@ class Feeder:
         self._read = {name: spec for name, spec in self.specs.items() if only is None or name in only}
         self._aligned = aligned and len(self._read) > 1
         self._selects = feed_order is not None
-        # Positions, given or declared, may pick some fields of longer rows; an order of names lists every field.
+        # Positions, passed or declared, may pick some fields of longer rows; an order of names lists every field.
         self._exact = not isinstance(feed_order, Mapping) and (
             feed_order is not None or all(spec.column is None for spec in self.specs.values())
         )
         self._least = max((self.positions[name] for name in self._read), default=-1) + 1
         self._most = max(self.positions.values(), default=-1) + 1
-        self._longest: Any = None  # of the rows that were grouped last
+        self._longest: Any = None  # the longest row of the last group
         self._order = feed_order
         self._alike = self._like_feeds() if feed_order is None else []
         self.sorted = SortedClasses(self._read.values() if trains else ())
@@ -94,12 +94,12 @@ class Feeder:
         self.batched = [name for name, spec in self._read.items() if spec.shape[:1] == (None,)]
 
     def feed(self, minibatch: Any, batch_index: int | None = None) -> dict[str, Any]:
-        """Check a minibatch and name its columns.
+        """Check a minibatch and return its columns by name.
 
         Args:
           minibatch: a list of rows (tuples, dicts, or values when there is one field), a tuple of columns, a dict of
             columns, or a DataFrame.
-          batch_index: for error messages.
+          batch_index: the index of the minibatch, for error messages.
 
         Returns:
           `{name: array or SequenceBatch}`, arrays as declared: `[batch, ...]`.
@@ -115,11 +115,11 @@ class Feeder:
         try:
             fed = self._checked(columns, where)
         except errors.FeedError as error:
-            # What has a cause is about one row that is no minibatch.
+            # An error with a cause is about a single row in place of a minibatch.
             if isinstance(columns, _ByOrder) and error.__cause__ is None:
                 error.args = (f"{str(error).rstrip('.')}. {self._order_told(columns)}",)
             raise
-        if batch_index is not None:  # else several minibatches
+        if batch_index is not None:  # without an index, `minibatch` holds several minibatches
             self.sorted.look(fed)
         while self._labels:
             spec = self._labels.pop()
@@ -133,14 +133,14 @@ class Feeder:
         return self.buckets.pad(fed, where)
 
     def _expect(self, minibatch: Grouped) -> None:
-        """Tell which sizes the longest row needs that was grouped together with a minibatch."""
-        with contextlib.suppress(errors.FluidError):  # a row that does not fit is refused in its own minibatch
+        """Announce the sizes that the longest row needs among all rows grouped with a minibatch."""
+        with contextlib.suppress(errors.FluidError):  # the minibatch of an invalid row refuses the row later
             columns = self._columns([minibatch.longest], "")
             fed = {name: read_feed(spec, columns[name]) for name, spec in self._read.items() if spec.lod_level}
             self.buckets.expect(fed, minibatch.together)
 
     def _checked(self, columns: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Return the columns that are read, after a check that all of them have one number of rows."""
+        """Check that the columns to read have equal numbers of rows, and return the columns."""
         try:
             fed = {name: read_feed(spec, columns[name], where) for name, spec in self._read.items()}
         except errors.FeedError as error:
@@ -151,7 +151,7 @@ class Feeder:
         return fed
 
     def _like_feeds(self) -> list[str]:
-        """Return feeds of equal shape and dtype, of which at least one is read; only their order tells them apart."""
+        """Return feeds of equal shape and dtype that only their order distinguishes, if one of them is read."""
         alike: dict[Any, list[str]] = {}
         for name, spec in self.specs.items():
             if spec.column is None:
@@ -159,7 +159,7 @@ class Feeder:
         return next((names for names in alike.values() if len(names) > 1 and set(names) & self._read.keys()), [])
 
     def _warn_of_order(self) -> None:
-        """Warn, once for each program, of fields that could be swapped without an error."""
+        """Warn, once for each program, of fields that could be exchanged without an error."""
         first, second = (self.specs[name] for name in self._alike[:2])
         names = sorted(self.positions, key=self.positions.__getitem__)
         in_a_row = [self.positions[name] for name in names] == list(range(len(names)))
@@ -193,7 +193,7 @@ class Feeder:
         """Return an order of the feeds in which the columns fit; empty if none fits or there are too many."""
         if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
             return []
-        for order in itertools.islice(itertools.permutations(names), 1, None):  # the first one is what was read
+        for order in itertools.islice(itertools.permutations(names), 1, None):  # the first order has failed already
             with contextlib.suppress(errors.FluidError):
                 for position, name in enumerate(order):
                     read_feed(self.specs[name], columns.field(position))
@@ -221,7 +221,7 @@ class Feeder:
         return self._transposed(minibatch, where)
 
     def _holds_columns(self, minibatch: list[Any]) -> bool:
-        """Whether a list holds columns instead of rows, as torch's DataLoader gives them."""
+        """Return whether a list holds columns instead of rows, as from a torch DataLoader."""
         if not all(hasattr(item, "dtype") and getattr(item, "ndim", 0) for item in minibatch):
             return False
         if len(self.positions) > 1:  # rows of several fields would be tuples
@@ -240,7 +240,7 @@ class Feeder:
                 self._check_names(row, sample, where)
             return {name: [row[name] for row in rows] for name in self._read}
         if len(self.positions) == 1:
-            # A tuple is a row. A list may be the value of the only field, unless positions were given or declared.
+            # A tuple is a row. A list may be the value of the only field, unless positions were passed or declared.
             fields: Any = tuple if self._exact else (tuple, list)
             (name,) = self.positions
             position = self.positions[name]
@@ -290,7 +290,7 @@ class Feeder:
                 raise complaint(spec, where, sample, f"only {', '.join(map(repr, given))}", f"Add {{{name!r}: array}}")
 
     def _check_minibatch(self, columns: Mapping[str, Any], where: str, error: errors.FeedError) -> None:
-        """Refuse what does not fit because it is one row, with the call that groups rows into minibatches."""
+        """Refuse a single row in place of a minibatch, with the call that groups rows into minibatches."""
         samples = [is_sample(spec, columns[name]) for name, spec in self._read.items()]
         if any(samples) and False not in samples:
             raise errors.FeedError(
@@ -318,7 +318,7 @@ class Feeder:
 
 
 class DataFeeder:
-    """Turns minibatches into feeds, under Fluid's name and with its arguments.
+    """A converter of minibatches to feeds, with Fluid's name and arguments.
 
     Args:
       feed_list: names of feeds, in the order of the fields of a row.
@@ -326,7 +326,7 @@ class DataFeeder:
       program: the Program, or program function, that declares the feeds.
 
     Raises:
-      ArgumentTypeError: no program was given.
+      ArgumentTypeError: `program` is absent.
       UnknownNameError: the program declares no such feed.
 
     Example:
@@ -356,7 +356,7 @@ class DataFeeder:
         self._feeder = Feeder({name: feeds[name] for name in names}, names)
 
     def feed(self, minibatch: Any) -> dict[str, Any]:
-        """Check a minibatch and name its columns; see `Feeder.feed`."""
+        """Check a minibatch and return its columns by name; see `Feeder.feed`."""
         return self._feeder.feed(minibatch)
 
 
@@ -388,7 +388,7 @@ def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder, needed: Col
 
 
 def _declared_positions(specs: Mapping[str, FeedSpec]) -> dict[str, int]:
-    """Positions by name: declared columns, and for the other feeds the free positions in order of declaration."""
+    """Return positions by name: declared columns, and the free positions in order of declaration for other feeds."""
     taken = {spec.column for spec in specs.values() if spec.column is not None}
     free = (i for i in range(2 * len(specs)) if i not in taken)
     return {name: next(free) if spec.column is None else spec.column for name, spec in specs.items()}

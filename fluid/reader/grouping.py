@@ -17,12 +17,12 @@ _MINIBATCHES = 100
 
 
 class Grouped(list[Any]):
-    """The rows of one minibatch, which also tells of those that were grouped together with it.
+    """The rows of one minibatch, with facts about all rows grouped with them.
 
     Args:
-      rows: of the minibatch.
-      longest: the longest row of all of them.
-      together: how many minibatches they are.
+      rows: the rows of the minibatch.
+      longest: the longest row of the group of minibatches.
+      together: the number of minibatches in the group.
     """
 
     def __init__(self, rows: Sequence[Any], longest: Any, together: int):
@@ -40,23 +40,23 @@ def bucket_by_length(
     seed: int = 0,
     drop_last: bool = False,
 ) -> Reader:
-    """Group rows of similar length into minibatches, which come in random order.
+    """Group rows of similar length into minibatches, and yield the minibatches in random order.
 
-    A buffer is filled, its rows are grouped, its minibatches are given, and it is filled again. So no row waits longer
-    than one buffer, and a position is found again without grouping the rows before it. Only the last minibatch of a
-    pass may be short.
+    A buffer is filled, its rows are grouped, its minibatches are yielded, and the buffer is filled again. A row
+    therefore waits for at most one buffer, and a position is found without grouping the rows before it. Only the last
+    minibatch of a pass may be short.
 
     Args:
-      reader: gives rows; shuffle them first, or each pass groups the same rows.
+      reader: a reader of rows; shuffle them first, or each pass groups the same rows.
       batch_size: at least 1.
-      boundaries: increasing lengths. Rows up to the first length form one group, in the order in which they come, rows
-        up to the second length the next one, and so on; rows that fill no minibatch of their group are put together. By
-        default there are no groups, and rows are sorted by length.
-      key: a function of a row that returns its length, or, without boundaries, anything that can be sorted. By default
-        the length of its longest field.
-      buf_size: how many rows are grouped at once, rounded up to whole minibatches; 100 minibatches by default.
-      seed: of the order of the minibatches, together with the number of the pass; at least 0.
-      drop_last: whether a last, shorter minibatch is left out.
+      boundaries: increasing lengths. Rows up to the first length form one group, rows up to the second length the next
+        group, and so on. Rows keep their order in a group. Rows that fill no minibatch of their group are sorted by
+        length and batched together. By default there are no groups, and rows are sorted by length.
+      key: a function of a row that returns its length, or, without boundaries, any sortable value. By default the
+        length of its longest field.
+      buf_size: the number of rows to group at once, rounded up to whole minibatches; 100 minibatches by default.
+      seed: determines the order of the minibatches, together with the number of the pass; at least 0.
+      drop_last: True leaves out a last, shorter minibatch.
 
     Returns:
       A Reader of lists of rows.
@@ -91,7 +91,7 @@ def bucket_by_length(
                 longest = None if not held else grouped[-1] if bounds is None else max(held, key=length)
                 together = -(-len(held) // size)
                 cut = [Grouped(grouped[i : i + size], longest, together) for i in range(0, len(grouped), size)]
-                # The short minibatch is not shuffled: it comes last.
+                # The short minibatch stays last; only whole minibatches are shuffled.
                 short = cut[len(held) // size :]
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(held) // size)
                 given = [*(cut[i] for i in order), *([] if drop_last else short)]
@@ -105,13 +105,13 @@ def bucket_by_length(
 
 
 def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], size: int) -> list[Any]:
-    """Rows in the order of their minibatches: first those that fill minibatches of their group, then the others.
+    """Return rows in the order of their minibatches: first rows that fill minibatches of their group, then the rest.
 
     Args:
-      rows: those of the buffer.
-      length: of a row.
-      bounds: the greatest length in each group but the last.
-      size: of a minibatch.
+      rows: the rows of the buffer.
+      length: returns the length of a row.
+      bounds: the maximum length in each group but the last.
+      size: the size of a minibatch.
     """
     groups: list[list[Any]] = [[] for _ in range(len(bounds) + 1)]
     for row in rows:
@@ -122,7 +122,7 @@ def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], s
 
 
 def _length(row: Any) -> int:
-    """The length of the longest field of a row."""
+    """Return the length of the longest field of a row."""
     fields = row.values() if isinstance(row, Mapping) else row if isinstance(row, tuple) else [row]
     lengths = [len(field) for field in fields if hasattr(field, "__len__") and getattr(field, "ndim", 1) != 0]
     if not lengths:

@@ -1,4 +1,4 @@
-"""Functions that are applied to rows: one after the other, or by several threads or processes."""
+"""Mapping: apply functions to rows, sequentially, or in several threads or processes."""
 
 import contextlib
 import copy
@@ -27,32 +27,32 @@ from fluid.reader.base import (
     seeded_maps,
 )
 
-# Types that need no copy. Most lists hold only these, so they are tested first.
+# Types that need no copy. Most lists hold only these types, so they are tested first.
 _CONSTANT = frozenset((int, float, str, bool, bytes))
 
 
 def map(func: Callable[..., Any], *readers: ReaderLike, seed: int | None = None) -> Reader:
     """Apply a function to each row, or to the rows of several readers side by side.
 
-    A function that needs random numbers, such as one that crops images, takes them from the NumPy Generator that a
-    `seed` adds to its arguments. They depend on the seed, the number of the pass and the index of the row in it alone:
-    every pass has new ones, and a training that is resumed in the middle of a pass gets the same ones. Of two seeded
-    maps around each other, each has its own, also with the same seed.
+    A function that needs random numbers, for example to crop images, takes them from the NumPy Generator that `seed`
+    appends to its arguments. The numbers depend only on the seed, the number of the pass and the index of the row in
+    the pass: every pass has new numbers, and training that resumes in the middle of a pass gets equal numbers. Nested
+    maps with equal seeds draw different numbers.
 
-    The function may change its rows in place: it is given copies of their arrays, lists and dicts, so that the data of
-    the reader stays what it was in every pass.
+    The function may change its rows in place: it receives copies of their arrays, lists and dicts, so the data of the
+    reader stays unchanged in every pass.
 
     Args:
       func: takes one row of each reader; with a seed also a `numpy.random.Generator`, as the last argument.
-      readers: give rows; the shortest ends the pass.
-      seed: at least 0; None for a function that needs no random numbers.
+      readers: readers of rows; the shortest ends the pass.
+      seed: at least 0; None for a function without random numbers.
 
     Returns:
-      A Reader of what the function returns.
+      A Reader of the results of the function.
 
     Raises:
       ArgumentError: `seed` is below 0, or there is no reader.
-      ArgumentTypeError: `func` is no function, or takes another number of arguments.
+      ArgumentTypeError: `func` is not a function, or takes another number of arguments.
 
     Example:
       >>> list(map(lambda x: x * 10, [1, 2, 3]))
@@ -83,32 +83,32 @@ def xmap(
 ) -> Reader:
     """Apply a function to each row in several threads or processes.
 
-    Threads suit functions that wait, or that compute outside of Python, as NumPy and image decoders do; processes suit
-    those that compute in Python. Processes find the function by its name, so it must stand at the top of a module, and
-    a script that uses them does its work under `if __name__ == "__main__":`. They start with the first row, which takes
-    as long as importing that module, stay for later passes, and end when the Reader is dropped or Python ends. Rows are
-    read in this process, and rows and results are sent to and fro, so that it pays to map whole minibatches:
-    `xmap(augment, reader.batch(rows, 32), processes=4)`.
+    Threads suit functions that wait, or that compute outside Python, for example in NumPy or image decoders. Processes
+    suit functions that compute in Python. Processes find the function by its name, so define the function at the top
+    level of a module. Put the work of a script under `if __name__ == "__main__":`. Processes start with the first row,
+    which takes as long as importing that module. They stay for later passes, and end when the Reader is dropped or
+    Python exits. Rows are read in this process, and rows and results are copied between processes. Map whole
+    minibatches to reduce this cost: `xmap(augment, reader.batch(rows, 32), processes=4)`.
 
     Args:
       mapper: takes a row, with a seed also a `numpy.random.Generator`; called from many threads at once, or in other
-        processes, whose variables are not those of this one. It may change the row, as for `map`.
-      reader: gives rows.
-      process_num: how many threads, at least 1; the name is that of Fluid.
-      buffer_size: how many rows are read ahead, at least 1; twice as many as there are threads or processes by default.
-      order: accepted for programs written for Fluid. Rows always come in the order of the reader, since positions could
-        not be kept otherwise.
-      processes: how many processes, instead of threads.
-      seed: as for `map`; the numbers of a row do not depend on which thread or process gets it.
+        processes, which do not share the variables of this process. It may change the row, as for `map`.
+      reader: a reader of rows.
+      process_num: the number of threads, at least 1; the name comes from Fluid.
+      buffer_size: the number of rows to read ahead, at least 1; by default twice the number of threads or processes.
+      order: accepted for programs written for Fluid. Rows always come in the order of the reader, because positions
+        need this order.
+      processes: the number of processes, instead of threads.
+      seed: as for `map`; the numbers of a row do not depend on its thread or process.
 
     Returns:
-      A Reader of what the function returns.
+      A Reader of the results of the function.
 
     Raises:
-      ArgumentError: a number is too small, or it is not clear whether threads or processes are wanted.
-      ArgumentTypeError: `mapper` is no function, one that other processes cannot find, or takes another number of
+      ArgumentError: a number is too small, or `process_num` and `processes` are both given or both absent.
+      ArgumentTypeError: `mapper` is not a function, other processes cannot find it, or it takes another number of
         arguments.
-      ReaderError: raised while reading: a process has died, or cannot be given a row.
+      ReaderError: raised while reading: a process has died, or a row cannot be sent to a process.
 
     Example:
       >>> list(xmap(str, [1, 2, 3], process_num=2, buffer_size=4))
@@ -128,7 +128,7 @@ def xmap(
 
 
 def map_readers(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
-    """Fluid's name for `map`.
+    """Apply a function to each row; Fluid's name for `map`.
 
     Example:
       >>> list(map_readers(lambda x: -x, [1, 2]))
@@ -140,7 +140,7 @@ def map_readers(func: Callable[..., Any], *readers: ReaderLike) -> Reader:
 def xmap_readers(
     mapper: Callable[[Any], Any], reader: ReaderLike, process_num: int, buffer_size: int, order: bool = False
 ) -> Reader:
-    """Fluid's name for `xmap`.
+    """Apply a function to each row in several threads; Fluid's name for `xmap`.
 
     Example:
       >>> list(xmap_readers(lambda x: -x, [1, 2], process_num=2, buffer_size=2))
@@ -150,27 +150,27 @@ def xmap_readers(
 
 
 class _Generators:
-    """A NumPy Generator for each row of a reader.
+    """Random Generators, one for each row of a reader.
 
     Args:
-      caller: the public function that was called, for messages.
+      caller: the name of the called public function, for messages.
       seed: at least 0.
-      readers: whose rows they are for.
+      readers: the readers of the rows.
     """
 
     def __init__(self, caller: str, seed: int, readers: list[Reader]):
         self.seed = whole_number(caller, "seed", seed, least=0)
-        # Part of the key, so that maps around each other draw different numbers; not 0, or `shuffle` would draw these.
+        # A part of the key, so that nested maps draw different numbers; not 0, which would repeat those of `shuffle`.
         self._stage = 1 + sum(seeded_maps(reader.plan) for reader in readers)
 
     def appended(self, rows: Iterator[tuple[Any, ...]], epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
-        """Tuples of arguments with a Generator at the end of each; the first one has the index `start` in its pass."""
+        """Append a Generator to each tuple of arguments; the first tuple has the index `start` in its pass."""
         for index, row in zip(itertools.count(start), rows, strict=False):
             yield *row, np.random.Generator(np.random.PCG64([self.seed, epoch, index, self._stage]))
 
 
 def _copied(value: Any) -> Any:
-    """Return rows whose arrays, lists and dicts are copies; objects of other kinds stay the same.
+    """Copy the arrays, lists and dicts of rows; objects of other types are returned unchanged.
 
     Example:
       >>> row = {"x": np.zeros(2), "name": "a"}
@@ -193,7 +193,7 @@ def _copied(value: Any) -> Any:
         return tuple([_copied(part) for part in value])
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return value._make([_copied(part) for part in value])
-    if hasattr(value, "detach") and hasattr(value, "clone"):  # a tensor of torch
+    if hasattr(value, "detach") and hasattr(value, "clone"):  # a torch tensor
         return value.clone()
     return value
 
@@ -201,9 +201,9 @@ def _copied(value: Any) -> Any:
 def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int | None) -> None:
     """Refuse a function that does not accept a row of each reader and, with a seed, a Generator."""
     try:
-        # A decorator may give arguments of its own to what it wraps.
+        # A decorator may add arguments of its own to the wrapped function.
         signature = inspect.signature(func, follow_wrapped=False)
-    except (TypeError, ValueError):  # some functions that are written in C have none
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return
     try:
         signature.bind(*range(rows + (seed is not None)))
@@ -231,10 +231,10 @@ def _mapped(
     """Return a Reader of the results of a function, called with rows of several readers side by side.
 
     Args:
-      readers: give the rows.
-      random: adds a Generator to the arguments; None for none.
+      readers: readers of the rows.
+      random: appends a Generator to the arguments; None appends none.
       call: the function.
-      run: yields the results of a function of one argument for the items that an opened generator yields.
+      run: yields the results of a function of one argument for the items of a generator.
     """
 
     def mapped(of: list[Reader], mark: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterate:
@@ -265,7 +265,7 @@ def _one_after_the_other(open_rows: Callable[[], Rows], func: Callable[[Any], An
 
 
 def _in_processes(mapper: Callable[..., Any], count: int) -> Callable[..., Any]:
-    from fluid.reader.processes import Pool  # not everybody needs it, and Python's multiprocessing takes a while
+    from fluid.reader.processes import Pool  # imported on use: Python's multiprocessing takes a while to import
 
     return Pool("reader.xmap", mapper, count).call
 

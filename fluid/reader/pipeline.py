@@ -1,10 +1,10 @@
-"""The input pipeline: minibatches of one or several programs become Batches, read ahead without a thread.
+"""The input pipeline: convert minibatches of one or several programs to Batches, read ahead without a thread.
 
-JAX returns from a step as soon as it is dispatched, while the device still works. The loop uses that time itself: right
-after dispatching step k it calls `read_ahead()`, which reads minibatch k+1, converts it and starts its transfer. So
-reading overlaps with the work of the device, and the reader still runs in the caller's thread: its exceptions are
-raised there, there is nothing to stop or to lock, and readers may use thread-local state. A reader that waits for disks
-or networks longer than a step takes can read further ahead in a thread: `fluid.reader.buffered`.
+JAX returns from a step as soon as the step is dispatched, while the device still works. The loop uses this time: after
+dispatching step k it calls `read_ahead()`, which reads minibatch k+1, converts it and starts its transfer. Reading thus
+overlaps with the work of the device, while the reader still runs in the caller's thread: its exceptions are raised
+there, no thread must be stopped or locked, and readers may use thread-local state. A reader that waits for disks or
+networks longer than a step takes can read further ahead in a thread: `fluid.reader.buffered`.
 """
 
 import itertools
@@ -28,7 +28,7 @@ class Position(NamedTuple):
     """The position of a pass.
 
     Attributes:
-      reader: the state of what is read, as JSON.
+      reader: the state of the reader, as JSON.
       padding: the state of the buckets, as JSON; None without sequences.
     """
 
@@ -53,7 +53,7 @@ class Batch(NamedTuple):
 
     feed: Any
     program: int = 0
-    count: int = 1  # type: ignore[assignment]  # tuples have a method of this name
+    count: int = 1  # type: ignore[assignment]  # tuples have a method with this name
     examples: int = 1
     before: Position | None = None
     after: Position | None = None
@@ -62,23 +62,23 @@ class Batch(NamedTuple):
 
     @property
     def each(self) -> tuple["Batch", ...]:
-        """Each minibatch as a Batch of its own."""
+        """The minibatches, each as its own Batch."""
         return self.minibatches or (self,)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one minibatch that come from the host; of rows of a data set on the device none."""
+        """The bytes of one minibatch that come from the host; 0 for rows of a data set on the device."""
         if type(self.feed) is RowFeed:
             return 0
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(dict(self.feed)))
 
 
 class Source(Protocol):
-    """Passes over the minibatches of one program, or over pairs `(program, minibatch)` of several in turn."""
+    """Passes over the minibatches of one program, or over pairs `(program, minibatch)` of several programs in turn."""
 
     @property
     def reads_once(self) -> bool:
-        """True for an iterator of the user, which cannot be started anew."""
+        """True for a user's iterator, which cannot be restarted."""
 
     @property
     def ready(self) -> bool:
@@ -88,24 +88,24 @@ class Source(Protocol):
         """Start the next pass."""
 
     def state(self) -> dict[str, Any]:
-        """Return the position after the minibatch that was given last, as JSON."""
+        """Return the position after the last yielded minibatch, as JSON."""
 
     def restore(self, state: Mapping[str, Any]) -> Any:
         """Continue the next pass at a position."""
 
 
 class InputPipeline:
-    """Read minibatches for one or several programs as Batches: for training, tests, predictions and custom loops.
+    """Minibatches of one or several programs as Batches: for training, tests, predictions and custom loops.
 
     Args:
       source: starts a pass over the minibatches with each call.
       converters: one for each program.
       check: called before each minibatch is converted; it may raise an exception to end the pass. None for no check.
-      keeps_positions: whether each Batch records the position of the reader, so that training can continue there.
+      keeps_positions: True records the position of the reader in each Batch, so that training can continue there.
 
     Attributes:
-      source: the same.
-      keeps_positions: the same.
+      source: the source.
+      keeps_positions: True if each Batch records the position of the reader.
 
     Example:
       >>> import fluid, numpy as np
@@ -134,11 +134,11 @@ class InputPipeline:
         self._ragged = any(converter.is_ragged for converter in converters)
 
     def start(self) -> "Batches":
-        """Start the next pass of the source, or continue the one that was restored."""
+        """Start the next pass of the source, or continue a restored pass."""
         return Batches(self, self.source())
 
     def position(self, reader: Any = None) -> Position:
-        """Return the position after the minibatch that was read last; `reader` is the state of the source, if known."""
+        """Return the position after the last minibatch that was read; `reader` is the state of the source, if known."""
         padding = None
         if self._ragged:
             states = [converter.feeder.buckets.state() for converter in self._converters]
@@ -146,10 +146,10 @@ class InputPipeline:
         return Position(self.source.state() if reader is None else reader, padding)
 
     def restore_padding(self, state: Any) -> None:
-        """Continue with the padding of a Position; None leaves it as it is.
+        """Restore the padding of a Position; None leaves the padding unchanged.
 
         Raises:
-          ArgumentError: it is the padding of no Position of such programs.
+          ArgumentError: the padding belongs to other programs.
         """
         if not self._ragged or state is None:
             return
@@ -165,8 +165,8 @@ class InputPipeline:
         """Convert an item of the source to a feed, the index of its program, and the number of its examples.
 
         Args:
-          item: a minibatch; with several programs the index of one and its minibatch.
-          index: its number in the epoch, for messages.
+          item: a minibatch; with several programs, the index of a program and its minibatch.
+          index: the index of the minibatch in the epoch, for messages.
 
         Raises:
           FeedError: data does not fit.
@@ -184,53 +184,53 @@ class InputPipeline:
 
 
 class Batches(Iterator[Batch]):
-    """One pass of an InputPipeline: Batches, of which the next ones are read when the caller has time for it.
+    """One pass of an InputPipeline: Batches, which are read ahead when the caller calls `read_ahead`.
 
     An exception of the reader or of a Converter is kept, and the same object is raised when its minibatch is due.
-    KeyboardInterrupt and SystemExit pass through at once; a minibatch that was read already is not lost.
+    KeyboardInterrupt and SystemExit are raised at once; a minibatch that was already read is not lost.
 
     Args:
-      pipeline: whose pass it is.
-      items: what its source gives.
+      pipeline: the pipeline of the pass.
+      items: the items of its source.
 
     Attributes:
-      seconds: how long reading and converting has taken so far.
+      seconds: the time spent reading and converting so far.
     """
 
     def __init__(self, pipeline: InputPipeline, items: Iterator[Any]):
         self.seconds = 0.0
         self._pipeline = pipeline
         self._items = items
-        # The positions before the minibatch that is read, and after it.
+        # The positions before and after the last minibatch that was read.
         self._before = self._after = pipeline.position() if pipeline.keeps_positions else None
         self._index = 0 if self._after is None else int(self._after.reader["given"])  # of the next minibatch
         self._read: tuple[Any] | None = None  # a minibatch that is not converted yet
         self._ready: deque[Batch | BaseException] = deque()
-        self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None  # minibatches for the next call, placed
-        self._counts: dict[int, Any] = {}  # on the device, by what they are
+        self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None  # minibatches for the next call, on the device
+        self._counts: dict[int, Any] = {}  # counts on the device, by their value
         self._ended = False
 
     @property
     def ended(self) -> bool:
-        """True if the reader has ended and every minibatch was given."""
+        """True if the reader has ended and every minibatch was returned."""
         return self._ended and not self._ready
 
     @property
     def waiting(self) -> int:
-        """Number of minibatches that were read and not given yet."""
+        """The number of minibatches that are read and not returned yet."""
         return len(self._ready)
 
     @property
     def upcoming(self) -> Batch | None:
-        """The next minibatch if it is read and converted already, else None."""
+        """The next minibatch if already read and converted, else None."""
         first = self._ready[0] if self._ready else None
         return first if isinstance(first, Batch) else None
 
     def read_ahead(self, count: int = 1) -> None:
         """Read and convert one more minibatch, unless `count` minibatches are read already.
 
-        An error is kept and raised when its minibatch is due, and nothing more is read until then. KeyboardInterrupt
-        and SystemExit are raised at once.
+        An error is kept and raised when its minibatch is due, and reading stops until then. KeyboardInterrupt and
+        SystemExit are raised at once.
         """
         if self._ended or len(self._ready) >= count or (self._ready and not isinstance(self._ready[-1], Batch)):
             return
@@ -255,10 +255,10 @@ class Batches(Iterator[Batch]):
         self._index += 1
 
     def peek(self) -> Batch | None:
-        """Return the next minibatch, which stays; None at the end of the pass.
+        """Return the next minibatch without removing it; None at the end of the pass.
 
         Raises:
-          Exception: it could not be read or converted.
+          Exception: the minibatch could not be read or converted.
         """
         if not self._ready:
             self.read_ahead()
@@ -269,21 +269,22 @@ class Batches(Iterator[Batch]):
             return ready
         self._ready.popleft()
         try:
-            if isinstance(ready, StopIteration):  # of a Converter; it would end the pass quietly
+            if isinstance(ready, StopIteration):  # from a Converter; it would end the pass silently
                 raise RuntimeError("StopIteration was raised while a minibatch was converted") from ready
             raise ready
         finally:
-            del ready  # its traceback holds this frame
+            del ready  # the traceback of the exception holds this frame
 
     def take(self, limit: int = 1, capacity: int = 1) -> Batch:
-        """Return the next minibatch, together with later ones that are read already and can run in the same call.
+        """Return the next minibatch, together with later ones that are already read and can run in one call.
 
-        They can if they are for the same program and have the same shapes. Call `peek` first, since there must be one.
+        Minibatches can run in one call if they have one program and equal shapes. Call `peek` first, because a
+        minibatch must be ready.
 
         Args:
-          limit: maximum number of minibatches to return.
-          capacity: number of minibatches that the stacked arrays have space for. Calls with the same capacity and
-            other numbers of minibatches share one compilation.
+          limit: the maximum number of minibatches to return.
+          capacity: the number of minibatches for which the stacked arrays have space. Calls with equal capacity and
+            different numbers of minibatches share one compilation.
         """
         minibatches = self._alike(limit)
         for _ in minibatches:
@@ -296,10 +297,10 @@ class Batches(Iterator[Batch]):
         return last._replace(feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
 
     def stack_ahead(self, program: int, capacity: int) -> None:
-        """Copy the minibatches for the next call to the device, if several are read already; nothing is removed.
+        """Copy the minibatches of the next call to the device, if several are read already; no minibatch is removed.
 
         Args:
-          program: index of the program that the next call must be for.
+          program: the index of the program that the next call must run.
           capacity: as for `take`.
         """
         first = self.upcoming
@@ -319,7 +320,7 @@ class Batches(Iterator[Batch]):
         return self.take()
 
     def close(self) -> None:
-        """End the pass: `finally` blocks of readers run, threads end, and nothing more is given."""
+        """End the pass: run the `finally` blocks of readers, end threads, and return no more minibatches."""
         self._ended = True
         self._read = None
         self._ready.clear()
@@ -328,14 +329,14 @@ class Batches(Iterator[Batch]):
             self._items.close()
 
     def _move(self) -> None:
-        """Note that a minibatch was read, which is not converted yet."""
+        """Record the positions before and after a minibatch that was just read."""
         if self._after is not None:
             now = self._pipeline.position()
             self._before = self._after if now.padding is None else Position(self._after.reader, now.padding)
             self._after = now
 
     def _alike(self, limit: int) -> tuple[Batch, ...]:
-        """Return the next minibatches, `limit` at most, that one call can take."""
+        """Return the next minibatches, at most `limit`, that can run in one call."""
         first = self._ready[0]
         assert isinstance(first, Batch)
         if limit == 1:
@@ -348,7 +349,7 @@ class Batches(Iterator[Batch]):
         return (first, *found[: alike(first.feed, (batch.feed for batch in found))])
 
     def _stack(self, minibatches: tuple[Batch, ...], capacity: int) -> Fed:
-        """Stack minibatches for one call, unless `stack_ahead` has stacked them already."""
+        """Stack minibatches for one call, unless `stack_ahead` has already stacked them."""
         known, self._stacked = self._stacked, None
         if known is None or known[1] != capacity or not _begins_with(known[0], minibatches):
             fed = stacked([batch.feed for batch in minibatches], capacity, self._pipeline.place)

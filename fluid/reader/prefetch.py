@@ -1,4 +1,4 @@
-"""Minibatches as feeds of a Session, read ahead, for a loop of one's own."""
+"""Prefetching: read minibatches ahead as feeds of a Session, for a custom loop."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -14,37 +14,37 @@ from fluid.reader.pipeline import Batches, InputPipeline, Position
 
 
 class _Engine(Destination, Protocol):
-    """The engine of a Session, as `prefetch` uses it."""
+    """The part of a Session's engine that `prefetch` uses."""
 
     def find(self, program: Any = None) -> Program:
-        """Return a program by its name, its function or itself."""
+        """Return a program by its name, its function or the Program itself."""
 
     def buckets(self, program: Program) -> Buckets:
         """Return new Buckets, which pad the sequences of a program."""
 
 
 class Fed(Protocol):
-    """The Session that is fed."""
+    """The Session that receives the feeds."""
 
     @property
     def engine(self) -> _Engine:
-        """The inside of the Session."""
+        """The engine of the Session."""
 
 
 class Feed(Mapping[str, Any]):
     """A minibatch as the feed of a program: checked, padded and on the device.
 
-    It cannot be changed; `{**feed, "noise": noise}` is another one.
+    A Feed cannot be changed; `{**feed, "noise": noise}` creates a changed dict.
 
     Args:
-      arrays: by name of feed.
-      program: the Program that it was converted for.
+      arrays: the arrays by feed name.
+      program: the Program of the feed.
       advance: reads the next minibatch.
 
     Attributes:
-      arrays: the same.
-      program: the same.
-      advance: the same.
+      arrays: the arrays by feed name.
+      program: the Program of the feed.
+      advance: reads the next minibatch.
 
     Example:
       >>> dict(Feed({"x": 1}, None, advance=lambda: None))
@@ -69,11 +69,11 @@ class Feed(Mapping[str, Any]):
 
 
 class Feeds:
-    """The minibatches of a reader as feeds of a session, in passes. Made by `prefetch`.
+    """The minibatches of a reader as feeds of a session, in passes. Created by `prefetch`.
 
     Args:
-      pipeline: of one program.
-      program: that is fed.
+      pipeline: a pipeline of one program.
+      program: the program that receives the feeds.
     """
 
     def __init__(self, pipeline: InputPipeline, program: Program):
@@ -84,11 +84,11 @@ class Feeds:
 
     @property
     def epoch(self) -> int:
-        """The number of the pass that is under way, or of the next one: how many passes have ended."""
+        """The number of the current pass, or of the next pass: the number of passes that have ended."""
         return int(self._position.reader["epoch"])
 
     def __call__(self) -> Iterator[Feed]:
-        """Start the next pass; after `restore`, the rest of the pass that was interrupted."""
+        """Start the next pass; after `restore`, the rest of the interrupted pass."""
         if self._open is not None:
             self._open.close()
         self._open = self._pipeline.start()
@@ -99,17 +99,17 @@ class Feeds:
         return self()
 
     def state(self) -> dict[str, Any]:
-        """The position behind the feed that was given last, as JSON, whatever was read ahead; for `restore`."""
+        """Return the position after the last yielded feed, as JSON for `restore`; feeds read ahead do not count."""
         return {"reader": self._position.reader, "sizes": self._position.padding}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue exactly behind a position.
+        """Continue the next pass exactly after a position.
 
         Args:
-          state: what `state()` of such feeds of a reader with the same parts returned.
+          state: the result of `state()` of feeds of a reader with equal parts.
 
         Raises:
-          ArgumentError: that is no position, or the position in another reader.
+          ArgumentError: `state` is not a position, or is a position of another reader.
         """
         self._pipeline.source.restore(state["reader"])
         self._pipeline.restore_padding(state["sizes"])
@@ -125,24 +125,24 @@ class Feeds:
 
 
 def prefetch(reader: ReaderLike, session: Fed, program: Any = None, feed_order: FeedOrder = None) -> Feeds:
-    """Read minibatches ahead, for a loop of your own: as feeds of a session, checked, padded and on the device.
+    """Read minibatches ahead for a custom loop, as feeds of a session: checked, padded and on the device.
 
-    The next minibatch is read while the device works: by `session.step(feed)` and `session.run(program, feed)`, as soon
-    as they have started theirs, without a thread. A reader that waits for disks or networks longer than a step takes
-    goes through `fluid.reader.buffered` before.
+    The next minibatch is read while the device works: `session.step(feed)` and `session.run(program, feed)` read it,
+    without a thread, as soon as they have started their own work. Wrap a reader that waits for disks or networks longer
+    than a step takes in `fluid.reader.buffered`.
 
     Args:
       reader: as for `Trainer.train`.
-      session: the Session that shall be fed.
-      program: which of its programs: its name, its function or itself; may be left out when there is one.
+      session: the Session that receives the feeds.
+      program: the program: its name, its function or the Program itself; optional if the session has one program.
       feed_order: as for `Trainer.train`.
 
     Returns:
-      Feeds, of which each `for feed in feeds:` is one pass. `feeds.epoch` counts the passes that have ended; `state()`
-      and `restore()` keep the position, as those of a Reader do, behind the feed that was given last.
+      Feeds, of which each `for feed in feeds:` is one pass. `feeds.epoch` counts the passes that have ended. `state()`
+      and `restore()` keep the position after the last yielded feed, like the methods of a Reader.
 
     Raises:
-      ArgumentTypeError: that is no reader.
+      ArgumentTypeError: `reader` is not a reader.
       UnknownNameError: the session has no such program.
 
     Example:

@@ -1,7 +1,7 @@
-"""Worker processes that call one function. They are spawned, since JAX and a fork do not go together.
+"""Worker processes that call one function. They are spawned, because JAX does not support a fork.
 
-Each process is one slot of a Pool. A thread that needs an answer takes a slot, sends the arguments and waits, so that
-order, exceptions and the end of a pass are those of the threads in `fluid.reader.ahead`.
+Each process has one `_Slot` in a Pool. A thread that needs a result takes a `_Slot`, sends the arguments and waits.
+Order, exceptions and the end of a pass are therefore handled by the threads of `fluid.reader.ahead`.
 """
 
 import contextlib
@@ -22,19 +22,19 @@ from fluid import errors
 from fluid.reader import worker
 
 _SPAWN = multiprocessing.get_context("spawn")
-# So many seconds a process gets to end by itself, when the function that it is in returns.
+# Seconds in which a process can end itself, after the function that it runs has returned.
 _PATIENCE = 1.0
 
 
 class Pool:
-    """Processes that call a function with what they are sent. They start when they are needed.
+    """Processes that call a function with received arguments. They start on first use.
 
-    They end when nobody refers to the Pool any more, or when Python ends; also when it is killed.
+    They end when the Pool is no longer referenced, or when Python exits, also if Python is killed.
 
     Args:
-      caller: the public function whose processes these are, for messages.
-      function: what they call; other processes must find it by its name.
-      count: how many processes.
+      caller: the name of the called public function, for messages.
+      function: the function to call; other processes must find it by its name.
+      count: the number of processes.
 
     Raises:
       ArgumentTypeError: other processes cannot find the function.
@@ -54,14 +54,14 @@ class Pool:
         weakref.finalize(self, _end, slots)
 
     def call(self, *arguments: Any) -> Any:
-        """Call the function in a process that has nothing to do, and wait for what it returns.
+        """Call the function in an idle process, and wait for the result.
 
         Args:
-          arguments: of the function; pickled.
+          arguments: the arguments of the function; pickled.
 
         Raises:
           ReaderError: the process has died, or objects cannot be sent.
-          BaseException: what the function raises, with a note that has its traceback.
+          BaseException: the exception of the function, with a note that holds its traceback.
         """
         slot = self._idle.get()
         try:
@@ -71,7 +71,7 @@ class Pool:
 
 
 class _Slot:
-    """The place of one process; another one takes it when that has died."""
+    """A holder of one process; a new process replaces a process that has died."""
 
     def __init__(self, caller: str, pickled: bytes, name: str):
         self._caller = caller
@@ -82,7 +82,7 @@ class _Slot:
         self._answered = False
 
     def call(self, arguments: tuple[Any, ...]) -> Any:
-        """See `Pool.call`."""
+        """Call the function in the process and wait for the result; see `Pool.call`."""
         channel = self._channel or self._start()
         try:
             channel.send(arguments)
@@ -105,13 +105,13 @@ class _Slot:
         raise raised
 
     def close(self) -> None:
-        """Let the process end, which it does when its function returns."""
+        """Close the connection, so that the process ends when its function returns."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def join(self, patience: float) -> int | None:
-        """Wait so many seconds until the process has ended, then end it; returns its exit code."""
+        """Wait up to `patience` seconds until the process has ended, then kill the process; return its exit code."""
         process = self._process
         self._process = None
         if process is None:
@@ -121,7 +121,7 @@ class _Slot:
             process.kill()
             process.join()
         code = process.exitcode
-        with contextlib.suppress(ValueError):  # another thread that looks at all processes is just noting its end
+        with contextlib.suppress(ValueError):  # another thread that joins all processes may be recording its end
             process.close()
         return code
 
@@ -134,7 +134,7 @@ class _Slot:
         try:
             with other, _without_ctrl_c():
                 process.start()
-        except RuntimeError as error:  # Python says so of a process that is itself being started
+        except RuntimeError as error:  # Python raises this in a process that is itself starting
             raise errors.ReaderError(
                 f"{self._caller} starts processes while a script is imported by one. {_SCRIPT}"
             ) from error
@@ -167,7 +167,7 @@ _SCRIPT = (
 
 
 def _end(slots: Sequence[_Slot]) -> None:
-    """End the processes of all slots."""
+    """End the processes of a Pool."""
     for slot in slots:
         slot.close()
     end = time.monotonic() + _PATIENCE
@@ -198,11 +198,11 @@ def _pickled(caller: str, function: Callable[..., Any], count: int) -> bytes:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Start processes inside: they are born deaf to Ctrl-C, which would end them while they still import."""
+    """Start processes that ignore Ctrl-C, inside a `with` block; Ctrl-C would otherwise end them during imports."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # started by the first process otherwise, it would undo what comes now
+    resource_tracker.ensure_running()  # must run before the next line, which a later start would undo
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""Rows of any length: checked, joined in one array, and padded when the size to pad to is chosen."""
+"""Rows of variable length: checked, joined to one array, and padded once the padded size is chosen."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows that fit their declaration, not padded yet.
+    """Rows that fit their declaration and are not padded yet.
 
     Attributes:
       steps: `[steps of all sequences, ...]`.
-      lengths: `[batch]`: steps in each row; of nested rows, sequences in each.
-      inner_lengths: of nested rows, the steps in each sequence, one row after the other; else None.
+      lengths: `[batch]`: the number of steps of each row; for nested rows, the number of sequences of each row.
+      inner_lengths: for nested rows, the number of steps of each sequence, one row after the other; else None.
     """
 
     steps: np.ndarray
@@ -36,24 +36,24 @@ class Ragged:
 
 
 def sizes_of(value: Any) -> Sizes | None:
-    """The sizes that the rows of a value need: the most steps, or the most sequences and the most steps.
+    """Return the sizes that the rows of a value need: the most steps, or the most sequences and the most steps.
 
     Returns:
-      The sizes; None when the value is no sequence, or lies on a device, where lengths are not looked at.
+      The sizes; None for a value that is not a sequence, or that is on a device, whose lengths are not read.
     """
     found = _lengths_of(value)
     return None if found is None else tuple(int(lengths.max(initial=0)) for lengths in found)
 
 
 def longest_rows(value: Any) -> Sizes:
-    """The indices of the rows that need the sizes of `sizes_of`."""
+    """Return the indices of the rows that determine the sizes of `sizes_of`."""
     lengths, *inner = _lengths_of(value) or ()
     owners = np.repeat(np.arange(len(lengths)), lengths)
     return (int(lengths.argmax()), *(int(owners[n.argmax()]) for n in inner))
 
 
 def _lengths_of(value: Any) -> tuple[np.ndarray, ...] | None:
-    """Lengths of the rows; of nested rows also those of all sequences, one row after the other."""
+    """Return the lengths of the rows; for nested rows also the lengths of all sequences, one row after the other."""
     if isinstance(value, Ragged):
         return (value.lengths,) if value.inner_lengths is None else (value.lengths, value.inner_lengths)
     if not isinstance(value, SequenceBatch | NestedSequenceBatch) or not isinstance(value.data, np.ndarray):
@@ -65,13 +65,13 @@ def _lengths_of(value: Any) -> tuple[np.ndarray, ...] | None:
 
 
 def steps_of(value: Any) -> tuple[int, int]:
-    """How many steps of a batch on the host are real, and how many there are with padding."""
+    """Return the number of real steps of a batch on the host, and the number of steps including padding."""
     mask = _mask(value)
     return int(mask.sum()), mask.size
 
 
 def padded(value: Any, sizes: Sizes) -> Any:
-    """Pad rows with zeros to given sizes; batches of other sizes are padded anew.
+    """Pad rows with zeros to given sizes; a batch with other sizes is padded again.
 
     Args:
       value: a Ragged, SequenceBatch or NestedSequenceBatch, on the host.
@@ -89,7 +89,7 @@ def padded(value: Any, sizes: Sizes) -> Any:
 
 
 def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
-    """Which steps are data, for batches on the host: bool `[batch, time]` or `[batch, sequences, time]`."""
+    """Return the mask of real steps, for a batch on the host: bool `[batch, time]` or `[batch, sequences, time]`."""
     real = _real(value.shape[1], np.asarray(value.lengths))
     if isinstance(value, SequenceBatch):
         return real
@@ -97,7 +97,7 @@ def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
 
 
 def _real(room: int, lengths: np.ndarray) -> np.ndarray:
-    """Which of so many places are data: bool `[..., room]` for lengths `[...]`."""
+    """Return the mask of real positions among `room` positions: bool `[..., room]` for lengths `[...]`."""
     return np.arange(room) < lengths[..., None]
 
 
@@ -115,7 +115,7 @@ def _laid_out(rows: Ragged, sizes: Sizes) -> SequenceBatch | NestedSequenceBatch
 
 
 def _resized(array: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """An array `[batch, ...]` whose next dimensions are cut, or extended with zeros, to these sizes."""
+    """Cut the dimensions after the batch of an array `[batch, ...]`, or extend them with zeros, to given sizes."""
     new = np.zeros((len(array), *sizes, *array.shape[1 + len(sizes) :]), array.dtype)
     part = (slice(None), *(slice(min(a, b)) for a, b in zip(array.shape[1:], sizes, strict=False)))
     new[part] = array[part]
@@ -128,10 +128,10 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
     Args:
       spec: the declaration, of lod_level 1 or 2.
       value: a list of rows of any length; a batch or LoDTensor; an array of rows of equal length.
-      where: the place for messages, "batch 7", or empty.
+      where: the position for messages, "batch 7", or empty.
 
     Returns:
-      A Ragged; or a SequenceBatch or NestedSequenceBatch for a value that was padded already.
+      A Ragged; or a SequenceBatch or NestedSequenceBatch for a value that is padded already.
 
     Raises:
       FeedError, FeedTypeError: as for `check_feed`.
@@ -206,7 +206,7 @@ def _row(row: Any) -> Any:
 
 
 def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, list[Any], Sequence[int]]:
-    """The number of sequences in each row; all sequences, one row after the other; and the row of each sequence."""
+    """Return the number of sequences of each row, all sequences in order, and the row of each sequence."""
     for index, row in enumerate(rows):
         if not np.iterable(row) or isinstance(row, str) or not all(np.iterable(_row(s)) for s in row):
             found = f"{short(row)} as a row"
@@ -217,7 +217,7 @@ def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, 
 
 
 def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) -> np.ndarray:
-    """All steps of all rows, one after the other, as one array."""
+    """Return all steps of all rows, one after the other, as one array."""
     try:
         filled = [row for row in rows if len(row)]
         if filled and all(isinstance(row, np.ndarray) for row in filled):
@@ -229,7 +229,7 @@ def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) 
 
 
 def _wrong_steps(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) -> errors.FeedError:
-    """The error about rows whose steps do not have the declared shape; names the first such row."""
+    """Return the error for rows whose steps do not have the declared shape; names the first of these rows."""
     step = list(spec.shape[1:])
     for owner, row in zip(owners, rows, strict=True):
         array = array_or_none(row)
@@ -265,11 +265,11 @@ def _equal_rows(spec: FeedSpec, array: Any) -> SequenceBatch | NestedSequenceBat
 
 
 def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, where: str) -> Any:
-    """A batch that is padded already, with the declared dtype and shape."""
+    """Convert a padded batch to the declared dtype and shape."""
     level = spec.lod_level
     data = value.data
     lengths = [value.lengths, getattr(value, "inner_lengths", None)][:level]
-    # A step of one value may do without its own dimension: [batch, time].
+    # The dimension of a step of one value is optional: [batch, time].
     shape = (*data.shape, 1) if data.ndim == 1 + level and spec.shape[1:] == (1,) else tuple(data.shape)
     expected = isinstance(value, NestedSequenceBatch if level == 2 else SequenceBatch)
     fitting = all(np.shape(n) == shape[: i + 1] for i, n in enumerate(lengths))

@@ -1,4 +1,4 @@
-"""The feeds of several minibatches in one call of the device."""
+"""The feeds of several minibatches for one call of the device."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,11 +15,11 @@ from fluid.reader.resident import RowFeed, picked
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Stack:
-    """The feeds of several steps, one behind the other.
+    """The feeds of several steps, stacked.
 
     Attributes:
-      feeds: by name; each leaf is `[capacity, batch, ...]`, of which the first `count` are fed.
-      count: how many steps there are, int32 `[]`.
+      feeds: by name; each leaf is `[capacity, batch, ...]`, of which the first `count` are used.
+      count: the number of steps, int32 `[]`.
 
     Example:
       >>> stack = Stack.of([{"x": np.ones((4, 2))}, {"x": np.zeros((4, 2))}], capacity=3)
@@ -32,12 +32,12 @@ class Stack:
 
     @classmethod
     def of(cls, feeds: Sequence[Mapping[str, Any]], capacity: int) -> "Stack":
-        """Stack feeds of the same shapes into arrays with space for `capacity` feeds; on the host if they are there."""
+        """Stack feeds of the same shapes into arrays with space for `capacity` feeds; feeds on the host stay there."""
         stacked = jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *map(dict, feeds))
         return cls(stacked, np.int32(len(feeds)))
 
     def feed(self, number: Any) -> dict[str, Any]:
-        """The feed of one step; inside a compiled function."""
+        """Return the feed of one step; inside a compiled function."""
         pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)  # noqa: E731
         picked: dict[str, Any] = jax.tree.map(pick, self.feeds)
         return picked
@@ -50,8 +50,8 @@ class Picks:
 
     Attributes:
       columns: by name of feed, `[rows, ...]`.
-      rows: which of them each step is fed, int32 `[capacity, batch]`.
-      count: how many steps there are, int32 `[]`.
+      rows: the row numbers of each step, int32 `[capacity, batch]`.
+      count: the number of steps, int32 `[]`.
     """
 
     columns: dict[str, Any]
@@ -59,21 +59,21 @@ class Picks:
     count: Any
 
     def feed(self, number: Any) -> dict[str, Any]:
-        """The feed of one step; inside a compiled function."""
+        """Return the feed of one step; inside a compiled function."""
         return picked(self.columns, jax.lax.dynamic_index_in_dim(self.rows, number, keepdims=False))
 
 
 Fed = Stack | Picks
-"""What several steps are fed with."""
+"""The feeds of several steps."""
 
 
 def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[Any], Any]) -> Fed:
     """Return the feeds of several steps on the device.
 
     Args:
-      feeds: of each step, all of one form, see `alike`.
-      capacity: number of steps that the arrays have space for, see `Batches.take`.
-      place: brings arrays to the device.
+      feeds: one for each step, all of one form, see `alike`.
+      capacity: the number of steps for which the arrays have space, see `Batches.take`.
+      place: copies arrays to the device.
     """
     first = feeds[0]
     if not isinstance(first, RowFeed):
@@ -86,9 +86,9 @@ def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[
 
 
 def alike(first: Mapping[str, Any], feeds: Iterable[Mapping[str, Any]]) -> int:
-    """Count the feeds that can go into one call with a feed: up to the first of another form.
+    """Count the first feeds that can run in one call with a feed: up to the first feed of another form.
 
-    Feeds of one form have the same names, shapes and dtypes, or are rows of the same columns.
+    Feeds of one form have equal names, shapes and dtypes, or are rows of one data set.
     """
     form = _form_of(first)
     return sum(1 for _ in itertools.takewhile(lambda feed: _form_of(feed) == form, feeds))
@@ -101,7 +101,7 @@ def _form_of(feed: Mapping[str, Any]) -> Any:
 
 
 def _stacked(leaves: Sequence[Any], capacity: int) -> Any:
-    """Stack arrays of one shape as `[capacity, ...]`; rows behind the last array are never read."""
+    """Stack arrays of one shape as `[capacity, ...]`; rows after the last array are never read."""
     if isinstance(leaves[0], jax.Array):
         return _stacked_there((*leaves, *[leaves[-1]] * (capacity - len(leaves))))
     every = np.zeros((capacity, *leaves[0].shape), leaves[0].dtype)

@@ -1,6 +1,6 @@
-"""Checks of the values of fed data: their dtype, their range, and the errors about those that do not fit.
+"""Checks of the values of feeds: their dtype and range, and the errors for values that do not fit.
 
-Checks look at a whole column at once; the sample to name in an error is searched for only when a check has failed.
+Checks test a whole column at once; the sample to name in an error is searched only after a check has failed.
 """
 
 import functools
@@ -17,20 +17,20 @@ import numpy as np
 from fluid import errors
 from fluid.core import Array, FeedSpec, warn, warn_once
 
-# For each class of declared dtypes the classes of data that can be converted to it.
+# For each class of declared dtypes, the classes of data that can be converted to it.
 _ACCEPTS = {
     "float": {"float", "int", "bool"},
     "int": {"int", "bool"},
     "bool": {"int", "bool"},
     "complex": {"complex", "float", "int", "bool"},
 }
-# How far rounding may move a label beyond the limits.
+# The maximum rounding error of a label at its limits.
 _ROUNDED = 1e-3
 NO_ROW = "A function of reader.map that ends without `return row` gives None"
-# Whole numbers beyond this one become equal to others in float32; and the feeds that were looked at for such numbers.
+# Larger integers are not exact in float32; and the feeds that were checked for larger integers.
 _EXACT = 2**24
 _looked_at: "weakref.WeakSet[FeedSpec]" = weakref.WeakSet()
-# Rows of a minibatch from which on one class alone is no accident.
+# The minimum number of rows for which a single class in a minibatch is not an accident.
 _LEAST_ROWS = 8
 _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_level=2)")
 
@@ -38,16 +38,16 @@ _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_lev
 def complaint(
     spec: FeedSpec, where: str, sample: int | None, found: str, fix: str, expected: str = "", dtype: bool = False
 ) -> errors.FeedError:
-    """The error about a feed: its name, the sample, the batch; what was found and expected; and what to do.
+    """Return the error for a feed, with its name, sample, batch, finding, expectation and remedy.
 
     Args:
       spec: the declaration.
-      where: the place, "batch 7", or empty.
-      sample: index in the batch, or None when no single sample is to blame.
-      found: what was found.
+      where: the position, "batch 7", or empty.
+      sample: the index in the batch, or None if no single sample is the cause.
+      found: the finding.
       fix: a sentence, or the corrected call.
-      expected: what was expected; the declaration by default.
-      dtype: whether the dtype is to blame.
+      expected: the expectation; the declaration by default.
+      dtype: True if the dtype is the cause.
     """
     place = ", ".join(filter(None, (f"feed {spec.name!r}", "" if sample is None else f"sample {sample}", where)))
     declared = str(Array(spec.shape, spec.dtype)) + _ROWS[spec.lod_level]
@@ -81,7 +81,7 @@ class SortedClasses:
         }
 
     def look(self, feed: Mapping[str, Any]) -> None:
-        """Look at one minibatch, and warn once if all rows are sorted so far."""
+        """Check one minibatch, and warn once if all rows so far are sorted."""
         for name, counts in list(self._counts.items()):
             values = feed[name]
             if type(values) is not np.ndarray or len(values) < _LEAST_ROWS or (values != values[0]).any():
@@ -102,10 +102,10 @@ class SortedClasses:
 
 
 class NaNs:
-    """Notices NaN in feeds, once for each feed.
+    """A check of feeds for NaN, which warns once for each feed.
 
-    Only arrays on the host are looked at, in less time than it takes to copy them, and while the device works. To look
-    at one on a device would be to wait for it.
+    Only arrays on the host are checked, in less time than a copy takes, and while the device works. A check of an array
+    on a device would have to wait for the array.
 
     Example:
       >>> import warnings
@@ -119,18 +119,18 @@ class NaNs:
         self._noticed: set[str] = set()
 
     def look(self, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], where: str = "") -> None:
-        """Warn of feeds that hold NaN, unless their declaration allows it or they were warned of before.
+        """Warn of feeds that hold NaN, unless their declaration allows NaN or a warning was given before.
 
         Args:
           specs: the declarations by name.
           feed: arrays and sequence batches by name.
-          where: the place, "batch 7", or empty.
+          where: the position, "batch 7", or empty.
         """
         for name in self.found(specs, feed):
             self._tell(specs[name], feed[name], where)
 
     def found(self, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> list[str]:
-        """The names of the feeds of which `look` would warn, as far as the padding of sequences holds no NaN.
+        """Return the names of the feeds of which `look` would warn, if the padding of sequences holds no NaN.
 
         Args:
           specs: the declarations by name.
@@ -143,8 +143,8 @@ class NaNs:
             array = value if type(value) is np.ndarray else getattr(value, "data", None)
             if type(array) is not np.ndarray or class_of(array.dtype) not in ("float", "complex"):
                 continue
-            # Squares are not negative, so that infinities cannot cancel: the sum is NaN when a number is. NaN alone
-            # differs from itself.
+            # Squares are not negative, so infinities cannot cancel: the sum is NaN exactly if a number is NaN. Only
+            # NaN differs from itself.
             total = np.vdot(array, array)
             if total != total:
                 found.append(name)
@@ -153,7 +153,7 @@ class NaNs:
     def _tell(self, spec: FeedSpec, value: Any, where: str) -> None:
         rows = np.atleast_1d(value) if isinstance(value, np.ndarray) else value.rows()
         found = [index for index, row in enumerate(rows) if _has_nan(row)]
-        if not found:  # it is padding, which no layer reads
+        if not found:  # only padding is NaN, which no layer reads
             return
         self._noticed.add(spec.name)
         batched = spec.shape[:1] == (None,)
@@ -166,18 +166,18 @@ class NaNs:
 
 
 def _has_nan(row: Any) -> bool:
-    """Whether a sample holds NaN: an array, or a list of the arrays of its parts."""
+    """Return whether a sample holds NaN: an array, or a list of the arrays of its parts."""
     return any(map(_has_nan, row)) if isinstance(row, list) else bool(np.isnan(row).any())
 
 
 def empty(spec: FeedSpec, where: str) -> errors.FeedError:
-    """The error about a minibatch without samples."""
+    """Return the error for a minibatch without samples."""
     return complaint(spec, where, None, "an empty minibatch", "Give at least one sample", "at least one sample")
 
 
 @functools.lru_cache(maxsize=256)
 def class_of(dtype: Any) -> str:
-    """Kind of a dtype: "float", "int", "bool", "complex" or "other"."""
+    """Return the kind of a dtype: "float", "int", "bool", "complex" or "other"."""
     for parent, name in (
         (np.floating, "float"),
         (np.integer, "int"),
@@ -202,10 +202,10 @@ def typed(
     Args:
       spec: the declaration.
       array: the values of all samples.
-      where: the place for messages, "batch 7", or empty.
-      rows: the samples, to search for the one to blame.
-      owner: gives the sample of an index of the first dimension.
-      owners: the sample of each of the rows, when these are parts of samples.
+      where: the position for messages, "batch 7", or empty.
+      rows: the samples, in which the cause of an error is searched.
+      owner: returns the sample of an index of the first dimension.
+      owners: the sample of each row, if rows are parts of samples.
 
     Raises:
       FeedError: a value does not fit.
@@ -234,7 +234,7 @@ def typed(
 
 def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
     """Warn, once for each feed, of images with values up to 255. Masks and small counts do not warn."""
-    # One number in each row, or numbers below 128, are most likely no pixels.
+    # One number per row, or numbers below 128, are most likely not pixels.
     if array.ndim < 2 or math.prod(array.shape[1:]) < 2 or not array.size or array.max() < 128:
         return
     warn_once(
@@ -250,11 +250,11 @@ def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
 
 
 def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
-    """Warn of whole columns of large numbers, such as timestamps, of which many become equal; looks once at a feed."""
+    """Warn of columns of large integers, for example timestamps, that float32 rounds to equal numbers; checks once."""
     large = array[(array >= _EXACT) | (array <= -_EXACT)]
     distinct = np.unique(large)
     left = len(np.unique(distinct.astype(np.float32)))
-    if left < 0.9 * len(distinct):  # as it may be with a few of many numbers by chance
+    if left < 0.9 * len(distinct):  # a few of many numbers may become equal by chance
         found = f"{len(distinct)} different numbers from {distinct[0]} to {distinct[-1]}, of which float32 keeps {left}"
         fix = (
             f"float32 tells whole numbers apart up to {_EXACT}. Feed what matters in them: value - value.min() for "
@@ -265,11 +265,11 @@ def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
 
 
 def warn_of_labels(spec: FeedSpec, array: np.ndarray) -> None:
-    """Warn of labels in a form that another loss takes, and the loss of the program misreads.
+    """Warn of labels in the form of another loss, which the loss of the program misreads.
 
     Args:
       spec: the declaration of the labels.
-      array: those of a minibatch.
+      array: the labels of a minibatch.
     """
     binary = array.size and ((array == 0) | (array == 1)).all()
     if binary and spec.labels == "signs" and not array.all():
@@ -294,7 +294,7 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
     fits, low, high, also = _bounds(spec.limits, want)
-    is_float = class_of(want) == "float"  # as labels of a sigmoid loss are, which end with `high`; others before it
+    is_float = class_of(want) == "float"  # labels of a sigmoid loss may equal `high`
     if low <= array.min() and (array.max() <= high if is_float else array.max() < high):
         return
     if is_float:
@@ -323,7 +323,7 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
 
 @functools.lru_cache(maxsize=256)
 def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, float, int | None]:
-    """The range of the wanted dtype; the limits of a layer within it; and one more value that the layer allows."""
+    """Return the range of the dtype, the limits of a layer within it, and one more value that the layer allows."""
     fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
     if class_of(want) == "int":
         fits = int(jnp.iinfo(want).min), int(jnp.iinfo(want).max) + 1
@@ -334,7 +334,7 @@ def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, fl
 def wrong_dtype(
     spec: FeedSpec, rows: Any, where: str, found: Any, owners: Sequence[int] | None = None
 ) -> errors.FeedError:
-    """The error about data whose dtype does not fit; `rows` are searched for the first sample that is to blame."""
+    """Return the error for data with a wrong dtype; `rows` are searched for the first bad sample."""
     want = spec.held
     accepted = _ACCEPTS.get(class_of(want), set())
     sample: int | None = None
@@ -346,7 +346,7 @@ def wrong_dtype(
             shown = described(row, array)
             break
     else:
-        if class_of(want) == "int" and isinstance(rows, Sequence):  # NumPy turns lists with huge numbers into floats
+        if class_of(want) == "int" and isinstance(rows, Sequence):  # NumPy converts lists with huge numbers to floats
             return complaint(spec, where, None, f"whole numbers too large for {want}", "Number ids from 0 on")
     huge = sample is not None and _huge(rows[sample])
     if huge:
@@ -371,7 +371,7 @@ def _huge(row: Any) -> bool:
 
 
 def described(row: Any, array: np.ndarray | None) -> str:
-    """A row in a message; `array` is what NumPy makes of it, or None."""
+    """Describe a row in a message; `array` is the row as an array, or None."""
     if array is None:
         return f"lists of different lengths in {short(row)}"
     if class_of(array.dtype) == "other":
@@ -380,7 +380,7 @@ def described(row: Any, array: np.ndarray | None) -> str:
 
 
 def short(value: Any) -> str:
-    """The beginning of what a value looks like."""
+    """Return the beginning of the representation of a value."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -394,7 +394,7 @@ def array_or_none(row: Any) -> np.ndarray | None:
 
 
 def typed_on_device(spec: FeedSpec, value: jax.Array, where: str) -> jax.Array:
-    """Convert an array on a device to the dtype in which its feed is held; its values are not checked."""
+    """Convert an array on a device to the dtype in which its feed is held, without a check of its values."""
     want = spec.held
     if value.dtype == want:
         return value
@@ -405,11 +405,13 @@ def typed_on_device(spec: FeedSpec, value: jax.Array, where: str) -> jax.Array:
 
 
 def fit(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> tuple[int, ...] | None:
-    """The shape to reshape data to: its own if that fits, the declared one if only flattening or sizes of 1 differ.
+    """Return the shape to which data is reshaped: its own shape, or the declared shape if only flattening differs.
+
+    Sizes of 1 may be absent or added.
 
     Args:
-      shape: of the data.
-      declared: with None for sizes that may be any.
+      shape: the shape of the data.
+      declared: the declared shape, with None for any size.
 
     Returns:
       The shape, or None if the data does not fit.

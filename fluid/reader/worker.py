@@ -1,7 +1,7 @@
-"""What a worker process of `reader.xmap` runs. It imports modules of Python only.
+"""The code of a worker process of `reader.xmap`, which imports the standard library only.
 
-A process is started with this file and not with the package: a function that needs no JAX then gets a process that
-imports none, and starts ten times as fast.
+A process starts with this file, not with the package: a function without JAX then runs in a process that does not
+import JAX, and the process starts ten times as fast.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
-# The name under which this file is run in a worker process.
+# The module name under which this file runs in a worker process.
 NAME = "__fluid_worker__"
-# Arrays of so many bytes or more go through shared memory. A pipe needs a system call for every 200 kB or so, and the
-# other process must get its turn in between.
+# Arrays of at least this number of bytes go through shared memory. A pipe needs a system call for every 200 kB or so,
+# and the other process must be scheduled in between.
 _LARGE = 1 << 16
 _HAS_SHARED_MEMORY = hasattr(os, "memfd_create") and reduction.HAVE_SEND_HANDLE
 
@@ -28,11 +28,11 @@ Message = tuple[bytes, Sequence[Any]]
 
 
 class Channel:
-    """Objects to and from another process over a connection; the two sides send in turn.
+    """A channel of objects to and from another process over a connection; both sides send in turn.
 
-    Arrays are pickled apart from the objects that hold them, and the large ones lie in memory that both processes see.
-    It has no name that could be left behind: the other process gets its file descriptor, and it is gone with the
-    processes, however they end. The sender writes to it anew for each object; the receiver copies at once.
+    Arrays are pickled apart from the objects that hold them, and large arrays go through shared memory. The memory has
+    no name that could be left over: the other process receives its file descriptor, and the memory is freed with the
+    processes, however they end. The sender overwrites the memory for each object; the receiver copies at once.
 
     Args:
       connection: one end of a duplex pipe.
@@ -44,7 +44,7 @@ class Channel:
         self._theirs: mmap.mmap | None = None
 
     def send(self, value: Any) -> None:
-        """Send an object; nothing of it is sent when it cannot be pickled."""
+        """Send an object; an object that cannot be pickled sends no data."""
         parts: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(value, protocol=5, buffer_callback=parts.append)
         views = [part.raw() for part in parts]
@@ -66,7 +66,7 @@ class Channel:
         """Wait for an object, which `loaded` unpickles.
 
         Raises:
-          EOFError, OSError: the other process has closed its end, or is gone.
+          EOFError, OSError: the other process has closed its end, or has died.
         """
         pickled, sizes, shared, new = pickle.loads(self._connection.recv_bytes())
         if new:
@@ -80,14 +80,14 @@ class Channel:
         return pickled, parts
 
     def close(self) -> None:
-        """Let the other process know that nothing more will be sent."""
+        """Close the connection, so that the other process expects no more objects."""
         self._connection.close()
 
     def _make_room(self, size: int) -> int | None:
-        """Make new memory when there is less than so many bytes; returns its file descriptor then."""
+        """Create new memory if the current one is smaller than `size` bytes; return its file descriptor then."""
         if self._mine is not None and len(self._mine) >= size:
             return None
-        room = 1 << (size - 1).bit_length()  # pages that nobody writes to take no memory
+        room = 1 << (size - 1).bit_length()  # unwritten pages take no memory
         descriptor = os.memfd_create("fluid-reader")
         os.ftruncate(descriptor, room)
         self._mine = mmap.mmap(descriptor, room)
@@ -95,32 +95,32 @@ class Channel:
 
 
 def loaded(message: Message) -> Any:
-    """Unpickle an object that `Channel.receive` returned; its arrays can be written to."""
+    """Unpickle an object that `Channel.receive` returned; its arrays are writable."""
     pickled, parts = message
     return pickle.loads(pickled, buffers=parts)
 
 
 def _split(memory: Any, sizes: Sequence[int]) -> list[memoryview]:
-    """The parts of a piece of memory that lie one after the other in it."""
+    """Return views of consecutive parts of a memory, of the given sizes."""
     view = memoryview(memory)
     return [view[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
 
 
 def _copy(sources: Sequence[Any], targets: Sequence[Any]) -> None:
-    import numpy as np  # whose arrays these are; it lets other threads run while it copies
+    import numpy as np  # the arrays come from NumPy, which releases Python's lock during the copy
 
     for source, target in zip(sources, targets, strict=True):
         np.frombuffer(target, np.uint8)[:] = np.frombuffer(source, np.uint8)
 
 
 def serve(connection: Connection, pickled: bytes) -> None:
-    """Call a function with the arguments that come, and send what it returns or raises, until the connection ends.
+    """Call a function with received arguments, and send its result or exception, until the connection ends.
 
     Args:
-      connection: to the process that asks.
+      connection: the connection to the requesting process.
       pickled: the function.
     """
-    # Ctrl-C reaches every process of a terminal. The one that asks decides when this one ends.
+    # Ctrl-C reaches every process of a terminal. The requesting process decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _keep_off_accelerators()
     channel = Channel(connection)
@@ -139,13 +139,13 @@ def serve(connection: Connection, pickled: bytes) -> None:
             channel.send(answer)
         except OSError:
             return
-        except BaseException as error:  # it cannot be pickled
+        except BaseException as error:  # the result cannot be pickled
             channel.send(_failure(error))
         del message, answer
 
 
 def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
-    """An answer: the exception, or None when it cannot be pickled, and its traceback as text."""
+    """Return a failed result: the exception, or None if it cannot be pickled, and its traceback as text."""
     frames = error.__traceback__ and error.__traceback__.tb_next  # without the line in `serve`
     text = "".join(traceback.format_exception(type(error), error, frames))
     with contextlib.suppress(Exception):
@@ -154,7 +154,7 @@ def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
 
 
 def _keep_off_accelerators() -> None:
-    """Let a function that uses JAX compute on the CPU; the accelerator belongs to the process that trains."""
+    """Run JAX functions on the CPU, because the accelerator belongs to the training process."""
     if "jax" in sys.modules:
         sys.modules["jax"].config.update("jax_platforms", "cpu")
     else:

@@ -1,6 +1,6 @@
-"""Programs that are written down: default programs and the Executor of 2018, over a Session.
+"""Recorded programs: the default programs and the Executor of PaddlePaddle Fluid, over a Session.
 
-Write `import fluid.static as fluid` where a program says `import paddle.fluid as fluid`.
+Write `import fluid.static as fluid` in a program that has `import paddle.fluid as fluid`.
 """
 
 from fluid import (

@@ -1,4 +1,4 @@
-"""Gradients of programs that are written down."""
+"""Gradients of recorded programs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,15 +20,15 @@ __all__ = ["append_backward", "calc_gradient", "gradients"]
 
 
 class Gradient(Variable):
-    """The gradient of a loss with respect to a variable, to be fetched.
+    """The gradient of a loss with respect to a variable; can be fetched, but no layer can read it.
 
     Args:
       of: the variable.
-      loss: whose gradient it is.
+      loss: the loss.
 
     Attributes:
-      of: the same.
-      loss: the same.
+      of: the variable.
+      loss: the loss.
 
     Example:
       >>> import fluid.static as fluid
@@ -44,7 +44,7 @@ class Gradient(Variable):
         self.loss = loss
 
     def held(self) -> Any:
-        """Raise ProgramError: layers cannot read it."""
+        """Raise ProgramError: layers cannot read a Gradient."""
         raise errors.ProgramError(
             f"{self.name!r} can be fetched, and no layer can read it; use fluid.gradients(loss, parameter), or clip "
             f"gradients with fluid.clip.set_gradient_clip(...), and let optimizer.minimize(loss) apply them"
@@ -57,11 +57,11 @@ def append_backward(
     no_grad_set: Sequence[Variable | str] | None = None,
     callbacks: Any = None,
 ) -> list[tuple[Variable, Gradient]]:
-    """Let the gradients of a loss be fetched.
+    """Make the gradients of a loss available for fetching.
 
     Args:
       loss: a variable of one float.
-      parameter_list: variables or names of parameters; by default all that are trainable.
+      parameter_list: variables or names of parameters; by default all trainable parameters.
       no_grad_set: variables or names of parameters to leave out.
       callbacks: accepted for programs written for Fluid, but has no effect: there is nothing to call back for.
 
@@ -69,7 +69,7 @@ def append_backward(
       Pairs of each parameter and its gradient.
 
     Raises:
-      ArgumentError: `no_grad_set` holds something else than parameters.
+      ArgumentError: `no_grad_set` holds a variable that is not a parameter.
 
     Example:
       >>> import fluid.static as fluid
@@ -96,21 +96,21 @@ def gradients(
     target_gradients: Any = None,
     no_grad_set: Sequence[Variable | str] | None = None,
 ) -> list[Variable]:
-    """The gradients of the sum of all elements of variables with respect to others; layers can read them.
+    """Return the gradients of the sum of all elements of `targets` with respect to `inputs`; layers can read them.
 
     Args:
       targets: one or several float variables.
       inputs: variables or parameters.
       target_gradients: not supported; multiply the targets before.
-      no_grad_set: variables or names of those through which no gradient goes.
+      no_grad_set: variables, or their names, through which no gradient flows.
 
     Returns:
-      A variable for each of the inputs.
+      One variable for each of the inputs.
 
     Raises:
       ArgumentError: `target_gradients` is given.
       UnknownNameError: `no_grad_set` names no variable.
-      ProgramError: it stands in the block of a loop or branch.
+      ProgramError: the call is inside the block of a loop or branch.
 
     Example:
       >>> import fluid.static as fluid
@@ -131,13 +131,13 @@ def gradients(
 
 
 class _Differentiated:
-    """Computes gradients inside a run: the calls until now are made once more, as a function of the inputs.
+    """A function that computes gradients inside a run: it repeats the calls until now as a function of the inputs.
 
     Args:
-      program: where it is written.
-      targets: variables, whose sum is differentiated.
-      inputs: variables, with respect to which it is.
-      ends: variables through which no gradient goes.
+      program: the program that records the gradients.
+      targets: the variables whose sum is differentiated.
+      inputs: the variables to differentiate with respect to.
+      ends: variables through which no gradient flows.
     """
 
     def __init__(
@@ -148,21 +148,21 @@ class _Differentiated:
         self._targets = targets
         self._inputs = inputs
         self._ends = frozenset(ends)
-        # What makes an input is not made again.
+        # Calls that compute an input are not repeated.
         self._calls = [
             call for call in program.ops if call.function is not minimized and not set(call.outputs) & set(inputs)
         ]
         self.captures = tuple(program.list_vars())
 
     def __call__(self) -> list[Any]:
-        """The gradients."""
+        """Return the gradients."""
         outer = outer_environment("fluid.gradients")
         held = [outer[v] for v in self._inputs]
         found = jax.grad(self._total)([values.dense_of(value) for value in held], held, outer)
         return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
-        """The sum of the targets, where the inputs hold this data."""
+        """Return the sum of the targets, computed with `data` as the inputs."""
         pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
@@ -179,7 +179,7 @@ class _Differentiated:
 
 
 def _with_data(value: Any, data: Any) -> Any:
-    """An array in the place of that of a value: with its lengths, where it is a batch of sequences."""
+    """Return `data` with the lengths of `value`, if `value` is a batch of sequences; else `data` itself."""
     return value.with_data(data) if isinstance(value, values.SEQUENCES) else data
 
 
@@ -189,12 +189,12 @@ calc_gradient = gradients
 def pairs_of(
     loss: Variable, parameters: Sequence[Variable | str] | None, excluded: Sequence[str]
 ) -> list[tuple[Variable, Gradient]]:
-    """Pairs of each parameter and its gradient.
+    """Return the pairs of each parameter and its gradient.
 
     Args:
-      loss: whose gradients they are.
-      parameters: those that are meant, by default all that are trainable.
-      excluded: names of those to leave out.
+      loss: the loss to differentiate.
+      parameters: variables or names of parameters; by default all trainable parameters.
+      excluded: names of parameters to leave out.
     """
     program: Program = loss.program
     every: Sequence[Persistent] = [v for v in program.all_parameters() if v.trainable]

@@ -1,4 +1,4 @@
-"""Gradient clips, for an optimizer or for a program."""
+"""Gradient clipping, for an optimizer or for a program."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,12 +13,12 @@ Clip = GradientClipByGlobalNorm | GradientClipByNorm | GradientClipByValue
 
 
 def set_gradient_clip(clip: Clip, param_list: Sequence[Any] | None = None, program: Program | None = None) -> None:
-    """Clip the gradients of what is minimised in a program from now on.
+    """Clip the gradients of all losses that a program minimises from now on.
 
     Args:
-      clip: from this module.
-      param_list: not supported; give `ParamAttr(gradient_clip=clip)` to the parameters that are meant.
-      program: the program; the default main program if it is left out.
+      clip: a clip from this module.
+      param_list: not supported; pass `ParamAttr(gradient_clip=clip)` to the parameters instead.
+      program: the program; by default the default main program.
 
     Raises:
       ArgumentError: `param_list` is given.

@@ -1,4 +1,4 @@
-"""Names of `fluid.core` that programs of 2018 use."""
+"""Names of `fluid.core` that PaddlePaddle Fluid programs use."""
 
 import jax
 
@@ -19,7 +19,7 @@ __all__ = [
 
 
 def is_compiled_with_cuda() -> bool:
-    """Whether there is a GPU to run on.
+    """Return whether JAX has a GPU.
 
     Example:
       >>> import fluid.static as fluid
@@ -29,7 +29,7 @@ def is_compiled_with_cuda() -> bool:
 
 
 def get_cuda_device_count() -> int:
-    """How many GPUs there are.
+    """Return the number of GPUs.
 
     Example:
       >>> import fluid.static as fluid

@@ -1,4 +1,4 @@
-"""Executor: runs programs that are written down, over a Session."""
+"""Executor: runs recorded programs over a Session."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from fluid.static.tape import values
 from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.variable import Variable
 
-# What may be fetched: a variable, or its name.
+# A variable to fetch, or its name.
 Fetched = Variable | str
-# What may be fed: arrays by name, or one such dict for each device.
+# A feed: arrays by name, or one dict of arrays for each device.
 Feed = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 
 class Executor:
-    """Runs programs that are written down.
+    """An executor of recorded programs.
 
     Args:
       place: a device; None for JAX's default.
@@ -54,26 +54,26 @@ class Executor:
         use_program_cache: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
-        """Run a program once. A startup program gives parameters their initial values.
+        """Run a program once. A startup program initializes the parameters.
 
         Args:
-          program: a Program or CompiledProgram; the default main program if it is left out.
-          feed: arrays by name. What the results do not depend on need not be given.
+          program: a Program or CompiledProgram; by default the default main program.
+          feed: arrays by name. A feed that no result depends on may be left out.
           fetch_list: the variables to return, or their names.
           feed_var_name: accepted for programs written for Fluid, but has no effect: no variable holds feeds.
-          fetch_var_name: the same for fetches.
-          scope: where values outlive the run; the global one by default.
-          return_numpy: whether to return NumPy arrays, instead of LoDTensors.
+          fetch_var_name: accepted for programs written for Fluid, but has no effect: no variable holds fetches.
+          scope: the scope that keeps values between runs; by default the global scope.
+          return_numpy: True returns NumPy arrays, False LoDTensors.
           use_program_cache: accepted for programs written for Fluid, but has no effect: programs are compiled once.
-          use_prune: the same; what is not fetched is never computed, except for updates.
+          use_prune: accepted for programs written for Fluid, but has no effect: only fetches and updates are computed.
 
         Returns:
-          What was fetched, in order.
+          The fetched values, in the order of `fetch_list`.
 
         Raises:
           ProgramError: parameters have no values yet.
-          FeedError: data does not fit; UnknownNameError: there is no such variable.
-          ArgumentError: a sequence is fetched as an array.
+          FeedError: a feed does not fit; UnknownNameError: the program has no variable of this name.
+          ArgumentError: a batch of sequences is fetched with `return_numpy=True`.
         """
         del feed_var_name, fetch_var_name, use_program_cache, use_prune
         found = plain_program(program)
@@ -96,14 +96,14 @@ class Executor:
         return [_handed_out(name, v, return_numpy) for name, v in zip(names, results[: len(names)], strict=True)]
 
     def close(self) -> None:
-        """Does nothing: what a scope holds goes with the scope."""
+        """Do nothing: values stay in the scope."""
 
 
 def plain_program(program: Any) -> Program:
-    """The Program that is meant: itself, that of a CompiledProgram, or the default one.
+    """Return the Program that an argument means: a Program, the program of a CompiledProgram, or the default program.
 
     Raises:
-      ArgumentTypeError: it is none of these.
+      ArgumentTypeError: the argument is of another type.
     """
     found = getattr(program, "program", program)
     if found is None:
@@ -116,10 +116,10 @@ def plain_program(program: Any) -> Program:
 
 
 def name_of(item: Fetched) -> str:
-    """The name of a variable, or the name itself.
+    """Return the name of a variable; a name is returned unchanged.
 
     Raises:
-      ProgramError: it is a gradient of another loss than the one that the program differentiates.
+      ProgramError: the variable is a gradient of another loss than the loss that the program differentiates.
     """
     if isinstance(item, Gradient) and item.program.differentiated(item.of.name) is not item.loss:
         raise errors.ProgramError(
@@ -130,7 +130,7 @@ def name_of(item: Fetched) -> str:
 
 
 class Single(np.ndarray):
-    """A fetched array of one element, which is a number too, as it was before NumPy 2."""
+    """A fetched array of one element, which converts to a number with every version of NumPy."""
 
     def __float__(self) -> float:
         return float(np.asarray(self).item())
@@ -143,7 +143,7 @@ class Single(np.ndarray):
 
 
 def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
-    """A result as the user gets it."""
+    """Convert a result to a NumPy array or a LoDTensor for the user."""
     if isinstance(value, values.SEQUENCES):
         if return_numpy:
             raise errors.ArgumentError(
@@ -158,7 +158,7 @@ def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
 
 
 def _joined(feed: Feed) -> dict[str, Any]:
-    """One feed of what may be one for each device."""
+    """Join a list of feeds, one for each device, into one feed."""
     if feed is None or isinstance(feed, Mapping):
         return dict(feed or {})
     return {name: _concatenated([part[name] for part in feed]) for name in feed[0]} if feed else {}

@@ -1,4 +1,4 @@
-"""Names of `fluid.framework` that programs of 2018 use."""
+"""Names of `fluid.framework` that PaddlePaddle Fluid programs use."""
 
 import contextlib
 import functools
@@ -33,10 +33,10 @@ __all__ = [
 
 @contextlib.contextmanager
 def name_scope(prefix: str | None = None) -> Iterator[None]:
-    """Does nothing: as in the original, names of parameters and variables have no prefix.
+    """Do nothing: as in PaddlePaddle Fluid, names of parameters and variables have no prefix.
 
     Args:
-      prefix: of what the original shows of a program.
+      prefix: shown in PaddlePaddle's listing of a program only.
 
     Example:
       >>> import fluid.static as fluid
@@ -53,8 +53,8 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
     """Make every call of a function use the same parameters and states, as `fluid.shared` does in program functions.
 
     Args:
-      function: calls layers; takes and returns variables. It assigns to no variable from outside.
-      name: prefix of its parameters; by default the name of the function.
+      function: calls layers; takes and returns variables. It must not assign to variables from outside.
+      name: prefix of the parameters; by default the name of the function.
 
     Returns:
       The function, shared; or a decorator, without `function`.
@@ -81,12 +81,12 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 
 
 def _call_shared(net: core.Shared, *args: Any, **kwargs: Any) -> Any:
-    """Call a shared function while a program runs. Variables among its results are replaced by their values."""
+    """Call a shared function inside a run; replace variables among its results by their values."""
     return outer_environment(net.name).read(net(*args, **kwargs))
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
-    """Places for so many processors, one by default.
+    """Return one CPUPlace for each of `device_count` processors, one by default.
 
     Example:
       >>> import fluid.static as fluid
@@ -97,7 +97,7 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
-    """Places of the GPUs with these numbers, of all by default.
+    """Return the places of the GPUs with these numbers; of all GPUs by default.
 
     Example:
       >>> import fluid.static as fluid
@@ -109,7 +109,7 @@ def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
 
 
 def in_dygraph_mode() -> bool:
-    """False: layers are written down, or called in a program function.
+    """Return False: layers are recorded, or called in a program function.
 
     Example:
       >>> import fluid.static as fluid
@@ -120,7 +120,7 @@ def in_dygraph_mode() -> bool:
 
 
 def memory_optimize(input_program: Any, *args: Any, **kwargs: Any) -> None:
-    """Does nothing: XLA shares memory in every program.
+    """Do nothing: XLA shares memory in every program.
 
     Example:
       >>> import fluid.static as fluid
@@ -129,7 +129,7 @@ def memory_optimize(input_program: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def release_memory(input_program: Any, *args: Any, **kwargs: Any) -> None:
-    """Does nothing, as `memory_optimize`.
+    """Do nothing, like `memory_optimize`.
 
     Example:
       >>> import fluid.static as fluid

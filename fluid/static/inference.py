@@ -1,4 +1,4 @@
-"""Models for inference, saved and loaded with an Executor."""
+"""Inference models, saved and loaded with an Executor."""
 
 import pathlib
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ from fluid.storage import PathLike
 
 
 class InferenceModel(NamedTuple):
-    """What `load_inference_model` returns, in Fluid's order.
+    """The result of `load_inference_model`, with the fields in Fluid's order.
 
     Attributes:
-      program: what the Executor runs.
+      program: the program for the Executor.
       feed_target_names: names of its feeds.
       fetch_targets: variables of its results.
     """
@@ -31,10 +31,10 @@ class InferenceModel(NamedTuple):
 
 
 class SavedModel(Program):
-    """A program that was read from a file.
+    """A program read from a file.
 
     Args:
-      inner: what a Session runs.
+      inner: the program that a Session runs.
 
     Example:
       >>> import fluid
@@ -49,12 +49,12 @@ class SavedModel(Program):
         self.for_test = True
 
     def discovered(self) -> core.Program:
-        """It as a Session takes it."""
+        """Return the program for a Session."""
         return self.inner
 
     @property
     def version(self) -> int:
-        """Nothing can be written into it."""
+        """The version of the program; constant, because nothing can be recorded into a saved program."""
         return 1
 
 
@@ -69,20 +69,20 @@ def save_inference_model(
     export_for_deployment: bool = True,
     program_only: bool = False,
 ) -> list[str]:
-    """Write what computes some variables, in test mode and with its parameters, to one file.
+    """Write the part of a program that computes some variables to one file, in test mode and with its parameters.
 
-    `fluid.Inferencer(param_path=dirname)` and `load_inference_model` read it.
+    `fluid.Inferencer(param_path=dirname)` and `load_inference_model` read the file.
 
     Args:
-      dirname: a folder; made when it is not there.
-      feeded_var_names: names of what will be fed.
+      dirname: a folder; created if it does not exist.
+      feeded_var_names: names of the feeds.
       target_vars: the variables that will be fetched.
-      executor: that runs the program.
-      main_program: the program; the default main program if it is left out.
-      model_filename: in the folder; `model.fluid` by default.
+      executor: the executor that runs the program.
+      main_program: the program; by default the default main program.
+      model_filename: the file in the folder; `model.fluid` by default.
       params_filename: accepted for programs written for Fluid, but has no effect: one file holds all.
       export_for_deployment: accepted for programs written for Fluid, but has no effect: the file is for deployment.
-      program_only: the same.
+      program_only: accepted for programs written for Fluid, but has no effect: one file holds all.
 
     Returns:
       The names of the target variables.
@@ -121,20 +121,20 @@ def load_inference_model(
     params_filename: str | None = None,
     pserver_endpoints: Any = None,
 ) -> InferenceModel:
-    """Read what `save_inference_model` wrote, here or in the original, into the global scope.
+    """Load a model that `save_inference_model` of fluid or of PaddlePaddle wrote, into the global scope.
 
     Args:
       dirname: the folder.
-      executor: that will run it.
-      model_filename: in the folder; found by default.
-      params_filename: for what the original wrote: the file that holds all parameters.
+      executor: the executor that will run the model.
+      model_filename: the file in the folder; found by default.
+      params_filename: for a model of PaddlePaddle, the file that holds all parameters.
       pserver_endpoints: accepted for programs written for Fluid, but has no effect: there are no such servers.
 
     Returns:
       `(program, feed_target_names, fetch_targets)`.
 
     Raises:
-      ArtifactError, ParameterFileError: there is no such file, or it is damaged.
+      ArtifactError, ParameterFileError: the file does not exist, or is damaged.
 
     Example:
       >>> import fluid.static as fluid
@@ -164,7 +164,7 @@ original wrote
 
 
 def _target(program: Program, name: str, array: core.Array) -> Variable:
-    """A variable for a result of a program from a file."""
+    """Return a variable for a result of a program from a file."""
     structs = [
         jax.ShapeDtypeStruct(tuple(batch if d is None else d for d in array.shape), array.dtype) for batch in BATCHES
     ]
@@ -172,10 +172,10 @@ def _target(program: Program, name: str, array: core.Array) -> Variable:
 
 
 def scope_of(executor: Any, program: Program) -> Scope:
-    """The global scope, with the program in it.
+    """Return the global scope, after adding the program to the scope.
 
     Raises:
-      ArgumentTypeError: it is no executor.
+      ArgumentTypeError: `executor` is not an Executor.
     """
     if not hasattr(executor, "place"):
         raise errors.ArgumentTypeError(
@@ -189,7 +189,7 @@ def scope_of(executor: Any, program: Program) -> Scope:
 
 
 def in_folder(dirname: PathLike, filename: str, make: bool = False) -> pathlib.Path:
-    """The path of a file in a folder, which is made on demand."""
+    """Return the path of a file in a folder; create the folder if `make` is set."""
     folder = local_path(dirname, errors.ParameterFileError)
     if make:
         try:

@@ -1,4 +1,4 @@
-"""Saving and loading with an Executor."""
+"""Save and load the values of a scope with an Executor."""
 
 import logging
 import pathlib
@@ -47,18 +47,18 @@ def save_vars(
     predicate: Chosen = None,
     filename: str | None = None,
 ) -> None:
-    """Write values that outlive a run, of the global scope, to one file.
+    """Write values of the global scope to one file: parameters and other values that are kept between runs.
 
     Args:
-      executor: that runs the program.
-      dirname: a folder; made when it is not there.
-      main_program: the program; the default main program if it is left out.
-      vars: variables or names of what to write; by default all that outlives a run.
-      predicate: called with each variable, instead of `vars`; whether to write it.
-      filename: in the folder; `params.fluid` by default.
+      executor: the executor that runs the program.
+      dirname: a folder; created if it does not exist.
+      main_program: the program; by default the default main program.
+      vars: variables or names to write; by default all that are kept between runs.
+      predicate: called with each variable, instead of `vars`; returns True to write the variable.
+      filename: the file in the folder; `params.fluid` by default.
 
     Raises:
-      UnknownNameError: the program has no such variable.
+      UnknownNameError: the program has no variable of this name.
       ParameterFileError: the file cannot be written.
 
     Example:
@@ -87,13 +87,13 @@ def load_vars(
     predicate: Chosen = None,
     filename: str | None = None,
 ) -> None:
-    """Read what `save_vars` wrote, or what the original saved, into the global scope.
+    """Load a file that `save_vars` wrote, or parameters of PaddlePaddle, into the global scope.
 
     Arguments as for `save_vars`.
 
     Raises:
-      ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: a name is missing, or a shape or dtype differs; nothing is changed then.
+      ParameterFileError: the file does not exist, or has another format.
+      ParameterError: a name is missing, or a shape or dtype differs; the scope is then unchanged.
 
     Example:
       >>> import fluid.static as fluid
@@ -118,7 +118,7 @@ def save_params(executor: Executor, dirname: PathLike, main_program: Any = None,
 
 
 def load_params(executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None) -> None:
-    """Read what `save_params` wrote; see `load_vars`.
+    """Load a file that `save_params` wrote; see `load_vars`.
 
     Example:
       >>> import fluid.static as fluid
@@ -131,13 +131,13 @@ def load_params(executor: Executor, dirname: PathLike, main_program: Any = None,
 def save_persistables(
     executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None
 ) -> None:
-    """Write all that a program needs to go on: parameters, states, optimizer slots, the number of steps.
+    """Write all values that training needs to continue: parameters, states, optimizer state, the number of steps.
 
     Args:
-      executor: that runs the program.
-      dirname: a folder; made when it is not there.
-      main_program: the program; the default main program if it is left out.
-      filename: in the folder; `persistables.fluid` by default.
+      executor: the executor that runs the program.
+      dirname: a folder; created if it does not exist.
+      main_program: the program; by default the default main program.
+      filename: the file in the folder; `persistables.fluid` by default.
 
     Example:
       >>> import fluid.static as fluid
@@ -155,17 +155,17 @@ def save_persistables(
 def load_persistables(
     executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None
 ) -> None:
-    """Read what `save_persistables` wrote, or what the original saved, into the global scope.
+    """Load a file that `save_persistables` wrote, or parameters of PaddlePaddle, into the global scope.
 
     Args:
-      executor: that runs the program.
+      executor: the executor that runs the program.
       dirname: the folder.
-      main_program: the program; the default main program if it is left out.
-      filename: in the folder; `persistables.fluid` by default.
+      main_program: the program; by default the default main program.
+      filename: the file in the folder; `persistables.fluid` by default.
 
     Raises:
-      ParameterFileError: there is no such file, or it holds something else.
-      ParameterError: a name is missing, or a shape or dtype differs; nothing is changed then.
+      ParameterFileError: the file does not exist, or has another format.
+      ParameterError: a name is missing, or a shape or dtype differs; the scope is then unchanged.
 
     Example:
       >>> import fluid.static as fluid
@@ -187,7 +187,7 @@ def load_persistables(
             dirname,
         )
         return
-    if wanted:  # a program without `minimize`, as for testing, needs none
+    if wanted:  # a program without `minimize`, for example for testing, has no optimizer state
         check_match(slots, wanted, str(dirname))
         new = [jax.numpy.array(slots[name]) for name in wanted]
         held = scope.session.scope
@@ -199,7 +199,7 @@ def load_persistables(
 
 
 def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:
-    """Names of the values that are meant."""
+    """Return the names of the values to save or load."""
     if vars is not None:
         return [program.var(name_of(item)).name for item in vars]
     every = [v for v in program.list_vars() if isinstance(v, Persistent)]
@@ -207,7 +207,7 @@ def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:
 
 
 def _slots(scope: Scope, program: Program) -> Any:
-    """The optimizer slots of a program, as a tree."""
+    """Return the optimizer state of a program, as a tree."""
     if not program.version:
         return ()
     return scope.session.scope.slots[scope.program(program, None).name]
@@ -216,7 +216,7 @@ def _slots(scope: Scope, program: Program) -> Any:
 def _load(
     scope: Scope, program: Program, names: list[str], dirname: PathLike, filename: str | None, default: str
 ) -> dict[str, Any]:
-    """Load values by name; returns all that is in the file."""
+    """Load the values `names`; return all arrays of the file."""
     path = in_folder(dirname, filename) if filename else file_in(in_folder(dirname, ""), default)
     is_original = path.parent.is_dir() and not path.exists() or (path.exists() and not _is_zip(path))
     found = load_fluid_params(path if path.exists() else dirname, names) if is_original else load_arrays(path)[0]

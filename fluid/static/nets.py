@@ -1,4 +1,4 @@
-"""What only composes layers, written down where it is called outside a program function: `fluid.nets` and others."""
+"""Compositions of layers, recorded when called outside a program function: `fluid.nets` and others."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Optimizers whose `minimize` is written down, with the learning rate a number, a schedule, or a variable; averages."""
+"""Optimizers with a recorded `minimize`, whose learning rate is a number, a schedule or a variable; and averages."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ __all__ = optimizer.__all__  # noqa: PLE0605
 
 
 class Recorded:
-    """What the optimizers of this module add to those of `fluid.optimizer`."""
+    """The methods that the optimizers of this module add to the optimizers of `fluid.optimizer`."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         rate = kwargs.get("learning_rate", args[0] if args else None)
@@ -39,18 +39,18 @@ class Recorded:
         no_grad_set: Sequence[Any] | None = None,
         grad_clip: Any = None,
     ) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Write down that this optimizer minimises a loss.
+        """Record that this optimizer minimises a loss.
 
         Args:
           loss: a variable of one float.
           startup_program: accepted for programs written for Fluid, but has no effect: the startup program in force
-            creates the optimizer's slots.
-          parameter_list: variables or names of the parameters to change; by default all that are trainable.
-          no_grad_set: variables or names of parameters that stay as they are.
+            creates the optimizer state.
+          parameter_list: variables or names of the parameters to change; by default all trainable parameters.
+          no_grad_set: variables or names of parameters that stay unchanged.
           grad_clip: a clip of `fluid.clip` for the gradients of all parameters.
 
         Returns:
-          No operators, and the pairs of each parameter and its gradient.
+          An empty list of operators, and the pairs of each parameter and its gradient.
         """
         chosen = self if grad_clip is None else replaced(self, grad_clip=grad_clip)
         if in_a_function():
@@ -72,15 +72,15 @@ class Recorded:
         no_grad_set: Sequence[Any] | None = None,
         callbacks: Any = None,
     ) -> list[tuple[Variable, Gradient]]:
-        """The first half of `minimize`: the pairs of each parameter and its gradient, for `apply_gradients`."""
+        """Return the pairs of each parameter and its gradient for `apply_gradients`; the first half of `minimize`."""
         del startup_program
         return append_backward(loss, parameter_list, no_grad_set, callbacks)
 
     def apply_gradients(self, params_grads: Sequence[tuple[Variable, Gradient]]) -> list[Any]:
-        """The second half: let this optimizer minimise the loss by changing these parameters.
+        """Minimise the loss by changing these parameters; the second half of `minimize`.
 
         Raises:
-          ProgramError: there are no such pairs, or a gradient is another one than `backward` returned.
+          ProgramError: there are no pairs, or a gradient is not a gradient that `backward` returned.
         """
         if not params_grads or any(not isinstance(g, Gradient) or g.of is not p for p, g in params_grads):
             raise errors.ProgramError(
@@ -92,26 +92,26 @@ class Recorded:
 
 
 class RecordedAverage:
-    """What the averages of this module add to those of `fluid.optimizer`."""
+    """The methods that the averages of this module add to the averages of `fluid.optimizer`."""
 
     def update(self) -> None:
-        """Keep this average of all parameters that the default main program minimises so far."""
+        """Track this average of all parameters that the default main program minimises until now."""
         if in_a_function():
             Average.update(self)  # type: ignore[arg-type]
         else:
             default_main_program().replace_optimizers(lambda found: Average.track(self, found))  # type: ignore[arg-type]
 
     def apply(self, executor: Any, need_restore: bool = True) -> contextlib.AbstractContextManager[None]:
-        """Replace the parameters of the global scope by their averages within a `with`."""
+        """Replace the parameters of the global scope by their averages within a `with` block."""
         return Average.apply(self, _session_of(executor), need_restore)  # type: ignore[arg-type]
 
     def restore(self, executor: Any) -> None:
-        """Put back what `apply(executor, need_restore=False)` replaced."""
+        """Restore the parameters that `apply(executor, need_restore=False)` replaced."""
         Average.restore(self, _session_of(executor))  # type: ignore[arg-type]
 
 
 class RecordedModelAverage(RecordedAverage):
-    """A ModelAverage, which in Fluid begins where it is made."""
+    """A ModelAverage, which begins on creation, as in Fluid."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -120,12 +120,12 @@ class RecordedModelAverage(RecordedAverage):
 
 
 def _session_of(executor: Any) -> Any:
-    """The Session behind an Executor; what is one already."""
+    """Return the Session that an Executor uses; a Session is returned unchanged."""
     return global_scope().session if hasattr(executor, "place") and hasattr(executor, "close") else executor
 
 
 def _rate_of(found: Any) -> Variable | None:
-    """The variable of a learning rate, of an optimizer or of the one inside of it."""
+    """Return the variable of a learning rate, from an optimizer or from its inner optimizer."""
     inner = getattr(found, "inner_optimizer", None)
     return getattr(found, "rate", None) if inner is None else _rate_of(inner)
 

@@ -1,4 +1,4 @@
-"""What runs programs on several devices in Fluid: accepted, and run as the Executor runs them."""
+"""Fluid's classes for several devices: accepted, and run like a program of the Executor."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from fluid.static.scope import Scope
 
 
 class BuildStrategy:
-    """How the original builds a program: any attribute may be set, and has no effect.
+    """Fluid's options for building a program: any attribute may be set, and has no effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -19,13 +19,13 @@ class BuildStrategy:
     """
 
     class ReduceStrategy:
-        """Where gradients are summed."""
+        """Fluid's options for summing gradients."""
 
         AllReduce = 0
         Reduce = 1
 
     class GradientScaleStrategy:
-        """What gradients of several devices are divided by."""
+        """Fluid's options for scaling gradients of several devices."""
 
         CoeffNumDevice = 0
         One = 1
@@ -33,7 +33,7 @@ class BuildStrategy:
 
 
 class ExecutionStrategy:
-    """How the original runs a program: any attribute may be set, and has no effect.
+    """Fluid's options for running a program: any attribute may be set, and has no effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -43,7 +43,7 @@ class ExecutionStrategy:
 
 
 class CompiledProgram:
-    """A program, as the Executor runs it.
+    """A program for the Executor.
 
     Args:
       program_or_graph: the Program.
@@ -68,30 +68,29 @@ class CompiledProgram:
         share_vars_from: Any = None,
         places: Any = None,
     ) -> "CompiledProgram":
-        """The same: one device computes the whole batch, which gives the numbers of several."""
+        """Return the program itself: one device computes the whole batch, with the results of several devices."""
         del loss_name, build_strategy, exec_strategy, share_vars_from, places
         return self
 
     def with_inference_optimize(self, config: Any) -> "CompiledProgram":
-        """The same: XLA optimises every program."""
+        """Return the program itself: XLA optimises every program."""
         del config
         return self
 
 
 class ParallelExecutor:
-    """Runs a program; one device computes the whole batch, which gives the numbers of several.
+    """An executor of one program; one device computes the whole batch, with the results of several devices.
 
     Args:
-      use_cuda: whether on a GPU.
-      loss_name: accepted for programs written for Fluid, but has no effect, as all that follow but `main_program` and
-        `scope`.
-      main_program: the program; the default main program if it is left out.
-      share_vars_from: the same as `loss_name`: values are shared through the scope.
-      exec_strategy: the same.
-      build_strategy: the same.
-      num_trainers: the same.
-      trainer_id: the same.
-      scope: where values outlive a run; the global one by default.
+      use_cuda: True runs on a GPU.
+      loss_name: accepted for programs written for Fluid, but has no effect.
+      main_program: the program; by default the default main program.
+      share_vars_from: accepted for programs written for Fluid, but has no effect: the scope shares values.
+      exec_strategy: accepted for programs written for Fluid, but has no effect.
+      build_strategy: accepted for programs written for Fluid, but has no effect.
+      num_trainers: accepted for programs written for Fluid, but has no effect.
+      trainer_id: accepted for programs written for Fluid, but has no effect.
+      scope: the scope that keeps values between runs; by default the global scope.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -122,7 +121,7 @@ class ParallelExecutor:
 
     @property
     def device_count(self) -> int:
-        """1."""
+        """The number of devices, 1."""
         return 1
 
     def run(
@@ -132,9 +131,9 @@ class ParallelExecutor:
         feed_dict: Feed = None,
         return_numpy: bool = True,
     ) -> list[Any]:
-        """Run the program once; see `Executor.run`. A list of feeds is that of one minibatch in several parts."""
+        """Run the program once; see `Executor.run`. A list of feeds is one minibatch in several parts."""
         given = feed if feed is not None else feed_dict
         return self._executor.run(self._program, given, fetch_list, scope=self._scope, return_numpy=return_numpy)
 
     def drop_local_exe_scopes(self) -> None:
-        """Does nothing: there are no such scopes."""
+        """Do nothing: there are no local scopes."""

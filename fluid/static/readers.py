@@ -1,4 +1,4 @@
-"""Readers of 2018: `py_reader` with start, end and reset, PyReader and DataLoader, over fluid's feeder."""
+"""Readers of Fluid over fluid's feeder: `py_reader` with start, end and reset, PyReader and DataLoader."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ Source = Callable[[], Iterable[Any]] | Iterable[Any]
 
 
 class DataFeeder:
-    """Turns minibatches of rows into feeds.
+    """A converter of minibatches of rows to feeds.
 
     Args:
       feed_list: variables or names of feeds, in the order of the fields of a row.
       place: accepted for programs written for Fluid, but has no effect: the Executor places what it is fed.
-      program: that declares the feeds; the default main program if it is left out.
+      program: the program that declares the feeds; by default the default main program.
 
     Raises:
       UnknownNameError: the program declares no such feed.
@@ -43,11 +43,11 @@ class DataFeeder:
         self._feeder = Feeder({name: _spec(found, name) for name in names}, names)
 
     def feed(self, iterable: Iterable[Any]) -> dict[str, Any]:
-        """One feed of a minibatch: a list of rows."""
+        """Convert a minibatch, a list of rows, to a feed."""
         return self._feeder.feed(list(iterable))
 
     def feed_parallel(self, iterable: Iterable[Any], num_places: int | None = None) -> Iterator[dict[str, Any]]:
-        """One feed for each of several minibatches."""
+        """Convert each of several minibatches to a feed."""
         del num_places
         for minibatch in iterable:
             yield self.feed(minibatch)
@@ -59,20 +59,20 @@ class DataFeeder:
         num_places: int | None = None,
         drop_last: bool = True,
     ) -> Callable[[], Iterator[dict[str, Any]]]:
-        """A reader of feeds, of a reader of minibatches."""
+        """Convert a reader of minibatches to a reader of feeds."""
         del multi_devices, num_places, drop_last
         return lambda: (self.feed(minibatch) for minibatch in reader())
 
 
 class PyReader:
-    """Feeds a program from a reader, or gives the feeds one by one.
+    """A reader that feeds a program, or an iterable of feeds.
 
     Args:
-      feed_list: the variables that it feeds, from `layers.data`.
+      feed_list: the variables to feed, from `layers.data`.
       capacity: accepted for programs written for Fluid, but has no effect: batches are read while the device works.
-      use_double_buffer: the same.
-      iterable: whether it is gone through, `for feed in reader(): exe.run(feed=feed)`, instead of started and reset.
-      return_list: whether each feed is a list of arrays, instead of one dict in a list.
+      use_double_buffer: accepted for programs written for Fluid, but has no effect, as `capacity`.
+      iterable: True for `for feed in reader(): exe.run(feed=feed)`; False for `start` and `reset`.
+      return_list: True yields each feed as a list of arrays, False as one dict in a list.
 
     Example:
       >>> import fluid.static as fluid
@@ -105,7 +105,7 @@ class PyReader:
                 program.readers.append(self)
 
     def __call__(self) -> Iterator[Any]:
-        """The feeds, one by one."""
+        """Return an iterator over the feeds."""
         return iter(self)
 
     def __iter__(self) -> Iterator[Any]:
@@ -113,19 +113,19 @@ class PyReader:
             yield [feed[name] for name in self.names] if self._return_list else [feed]
 
     def decorate_sample_list_generator(self, reader: Source, places: Any = None) -> None:
-        """Read minibatches that are lists of rows."""
+        """Set a source of minibatches that are lists of rows."""
         del places
         self._source = reader
 
     def decorate_sample_generator(
         self, sample_generator: Callable[[], Iterable[Any]], batch_size: int, drop_last: bool = True, places: Any = None
     ) -> None:
-        """Read rows, and make minibatches of them."""
+        """Set a source of rows, which are grouped into minibatches."""
         del places
         self._source = batch(sample_generator, batch_size, drop_last=drop_last)
 
     def decorate_batch_generator(self, reader: Source, places: Any = None) -> None:
-        """Read minibatches that are tuples or lists of columns."""
+        """Set a source of minibatches that are tuples or lists of columns."""
         del places
 
         def columns() -> Iterator[Any]:
@@ -141,25 +141,25 @@ class PyReader:
     set_batch_generator = decorate_batch_generator
 
     def start(self) -> None:
-        """Begin to feed the program.
+        """Start to feed the program.
 
         Raises:
-          ProgramError: it feeds already, and was not reset.
+          ProgramError: the reader is started already.
         """
         if self._running is not None:
             raise errors.ProgramError("this reader feeds already; reader.reset() lets it begin again")
         self._running = self._feeds()
 
     def reset(self) -> None:
-        """Stop feeding, so that it can be started again."""
+        """Stop feeding, so that the reader can be started again."""
         self._running = None
 
     def read(self) -> dict[str, Any]:
-        """The next feed.
+        """Return the next feed.
 
         Raises:
-          EOFException: there is none.
-          ProgramError: it was not started.
+          EOFException: the reader is at its end.
+          ProgramError: the reader is not started.
         """
         if self._running is None:
             raise errors.ProgramError("the program is fed by a reader that was not started; first reader.start()")
@@ -178,7 +178,7 @@ class PyReader:
 
 
 class DataLoader:
-    """Where `DataLoader.from_generator` is.
+    """A namespace for `DataLoader.from_generator`.
 
     Example:
       >>> import fluid.static as fluid
@@ -200,7 +200,7 @@ class DataLoader:
         use_multiprocess: bool = False,
         drop_last: bool = True,
     ) -> PyReader:
-        """A PyReader with these arguments; `use_multiprocess` and `drop_last` are accepted and have no effect."""
+        """Return a PyReader with these arguments; `use_multiprocess` and `drop_last` have no effect."""
         del use_multiprocess, drop_last
         return PyReader(feed_list, capacity, use_double_buffer, iterable, return_list)
 

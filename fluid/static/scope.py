@@ -1,4 +1,4 @@
-"""Scopes: the values that outlive a run, over one Session."""
+"""Scopes: the values that are kept between runs, over one Session."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,11 @@ from fluid.static.tape.program import Program
 
 
 class Tensor:
-    """One value of a Scope.
+    """A value of a Scope.
 
     Args:
       scope: the Scope.
-      name: of the value.
+      name: the name of the value.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -39,21 +39,21 @@ class Tensor:
         self._name = name
 
     def get_tensor(self) -> "Tensor":
-        """The value itself."""
+        """Return the value itself."""
         return self
 
     def set(self, array: Any, place: Any = None) -> None:
-        """Give it other numbers, of the same shape; `place` is accepted and ignored."""
+        """Set new numbers of the current shape; `place` is accepted and ignored."""
         del place
         held = self._scope.session.scope
         held[self._name] = np.asarray(array).astype(held.specs[self._name].dtype)
 
     def shape(self) -> list[int]:
-        """Its sizes."""
+        """Return the sizes of the value."""
         return list(np.asarray(self).shape)
 
     def lod(self) -> list[list[int]]:
-        """No lengths: what outlives a run is an array."""
+        """Return no lengths: a value in a scope is an array."""
         return []
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -61,7 +61,7 @@ class Tensor:
 
 
 class Scope:
-    """The values that outlive a run, by name: parameters, moving averages, counters. It stands on a Session.
+    """The values that are kept between runs, by name: parameters, moving averages, counters; stored in a Session.
 
     Example:
       >>> import fluid.static as fluid
@@ -77,31 +77,31 @@ class Scope:
 
     @property
     def session(self) -> Session:
-        """The Session, which is made by the first program that runs here.
+        """The Session of this scope, created by the first program that runs in the scope.
 
         Raises:
-          ProgramError: there was none.
+          ProgramError: no program was run yet.
         """
         if self._session is None:
             raise errors.ProgramError("nothing was run in this scope; first exe.run(fluid.default_startup_program())")
         return self._session
 
     def find_var(self, name: str) -> Tensor | None:
-        """The value of a name, or None."""
+        """Return the value of a name, or None."""
         known = self._session is not None and name in self._session.scope and name in self._initialised
         return Tensor(self, name) if known or name in self.kept else None
 
     var = find_var
 
     def value(self, name: str) -> Any:
-        """The array of a name."""
+        """Return the array of a name."""
         return self.kept[name] if name in self.kept else self.session.scope[name]
 
     def on(self, place: Place, seed: int = 0) -> Session:
-        """The Session of this scope, made on a place if there is none yet.
+        """Return the Session of this scope, created on the device `place` if none exists yet.
 
         Raises:
-          ArgumentError: it is on another device.
+          ArgumentError: the Session is on another device.
         """
         if self._session is None:
             self._session = Session(place=place, seed=seed)
@@ -113,7 +113,7 @@ class Scope:
         return self._session
 
     def program(self, program: Program, place: Place) -> core.Program:
-        """The program in the Session of this scope; what was written down since the last run is in it."""
+        """Return the program in the Session of this scope, with all layers recorded since the last run."""
         session = self.on(place, program.random_seed)
         known = self._programs.get(id(program))
         if known is not None and known[1] == program.version:
@@ -125,7 +125,7 @@ class Scope:
         return added
 
     def initialise(self, startup: Program, place: Place) -> None:
-        """Give all that a startup program is for its initial values."""
+        """Initialize the parameters and states of all programs of a startup program."""
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
             session = self.on(place, seed)
@@ -140,23 +140,23 @@ class Scope:
             self._initialised |= set(first)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Give values that a program here has already other numbers."""
+        """Set values of programs that are in this scope already."""
         for name, array in arrays.items():
             self.session.scope[name] = array
         self._initialised |= set(arrays)
 
     def keep(self, name: str, value: Any) -> None:
-        """Take what a run left behind."""
+        """Store a value that a run leaves for later runs."""
         if name in self.session.scope:
             self.load({name: value})
         else:
             self.kept[name] = value
 
     def check(self, program: core.Program) -> None:
-        """Refuse to run a program some of whose values have no initial numbers.
+        """Refuse to run a program with uninitialized values.
 
         Raises:
-          ProgramError: there are such.
+          ProgramError: a value is uninitialized.
         """
         missing = [n for n in (*program.parameters, *program.states) if n not in self._initialised]
         if missing:
@@ -167,7 +167,7 @@ class Scope:
 
 
 def _take_over(session: Session, old: str, new: str) -> None:
-    """Give a program the optimizer slots of what it was before more was written down, where they are alike."""
+    """Copy the optimizer state of the previous version of a program to its new version, if their shapes agree."""
     slots = session.scope.slots
     before, after = (jax.tree.map(np.shape, slots[name]) for name in (old, new))
     if jax.tree.flatten(before) == jax.tree.flatten(after):
@@ -179,7 +179,7 @@ _scope: ContextVar[Scope] = ContextVar("fluid_static_scope", default=_global)  #
 
 
 def global_scope() -> Scope:
-    """The scope that programs run in.
+    """Return the scope in which programs run.
 
     Example:
       >>> import fluid.static as fluid
@@ -192,7 +192,7 @@ def global_scope() -> Scope:
 
 @contextlib.contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
-    """Run programs in a scope within a `with`.
+    """Run programs in a scope within a `with` block.
 
     Args:
       scope: the scope.

@@ -1,4 +1,4 @@
-"""Automatic names, which go on from program to program, unless a guard lets them begin anew."""
+"""Automatic names, which count on from program to program, unless a guard restarts them."""
 
 import contextlib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _counters: ContextVar[dict[str, int]] = ContextVar("fluid_static_names", default
 
 
 def counters() -> dict[str, int]:
-    """The next number for each stem, such as "fc"; what layers that are written down count on.
+    """Return the next number for each stem, for example "fc"; recorded layers use these counters.
 
     Example:
       >>> import fluid.static as fluid
@@ -25,7 +25,7 @@ def counters() -> dict[str, int]:
 
 
 def generate(key: str) -> str:
-    """A name that was not used yet: `KEY_N`.
+    """Return a new name: `KEY_N`.
 
     Example:
       >>> import fluid.static as fluid
@@ -39,7 +39,7 @@ def generate(key: str) -> str:
 
 
 def switch(new: dict[str, int] | None = None) -> dict[str, int]:
-    """Let names begin anew, or where other counters stand; returns the counters until now.
+    """Restart automatic names, or continue with other counters; return the previous counters.
 
     Example:
       >>> import fluid.static as fluid
@@ -55,7 +55,7 @@ def switch(new: dict[str, int] | None = None) -> dict[str, int]:
 
 @contextlib.contextmanager
 def guard(new_generator: None = None) -> Iterator[None]:
-    """Let names begin anew within a `with`, so that two programs share what has the same name in both.
+    """Restart automatic names within a `with` block, so that two programs share values of equal names.
 
     Args:
       new_generator: only None is accepted: names have no prefix.

@@ -1,4 +1,4 @@
-"""Files of named arrays: written whole or not at all, read without running anything that is in them."""
+"""Files of named arrays: writes are atomic, and reading never runs code from a file."""
 
 from fluid.paths import PathLike
 from fluid.storage.arrays import (

@@ -1,8 +1,8 @@
-"""Named arrays in one file: arrays and JSON only.
+"""Named arrays in one file, which holds arrays and JSON only.
 
 The file is a zip archive of `.npy` entries, one for each name, and a `manifest.json` with shapes and dtypes. `np.load`
-reads it too (a dtype that NumPy lacks, such as bfloat16, appears there as raw integers). A path that ends in
-".safetensors" has that format instead, which other frameworks read and write.
+reads the file too; a dtype that NumPy lacks, for example bfloat16, appears there as raw integers. A path that ends in
+".safetensors" selects the safetensors format instead, which other frameworks read and write.
 """
 
 import json
@@ -40,12 +40,12 @@ _DAMAGES = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, *NONSENS
 
 
 class Loaded(NamedTuple):
-    """What a file holds.
+    """The contents of a file of arrays.
 
     Attributes:
       arrays: by name.
-      kind: what they are, such as "parameters" or "session".
-      sites: the line that created each array, as far as the file says so.
+      kind: the kind of the arrays, for example "parameters" or "session".
+      sites: the line that created each array, if the file records the line.
     """
 
     arrays: dict[str, np.ndarray]
@@ -56,19 +56,19 @@ class Loaded(NamedTuple):
 def save_arrays(
     path: PathLike, arrays: Mapping[str, Any], kind: str = "parameters", sites: Mapping[str, str] = {}
 ) -> None:
-    """Write arrays to one file, atomically: who reads the path meanwhile gets the old file or the new one, whole.
+    """Write arrays to one file, atomically: a concurrent reader gets the whole old file or the whole new file.
 
-    The same arguments make the same bytes.
+    Equal arguments produce equal bytes.
 
     Args:
-      path: of the file; in a directory that exists already, the file `params.fluid` is written. One that ends in
-        ".safetensors" is written in that format.
+      path: the file. In an existing directory, the file `params.fluid` is written. A name that ends in ".safetensors"
+        selects the safetensors format.
       arrays: by name.
-      kind: noted in the file and returned by `load_arrays`.
-      sites: the line that created each array, noted in the file; there may be more of them than arrays.
+      kind: recorded in the file and returned by `load_arrays`.
+      sites: the line that created each array, recorded in the file; names without an array are ignored.
 
     Raises:
-      ParameterFileError: the folder is not there or cannot be written.
+      ParameterFileError: the folder does not exist or cannot be written.
 
     Example:
       >>> import tempfile, os
@@ -94,9 +94,9 @@ def save_arrays(
 
 
 def warn_of_ending(path: pathlib.Path, instead: str) -> None:
-    """Warn of a file name with the ending of another library's format.
+    """Warn if a file name ends like a file of another library.
 
-    An error would lose the parameters of a finished training.
+    An error instead would lose the parameters of a finished training.
     """
     if path.suffix.lower() in _ENDINGS:
         warn(
@@ -106,17 +106,17 @@ def warn_of_ending(path: pathlib.Path, instead: str) -> None:
 
 
 def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
-    """Read what `save_arrays` wrote.
+    """Read a file that `save_arrays` wrote.
 
     Args:
-      path: of the file, or of a directory that holds `params.fluid`. One that ends in ".safetensors" may come from
-        anywhere.
+      path: the file, or a directory that holds `params.fluid`. A file that ends in ".safetensors" may come from any
+        library.
 
     Returns:
       The arrays by name, and the kind.
 
     Raises:
-      ParameterFileError: there is no such file, it is damaged, or it holds something else.
+      ParameterFileError: the file does not exist, is damaged, or has another format.
 
     Example:
       >>> load_arrays("nowhere")
@@ -128,7 +128,7 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
 
 
 def load_file(path: PathLike) -> Loaded:
-    """Read all that a file says of its arrays; see `load_arrays`."""
+    """Read arrays, kind and sites from a file; see `load_arrays`."""
     target = _file(path)
     if not target.is_file():
         found = instead(pathlib.Path(path), "parameters")
@@ -142,7 +142,7 @@ def load_file(path: PathLike) -> Loaded:
         with zipfile.ZipFile(target) as archive:
             if len(set(archive.namelist())) < len(archive.namelist()):
                 raise ValueError("two of its entries have one name")
-            if archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED:  # it could be of any size
+            if archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED:  # could expand to any size
                 raise ValueError("its manifest is compressed")
             manifest = json.loads(archive.read(_MANIFEST))
             if manifest["format"] != FORMAT or manifest["version"] > VERSION:
@@ -164,7 +164,7 @@ def _sites(listing: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sites_of_others(text: str | None) -> dict[str, str]:
-    """Return the sites in a .safetensors file; none if another library wrote something else under that key."""
+    """Return the sites in a .safetensors file; none if another library uses this key for other data."""
     try:
         return _sites(json.loads(text or "{}"))
     except NONSENSE:
@@ -172,7 +172,7 @@ def _sites_of_others(text: str | None) -> dict[str, str]:
 
 
 def file_in(folder: pathlib.Path, wanted: str = PARAMS_FILE) -> pathlib.Path:
-    """Return the path of the file of parameters in a folder; if it does not exist, of the other file there.
+    """Return the path of the file of parameters in a folder; if the file does not exist, the path of the other file.
 
     `trainer.save_params(folder)` writes `params.fluid`, and `save_persistables` writes `persistables.fluid`.
     """

@@ -1,4 +1,4 @@
-"""A file that is replaced as a whole."""
+"""Atomic replacement of files."""
 
 import contextlib
 import os
@@ -14,14 +14,14 @@ from fluid import errors
 def replaced(
     target: pathlib.Path, failure: type[errors.FluidError] = errors.ParameterFileError
 ) -> Iterator[tuple[pathlib.Path, BinaryIO]]:
-    """Write a file; whoever reads the path meanwhile sees the old file or the new one, never a mixture.
+    """Write a file atomically: a concurrent reader sees the whole old file or the whole new file.
 
-    What is written goes to a temporary file beside it. That takes the place of the old one when the block ends, and is
-    removed when the block fails.
+    The bytes go to a temporary file in the folder of `target`. The temporary file replaces `target` when the block
+    ends, and is removed when the block fails.
 
     Args:
-      target: of the file.
-      failure: what to raise when the folder is not there or cannot be written.
+      target: the file to write.
+      failure: the exception class for a folder that does not exist or cannot be written.
 
     Yields:
       The path of the temporary file, and the file, open for writing.
@@ -35,7 +35,7 @@ def replaced(
     """
     name = str(target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
-        # Not by tempfile, whose files only their owner may read: a server often runs as another user.
+        # Not by tempfile: its files are readable by their owner only, and a server often runs as another user.
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
         raise failure(
@@ -55,7 +55,7 @@ def replaced(
 
 
 def sync(path: pathlib.Path) -> None:
-    """Write a file or a folder through to the disk."""
+    """Flush a file or a folder to the disk."""
     if os.name == "posix" or path.is_file():  # elsewhere a folder cannot be opened
         handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
         try:

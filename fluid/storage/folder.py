@@ -1,16 +1,16 @@
-"""The folder of checkpoints: what is in it, and how steps are written, read, set aside and deleted.
+"""The folder of checkpoints: write, read, set aside and delete steps.
 
     DIR/
       40/               a whole checkpoint, after 40 training steps
-        arrays/         parameters, states, slots, counters, as Orbax writes them
+        arrays/         parameters, states, optimizer state, counters, in Orbax's format
         meta.json       their shapes and dtypes, and the position of training
-        fluid.seal      checksums of all of these
-      50.writing-7a1c/  a save that is not complete; removed later if its process was killed
-      30.damaged/       set aside because its checksums were wrong
-      60.undone/        set aside because training went back to a step before it
+        fluid.seal      checksums of all files of the step
+      50.writing-7a1c/  a save in progress; removed later if its process was killed
+      30.damaged/       set aside because a checksum was wrong
+      60.undone/        set aside because training went back to an earlier step
       fluid.lock        held by the trainer that writes here
 
-A step is written under another name, synced, sealed and then renamed, so that a reader finds all of it or nothing.
+A step is written under another name, synced, sealed and then renamed. A reader therefore finds a whole step or none.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from fluid.storage.structure import check_structure, natural
 
 try:
     import fcntl
-except ImportError:  # Windows: two trainers in one folder are not noticed there
+except ImportError:  # Windows: two trainers in one folder are not detected
     fcntl = None  # type: ignore[assignment]
 
 META = "meta.json"
@@ -71,16 +71,16 @@ class Folder:
     """Checkpoints by step.
 
     Args:
-      path: of the folder; made when it is not there.
-      read_only: whether to change nothing; the folder must be there then.
+      path: the folder; created if it does not exist.
+      read_only: True changes no file; the folder must then exist.
 
     Attributes:
-      path: of the folder on this machine.
-      name: the path, or the address of a store, for messages.
-      is_local: whether what is written to the path stays there.
+      path: the folder on this machine.
+      name: the path, or the address in an object store, for messages.
+      is_local: True if the files stay at `path`; False for an object store.
 
     Raises:
-      CheckpointError: it is no folder, or cannot be written.
+      CheckpointError: the path is not a folder, or cannot be written.
 
     Example:
       >>> import tempfile
@@ -108,13 +108,13 @@ class Folder:
             ) from error
         self._identity = self._stat()
         self._lock: int | None = None
-        self._failed: list[pathlib.Path] = []  # saves of which something may come back; see `discard`
+        self._failed: list[pathlib.Path] = []  # failed saves, which may reappear in part; see `discard`
 
     def acquire(self) -> None:
-        """Lock the folder against other trainers; nothing happens when this one holds the lock already.
+        """Lock the folder against other trainers; do nothing if this object already holds the lock.
 
         Raises:
-          CheckpointError: another trainer holds the lock, or the folder is gone.
+          CheckpointError: another trainer holds the lock, or the folder no longer exists.
         """
         if self._lock is not None:
             return
@@ -138,9 +138,9 @@ class Folder:
         self._lock = lock
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # what cannot be removed now is left to `sweep`
+            with contextlib.suppress(OSError):  # a folder that cannot be removed now is left to `sweep`
                 _remove_while_written(self._failed)
             self._failed.clear()
             os.close(self._lock)
@@ -148,7 +148,7 @@ class Folder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock for a block."""
+        """Hold the lock inside a `with` block."""
         held = self._lock is not None
         self.acquire()
         try:
@@ -158,10 +158,10 @@ class Folder:
                 self.release()
 
     def check_there(self) -> None:
-        """Check that the folder is still there, and the same: not unmounted, deleted or replaced.
+        """Check that the folder still exists and is the folder that this object opened.
 
         Raises:
-          CheckpointError: it is not.
+          CheckpointError: the folder was unmounted, deleted or replaced.
         """
         if self._stat() != self._identity:
             raise errors.CheckpointError(
@@ -170,37 +170,37 @@ class Folder:
             )
 
     def steps(self) -> list[int]:
-        """The steps in the folder, ascending, whole or damaged; folders of other programs are left out."""
+        """Return all steps in the folder, ascending, whole or damaged; folders of other programs are left out."""
         names = (entry.name for entry in os.scandir(self.path) if entry.is_dir(follow_symlinks=False))
         return sorted(int(n) for n in names if STEP.fullmatch(n) and self._is_ours(self.path / n))
 
     def aside(self) -> list[str]:
-        """The names of the steps that were set aside."""
+        """Return the names of the steps that were set aside."""
         return sorted(n for n in os.listdir(self.path) if ASIDE.fullmatch(n))
 
     def size(self, step: int) -> int:
-        """How many bytes the files of a step have."""
+        """Return the total size of the files of a step, in bytes."""
         return sum(path.stat().st_size for path in (self.path / str(step)).rglob("*") if path.is_file())
 
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
-        """Return the flaw of a step or of its meta.json, as `seal.flaw` does; None for a good step."""
+        """Return the flaw of a step or of its meta.json, see `seal.flaw`; None for a step without a flaw."""
         path = self.path / str(step)
         found = seal.flaw(path, share, of)
         return self._nonsense(step) if found is None and META in seal.files_in(path)[share::of] else found
 
     def meta(self, step: int) -> dict[str, Any]:
-        """The JSON that `write` was given, with the shapes and dtypes of the arrays under `arrays`."""
+        """Return the JSON that `write` stored, with the shapes and dtypes of the arrays under `arrays`."""
         with (self.path / str(step) / META).open(encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
         return found
 
     def arrays(self, step: int, places: Mapping[str, jax.sharding.Sharding] | None = None) -> dict[str, Any]:
-        """The arrays of a step by name, on the host.
+        """Return the arrays of a step by name, on the host.
 
         Args:
-          step: which one.
-          places: by name, where arrays with elements shall lie instead that are divided among devices. Of these a
-            process reads what its own devices hold.
+          step: the step.
+          places: shardings by name, for arrays with elements that are divided among devices instead. Of these arrays, a
+            process reads only the shards of its own devices.
         """
         import orbax.checkpoint as ocp
 
@@ -214,12 +214,12 @@ class Folder:
         return {n: here[n] if n in here else np.zeros(s, d) for n, (s, d) in listed.items()}
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Add a step. If that fails, nothing of it stays, and the other steps are as they were.
+        """Add a step. If the write fails, the step is removed, and all other steps stay unchanged.
 
         Args:
-          step: its number.
+          step: the number of the step.
           arrays: by name, on the host.
-          meta: what to keep beside the arrays, as JSON.
+          meta: JSON to store beside the arrays.
         """
         import orbax.checkpoint as ocp
 
@@ -233,7 +233,7 @@ class Folder:
             raise
 
     def begin(self, step: int) -> pathlib.Path:
-        """Make an empty folder for a step to be written, of a name that none had before."""
+        """Create an empty folder with a new name, in which a step is written."""
         with contextlib.suppress(OSError):
             _remove_while_written(self._failed)
         temporary = self.path / f"{step}.writing-{secrets.token_hex(4)}"
@@ -241,16 +241,16 @@ class Folder:
         return temporary
 
     def discard(self, temporary: pathlib.Path) -> None:
-        """Remove what was written of a step that failed.
+        """Remove the files of a step whose write failed.
 
-        A write fails as soon as one file does, while threads of TensorStore go on with the others, and make the folder
-        again if it is gone. So it is removed once more before the next save, and when the lock is given back.
+        A write fails as soon as one file fails. Threads of TensorStore still write the other files then, and create the
+        folder again if it was removed. The folder is therefore removed again before the next save, and on `release`.
 
         Args:
-          temporary: from `begin`.
+          temporary: the folder from `begin`.
         """
         self._failed.append(temporary)
-        with contextlib.suppress(OSError):  # the failure itself is what the caller shall hear of
+        with contextlib.suppress(OSError):  # the caller shall see the original failure
             _remove_while_written(self._failed)
 
     def finish(
@@ -261,14 +261,14 @@ class Folder:
         meta: Mapping[str, Any],
         sealed: Mapping[str, str] | None = None,
     ) -> None:
-        """Make a step of what was written: say what is in it, seal it, and give it its name.
+        """Complete a step: write its meta.json, seal it, and rename it to its number.
 
         Args:
-          temporary: from `begin`, with the arrays in it.
-          step: its number.
+          temporary: the folder from `begin`, with the arrays in it.
+          step: the number of the step.
           arrays: by name, with shapes and dtypes.
           meta: as for `write`.
-          sealed: checksums that are known, as for `seal.seal`.
+          sealed: known checksums, as for `seal.seal`.
         """
         listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
         text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
@@ -278,32 +278,32 @@ class Folder:
         sync(self.path)
 
     def delete(self, step: int) -> None:
-        """Remove a step. It is renamed first, so that what a killed process leaves is no step any more."""
+        """Remove a step. The step is renamed first, so that a killed process leaves no partial step."""
         doomed = self.path / f"{step}.deleting"
         remove(doomed)
         os.rename(self.path / str(step), doomed)
         remove(doomed)
 
     def sweep(self) -> None:
-        """Remove what killed processes have left of saves and deletions.
+        """Remove the remains of saves and deletions of killed processes.
 
-        Some of several processes may still be ending and write to it meanwhile; what they add goes the next time.
+        Processes of a killed run may still write to these folders; the next call removes the files that they add.
         """
         _remove_while_written(self.path / name for name in os.listdir(self.path) if _LEFTOVER.fullmatch(name))
 
     def set_aside(self, step: int, why: str) -> str:
-        """Rename a step to `STEP.why`, so that it is neither used nor lost; returns the new name."""
+        """Rename a step to `STEP.why`, so that the step is kept but not used; return the new name."""
         names = (f"{step}.{why}{f'-{i}' if i else ''}" for i in range(1_000_000))
         name = next(n for n in names if not (self.path / n).exists())
         os.rename(self.path / str(step), self.path / name)
         return name
 
     def newest_whole(self) -> tuple[int | None, dict[int, str]]:
-        """The newest step without a flaw, or None; and what is wrong with each newer one."""
+        """Return the newest step without a flaw, or None; and the flaw of each newer step."""
         return newest_whole(self.steps(), self.flaw)
 
     def _nonsense(self, step: int) -> str | None:
-        """Return the flaw of a meta.json whose checksum is right; None for a good one."""
+        """Return the flaw of a meta.json whose checksum is correct; None for a meta.json without a flaw."""
         try:
             meta = self.meta(step)
             check_structure(meta, _META, META)
@@ -311,7 +311,7 @@ class Folder:
                 return f"{META} is that of step {meta['step']}"
             for array in meta["arrays"].values():
                 jnp.dtype(array["dtype"])
-        except errors.FluidError:  # the store cannot be reached now
+        except errors.FluidError:  # the store cannot be reached
             raise
         except (OSError, *seal.NONSENSE) as error:
             return f"{META} makes no sense: {type(error).__name__}: {error}"
@@ -329,11 +329,11 @@ class Folder:
 
 
 def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
-    """The newest of some steps without a flaw, or None; and what is wrong with each newer one.
+    """Return the newest step without a flaw, or None; and the flaw of each newer step.
 
     Args:
       steps: ascending.
-      flaw: says what is wrong with a step.
+      flaw: returns the flaw of a step, or None.
 
     Example:
       >>> newest_whole([2, 4, 6], {2: None, 4: None, 6: "meta.json is missing"}.get)
@@ -349,7 +349,7 @@ def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tup
 
 
 def _by_itself() -> dict[str, Any]:
-    """What tells Orbax that of several processes this one reads or writes, and waits for no other."""
+    """Return the options with which Orbax reads or writes in this process alone, without waiting for the others."""
     if jax.process_count() == 1:
         return {}
     import orbax.checkpoint as ocp
@@ -362,18 +362,18 @@ def _by_itself() -> dict[str, Any]:
 
 
 def with_elements(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """The arrays that Orbax takes; it refuses those without elements, which are made again by their shapes."""
+    """Return the arrays that have elements; Orbax refuses empty arrays, which are created again from their shapes."""
     return {n: a for n, a in arrays.items() if a.size}
 
 
 def remove(path: pathlib.Path) -> None:
-    """Remove a folder with all that is in it, if it is there."""
+    """Remove a folder with all its contents; do nothing if the folder does not exist."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
 
 
 def _remove_while_written(paths: Iterable[pathlib.Path]) -> None:
-    """Remove folders to which others may write meanwhile; what they add stays."""
+    """Remove folders while other threads or processes may write to them; files that they add stay."""
     for path in paths:
         try:
             remove(path)

@@ -1,4 +1,4 @@
-"""Named arrays compared with what a program has."""
+"""Comparison of named arrays with the arrays of a program."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -34,19 +34,20 @@ def check_match(
     sites: Mapping[str, str] = {},
     sites_there: Mapping[str, str] = {},
 ) -> None:
-    """Compare names, shapes and dtypes of arrays with what a program has.
+    """Check names, shapes and dtypes of arrays against a program.
 
     Args:
       found: arrays by name.
       wanted: shape and dtype by name.
-      where: what the arrays came from, for the message.
-      allow_extra: accept names that are not wanted.
-      advice: what to do about it, for the message.
+      where: the origin of the arrays, for the message.
+      allow_extra: True accepts names that the program does not have.
+      advice: a sentence for the message that says how to resolve a difference.
       sites: the line that created each array of the program, for the message.
-      sites_there: the line that created each array of `where`, as far as known.
+      sites_there: the line that created each array of `where`, if known.
 
     Raises:
-      ParameterError: they differ; at most twenty differences are listed, with the nearest name for each missing one.
+      ParameterError: names, shapes or dtypes differ. The message lists at most twenty differences, with the nearest
+        name for each missing array.
 
     Example:
       >>> import numpy as np
@@ -89,20 +90,20 @@ def choose(
     allow_extra: bool = False,
     advice: str = TAKE_A_PART,
 ) -> LoadReport:
-    """Say which of the arrays that are there a program takes.
+    """Select the arrays of a source that a program takes.
 
     Args:
-      source: what is there.
-      wanted: shape and dtype by name.
-      skip: names and globs of what is not taken, there or in the program.
+      source: the arrays.
+      wanted: shape and dtype of the program's arrays, by name.
+      skip: names and globs of arrays to leave out, in the source or in the program.
       sites: the line that created each array of the program, for messages.
-      allow_missing: accept that arrays of the program are not there.
-      allow_extra: accept names that are not wanted.
+      allow_missing: True accepts arrays of the program that the source does not have.
+      allow_extra: True accepts arrays of the source that the program does not have.
       advice: a sentence for error messages that says how to resolve a difference.
 
     Raises:
-      ParameterError: names, shapes or dtypes differ; or nothing at all would be taken.
-      UnknownNameError: something to skip is neither there nor in the program.
+      ParameterError: names, shapes or dtypes differ, or the program would take no array.
+      UnknownNameError: a name or glob of `skip` fits no array of the source or the program.
 
     Example:
       >>> import numpy as np
@@ -139,7 +140,7 @@ def choose(
 
 
 def _nothing(source: Source, wanted: Wanted) -> str:
-    """The message for arrays of which a program would take none."""
+    """Return the error message for a source of which a program would take no array."""
     nearest = next(filter(None, (_nearest(n, list(source.arrays)) for n in wanted)), "")
     return (
         f"nothing would be taken from {source.where}: it has {_some(source.arrays)}, and the program has "

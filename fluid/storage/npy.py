@@ -1,4 +1,4 @@
-"""Arrays as `.npy`, with the dtypes that NumPy does not know, such as bfloat16, as integers of the same size."""
+"""Arrays in the `.npy` format; dtypes unknown to NumPy, for example bfloat16, become integers of equal size."""
 
 import math
 from collections.abc import Sequence
@@ -17,35 +17,35 @@ def write_npy(file: BinaryIO, name: str, array: np.ndarray) -> None:
 
     Args:
       file: open for writing.
-      name: for messages.
-      array: of numbers, of any shape.
+      name: the name of the array, for messages.
+      array: numbers, of any shape.
 
     Raises:
-      ArgumentTypeError: it holds no numbers.
+      ArgumentTypeError: the array does not hold numbers.
     """
     np.lib.format.write_array(file, _storable(name, array), allow_pickle=False)
 
 
 def size_limit(shape: Sequence[int], dtype: str) -> int:
-    """More bytes than such an array takes in the `.npy` format.
+    """Return an upper bound of the size of an array in the `.npy` format, in bytes.
 
-    A forged header could ask for any amount of memory, so sizes are compared before anything is read.
+    A forged header could claim any amount of memory, so the reader compares sizes before it allocates memory.
     """
     return math.prod(shape) * jnp.dtype(dtype).itemsize + _HEADER_LIMIT
 
 
 def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: int) -> np.ndarray:
-    """Read what `write_npy` wrote. Memory is taken after everything that the file says of itself has been compared.
+    """Read an array that `write_npy` wrote; allocate memory only after all checks of the header.
 
     Args:
       file: open for reading.
-      name: for messages.
-      shape: that it is said to have.
-      dtype: that it is said to have.
-      size: bytes in the file.
+      name: the name of the array, for messages.
+      shape: the declared shape.
+      dtype: the declared dtype.
+      size: the size of the entry, in bytes.
 
     Raises:
-      ValueError: it has others, or is damaged.
+      ValueError: shape or dtype differ from the declaration, or the entry is damaged.
     """
     wanted = jnp.dtype(dtype)
     version = np.lib.format.read_magic(file)
@@ -66,14 +66,14 @@ def read_npy(file: BinaryIO, name: str, shape: Sequence[int], dtype: str, size: 
 
 
 def _stored(dtype: np.dtype) -> np.dtype:
-    """Return the dtype that the numbers of an array have in a file."""
+    """Return the dtype in which a file stores an array of dtype `dtype`."""
     return dtype if dtype.kind in "biufc" else np.dtype(f"u{dtype.itemsize}")
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "biufc":
         return array
-    if array.dtype.kind == "V" and not array.dtype.hasobject:  # bfloat16 and its like
+    if array.dtype.kind == "V" and not array.dtype.hasobject:  # bfloat16 and similar dtypes
         return array.view(np.dtype(f"u{array.dtype.itemsize}"))
     raise errors.ArgumentTypeError(
         f"{name!r} has dtype {array.dtype}, and only arrays of numbers can be saved; convert it: x.astype(float)"

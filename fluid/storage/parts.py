@@ -1,17 +1,17 @@
-"""A checkpoint of several processes: each writes its part, and the first one seals the whole once all have.
+"""Checkpoints of several processes: each process writes its part, and the first process seals the whole.
 
     DIR/
       40.writing-7a1c/
         arrays/
-          ocdbt.process_0/   what process 0 holds of the arrays, and what all of them have alike
-          ocdbt.process_1/   what process 1 holds
-          manifest.ocdbt     made last: where each part of each array is
+          ocdbt.process_0/   shards of process 0, and the arrays that all processes hold alike
+          ocdbt.process_1/   shards of process 1
+          manifest.ocdbt     written last: the location of each part of each array
 
-Orbax divides arrays by where their parts lie, so that no process ever has more of one than its own devices. What it
-has written is one checkpoint, which any number of processes reads, each what it needs. Orbax's own way to wait for the
-others has fixed time limits, and does not tell them that one has failed; so the processes agree through their `Group`
-on whether all have written their parts. The unfinished folder has another name each time, since processes of a run that
-was killed may still be writing when the next one begins.
+Orbax divides arrays by their shardings, so no process holds more of an array than its own devices hold. The result is
+one checkpoint: any number of processes can read it, and each process reads only its parts. Orbax's own synchronization
+has fixed time limits, and does not report that another process has failed. The processes therefore agree through their
+`Group` that all have written their parts. The unfinished folder has a new name each time, because processes of a
+killed run may still write when the next run begins.
 """
 
 import asyncio
@@ -38,19 +38,19 @@ def write_together(
     group: Group,
     copied: Callable[[], None],
 ) -> None:
-    """Add a step to a folder that several processes share. All of them call this.
+    """Add a step to a folder that several processes share. Every process must call this function.
 
     Args:
-      folder: the same in all processes.
-      step: its number.
-      arrays: by name; those of JAX may be divided among the processes, others are written by the first one.
-      meta: gives what to keep beside the arrays, as JSON; called in the first process.
+      folder: the shared folder.
+      step: the number of the step.
+      arrays: by name. JAX arrays may be divided among the processes; the first process writes all other arrays.
+      meta: returns the JSON to store beside the arrays; called in the first process.
       group: the processes.
-      copied: called when the arrays are on the host, and the caller may do with them what it wants.
+      copied: called once the arrays are copied to the host, after which the caller may change them.
 
     Raises:
-      CheckpointError: one of them has failed. Nothing of the step stays then, and the other steps are as they were.
-      DistributedError: one of them did not come in time. What is left is swept away by the next trainer.
+      CheckpointError: a process has failed. The step is removed, and all other steps stay unchanged.
+      DistributedError: a process did not arrive in time. The next trainer removes the remains.
     """
     name = in_first(group, "a checkpoint that begins", lambda: _begun(folder, step))
     temporary = folder.path / name
@@ -70,19 +70,19 @@ def write_together(
 
 
 def in_all(group: Group, what: str, work: Callable[[], T]) -> list[T]:
-    """Do something in all processes, which fails in all of them when it fails in one.
+    """Run `work` in all processes; if it fails in one process, fail in all processes.
 
     Args:
       group: the processes.
-      what: is done, in words.
-      work: does it in this process, and returns JSON.
+      what: a description of the work, for messages.
+      work: runs in this process, and returns JSON.
 
     Returns:
-      What it has returned in each process.
+      The result of each process, by process index.
 
     Raises:
-      CheckpointError: it has failed in one of them; alone, whatever `work` raises.
-      DistributedError: not all of them have come in time.
+      CheckpointError: `work` has failed in a process. With a single process, exceptions of `work` propagate.
+      DistributedError: a process did not arrive in time.
 
     Example:
       >>> in_all(Group(), "a sum", lambda: 1 + 2)
@@ -106,29 +106,29 @@ def in_all(group: Group, what: str, work: Callable[[], T]) -> list[T]:
 
 
 def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
-    """Do something in the first process; all get what it returns, or its failure. As `in_all` otherwise.
+    """Run `work` in the first process; all processes return its result, or fail with it. See `in_all`.
 
     Example:
       >>> in_first(Group(), "a sum", lambda: 1 + 2)
       3
     """
-    # Of the others nobody reads the result.
+    # No process reads the results of the other processes.
     return in_all(group, what, work if group.is_first else lambda: None)[0]  # type: ignore[return-value]
 
 
 def _begun(folder: Folder, step: int) -> str:
-    """Make the folder to write to; returns its name."""
+    """Create the folder in which a step is written; return the name of the folder."""
     temporary = folder.begin(step)
     (temporary / ARRAYS).mkdir(mode=0o700)
     return temporary.name
 
 
 def _write_part(temporary: pathlib.Path, arrays: Mapping[str, Any], copied: Callable[[], None]) -> dict[str, str]:
-    """Write what this process holds of the arrays; returns the checksums of the files, by name."""
+    """Write the arrays and shards of this process; return the checksums of the files by name."""
     import orbax.checkpoint as ocp
 
     shared = {n: a if _is_shared(a) else np.asarray(a) for n, a in with_elements(arrays).items()}
-    # Returns when all is on the host; what it returns are the writes that go on.
+    # `async_save` returns after the copy to the host; its results are the writes that are still in progress.
     writes = asyncio.run(_handler().async_save(temporary / ARRAYS, args=ocp.args.PyTreeSave(shared)))
     copied()
     for write in writes or []:
@@ -138,12 +138,12 @@ def _write_part(temporary: pathlib.Path, arrays: Mapping[str, Any], copied: Call
 
 
 def _is_shared(array: Any) -> bool:
-    """Whether an array belongs to all processes; what only this one has is written as an array of NumPy is."""
+    """Return whether all processes share an array; an array of this process alone is written like a NumPy array."""
     return isinstance(array, jax.Array) and not array.is_fully_addressable
 
 
 def _handler() -> Any:
-    """What writes arrays and waits for no other process: of each part of an array its first replica."""
+    """Return an Orbax handler that writes the first replica of each shard, without waiting for other processes."""
     import orbax.checkpoint as ocp
 
     kinds = ocp.type_handlers

@@ -1,4 +1,4 @@
-"""Recognition of files and folders of the wrong kind, for errors that name the call which reads them."""
+"""Recognition of files and folders of an unexpected kind, for errors that name the call to read them."""
 
 import pathlib
 import zipfile
@@ -12,8 +12,8 @@ class _Kind(NamedTuple):
 
     Attributes:
       what: a name for messages.
-      as_parameters: the call that takes parameters from it; `{path}` stands for the quoted path.
-      as_model: the call that runs it as a model, or makes a model of it.
+      as_parameters: the call that loads parameters from the path; `{path}` stands for the quoted path.
+      as_model: the call that runs the path as a model, or converts it to a model.
     """
 
     what: str
@@ -107,7 +107,7 @@ _KINDS = {
 _MAGIC = {
     b"\x89HDF\r\n\x1a\n": "keras",
     b"\x93NUMPY": "npy",
-    b"\x80\x02": "torch",  # of versions before 1.6
+    b"\x80\x02": "torch",  # PyTorch before 1.6
     b"\x80": "pickle",
 }
 
@@ -126,8 +126,8 @@ def instead(path: pathlib.Path, wanted: str) -> str | None:
     Returns None for the wanted kind, and for an unknown kind.
 
     Args:
-      path: of a file or folder.
-      wanted: the kind that is expected: "parameters", "exported" for a model that runs, "checkpoints", or "original".
+      path: a file or folder.
+      wanted: the expected kind: "parameters", "exported" for a model that runs, "checkpoints", or "original".
     """
     kind = recognized(path)
     if kind is None or kind == wanted:
@@ -138,7 +138,7 @@ def instead(path: pathlib.Path, wanted: str) -> str | None:
 
 
 def recognized(path: pathlib.Path) -> str | None:
-    """Return the kind of a file or folder; None if it is unknown or does not exist.
+    """Return the kind of a file or folder; None for an unknown kind or a path that does not exist.
 
     Example:
       >>> import numpy as np
@@ -148,7 +148,7 @@ def recognized(path: pathlib.Path) -> str | None:
     """
     try:
         return _of_folder(path) if path.is_dir() else _of_file(path) if path.is_file() else None
-    except Exception:  # a damaged archive raises errors of many kinds
+    except Exception:  # a damaged archive can raise errors of many types
         return None
 
 
@@ -179,7 +179,7 @@ def _of_file(path: pathlib.Path) -> str | None:
             return "torch" if kind == "pickle" and path.suffix in (".pt", ".pth") else kind
     if len(head) == 16 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
         return "safetensors"
-    # Fluid begins the file of a variable with its version, 0, and its number of LoD levels, 0 for parameters.
+    # PaddlePaddle's file of a variable begins with its version, 0, and its number of LoD levels, 0 for parameters.
     return "original parameters" if len(head) == 16 and not any(head[:5]) else None
 
 
@@ -198,7 +198,7 @@ def _of_archive(path: pathlib.Path) -> str | None:
 
 
 def _filled(call: str, path: pathlib.Path) -> str:
-    """Fill the path and its parts into a call of `_KINDS`."""
+    """Insert the path and its parts into a call of `_KINDS`."""
     numbers = [int(entry.name) for entry in path.iterdir() if STEP.fullmatch(entry.name)] if path.is_dir() else []
     return (
         call.replace("{path}", repr(str(path)))

@@ -1,15 +1,15 @@
-"""The folder of checkpoints in an object store, such as S3, whose address is one of fsspec.
+"""The folder of checkpoints in an object store, for example S3, at an address of fsspec.
 
     s3://bucket/run/
-      40/               a whole checkpoint: the files that a folder on a disk has, the seal written last
-      50/               without a seal: an upload or a deletion that is not complete; removed later
-      30.damaged/       set aside because its checksums were wrong
-      fluid.lock        says which trainer writes here
+      40/               a whole checkpoint: the files of a checkpoint on disk, the seal uploaded last
+      50/               without a seal: a transfer or deletion in progress; removed later if its process was killed
+      30.damaged/       set aside because a checksum was wrong
+      fluid.lock        the name of the trainer that writes here
 
-An object store renames nothing, and locks nothing. So a checkpoint is one when its seal is there. It is written and
-sealed in a temporary folder of this machine first, and then uploaded; it is downloaded to be checked and read. Orbax
-itself writes only to disks and to gs://. And of two trainers the one that came last writes: the other finds another
-name than its own in `fluid.lock` then, and saves nothing more.
+An object store can neither rename nor lock. A folder is therefore a checkpoint only if its seal exists. A step is
+written and sealed in a temporary folder of this machine first, and then uploaded; a step is downloaded to be checked or
+read. Orbax itself writes only to disks and to gs://. Of two trainers, the one that started last may write: the other
+trainer then finds another name than its own in `fluid.lock`, and saves no further steps.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from fluid.storage.recognize import recognized
 
 
 def folder_of(path: PathLike, read_only: bool = False) -> Folder:
-    """The folder of checkpoints that a path or an address means; arguments and errors as for `Folder`."""
+    """Return the folder of checkpoints at a path or an address; arguments and errors as for `Folder`."""
     if is_address(path):
         return RemoteFolder(os.fspath(path), read_only)
     if recognized(pathlib.Path(path)) == "online":
@@ -51,11 +51,11 @@ class RemoteFolder(Folder):
     """Checkpoints by step in an object store.
 
     Args:
-      address: such as "s3://bucket/run"; credentials and the like are found where the tools of the store look for them.
-      read_only: whether to change nothing.
+      address: for example "s3://bucket/run"; the library of the store finds credentials where its own tools look.
+      read_only: True changes no file.
 
     Raises:
-      CheckpointError: the store cannot be reached, or there is no library for it.
+      CheckpointError: the store cannot be reached, or its library is not installed.
 
     Example:
       >>> folder = RemoteFolder("memory://run")
@@ -79,7 +79,7 @@ class RemoteFolder(Folder):
         self._listing()
 
     def acquire(self) -> None:
-        """Say in the store that this trainer writes here from now on."""
+        """Register this trainer in the store as the only writer from now on."""
         if self._lock is None:
             with self._at_work():
                 self._system.pipe_file(f"{self._root}/{LOCK}", self._me.encode())
@@ -87,19 +87,19 @@ class RemoteFolder(Folder):
             super().acquire()
 
     def release(self) -> None:
-        """Take that back, as far as the store can be reached."""
+        """Remove the registration of this trainer, if the store can be reached."""
         if self._lock is not None:
-            # What is left there says only who was the last one.
+            # A registration that stays in the store is harmless: it only names the last writer.
             with contextlib.suppress(Exception):
                 if self._owner() == self._me:
                     self._system.rm_file(f"{self._root}/{LOCK}")
         super().release()
 
     def check_there(self) -> None:
-        """Check that no other trainer was found to write here; the store itself is asked by what writes.
+        """Check that no other trainer is known to write here; write operations read the store itself.
 
         Raises:
-          CheckpointError: there is one.
+          CheckpointError: another trainer writes here.
         """
         if self._successor is not None:
             raise errors.CheckpointError(
@@ -108,25 +108,25 @@ class RemoteFolder(Folder):
             )
 
     def steps(self) -> list[int]:
-        """The steps with a seal, ascending."""
+        """Return the steps with a seal, ascending."""
         return sorted(int(n) for n, files in self._listing().items() if STEP.fullmatch(n) and seal.NAME in files)
 
     def aside(self) -> list[str]:
-        """The names of the steps that were set aside."""
+        """Return the names of the steps that were set aside."""
         return sorted(name for name in self._listing() if ASIDE.fullmatch(name))
 
     def size(self, step: int) -> int:
-        """How many bytes the files of a step have."""
+        """Return the total size of the files of a step, in bytes."""
         return sum(self._listing().get(str(step), {}).values())
 
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
-        """What is wrong with a step, which is downloaded for that, or None."""
+        """Download a step and return its flaw, or None."""
         remove(self.path / str(step))
         self._download(step)
         return super().flaw(step, share, of)
 
     def meta(self, step: int) -> dict[str, Any]:
-        """The JSON that `write` was given."""
+        """Return the JSON that `write` stored."""
         if (self.path / str(step) / META).exists():
             return super().meta(step)
         if step not in self._metas:
@@ -135,7 +135,7 @@ class RemoteFolder(Folder):
         return self._metas[step]
 
     def arrays(self, step: int, places: Mapping[str, jax.sharding.Sharding] | None = None) -> dict[str, Any]:
-        """The arrays of a step by name, on the host; see `Folder.arrays`."""
+        """Return the arrays of a step by name, on the host; see `Folder.arrays`."""
         self._download(step)
         try:
             return super().arrays(step, places)
@@ -143,7 +143,7 @@ class RemoteFolder(Folder):
             remove(self.path / str(step))
 
     def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
-        """Add a step. If that fails it is no step, and what was uploaded is removed now or by the next trainer."""
+        """Add a step. If the write fails, the uploaded files are removed, now or by the next trainer."""
         here = self.path / str(step)
         try:
             remove(here)
@@ -159,20 +159,20 @@ class RemoteFolder(Folder):
             remove(here)
 
     def delete(self, step: int) -> None:
-        """Remove a step, its seal first."""
+        """Remove a step; its seal goes first."""
         self._check_owner()
         self._metas.pop(step, None)
         self._remove(str(step))
 
     def sweep(self) -> None:
-        """Remove what killed processes have left of uploads and deletions."""
+        """Remove the remains of uploads and deletions of killed processes."""
         self._check_owner()
         for name, files in self._listing().items():
             if STEP.fullmatch(name) and seal.NAME not in files:
                 self._remove(name)
 
     def set_aside(self, step: int, why: str) -> str:
-        """Copy a step to `STEP.why`, and remove it; returns the new name."""
+        """Copy a step to `STEP.why`, and remove the step; return the new name."""
         self._check_owner()
         self._metas.pop(step, None)
         listing = self._listing()
@@ -195,11 +195,11 @@ class RemoteFolder(Folder):
             self._system.put_file(str(here / seal.NAME), f"{self._root}/{step}/{seal.NAME}")
 
     def _download(self, step: int) -> None:
-        """Bring a step here, unless it is here; only one is at a time."""
+        """Download a step, unless it is downloaded already; only one step is kept at a time."""
         here = self.path / str(step)
         if (here / seal.NAME).exists():
             return
-        # A key may be anything; one that leads out of the folder was not uploaded by this class.
+        # Keys are arbitrary; a key that points outside the folder was not uploaded by this class.
         names = [n for n in self._listing().get(str(step), ()) if not {"", ".", ".."} & set(n.split("/"))]
         for other in self.path.iterdir():
             remove(other)
@@ -207,7 +207,7 @@ class RemoteFolder(Folder):
             self._system.get([f"{self._root}/{step}/{n}" for n in names], [str(here / n) for n in names])
 
     def _remove(self, name: str) -> None:
-        """Remove a step or what is left of one, the seal first."""
+        """Remove a step or the remains of a step; its seal goes first."""
         files = self._listing().get(name, {})
         with self._at_work():
             if seal.NAME in files:
@@ -216,7 +216,7 @@ class RemoteFolder(Folder):
                 self._system.rm(others)
 
     def _listing(self) -> dict[str, dict[str, int]]:
-        """The sizes of all files, by the name of their folder and that which they have in it."""
+        """Return the sizes of all files, in bytes, by folder name and by file name inside the folder."""
         with self._at_work():
             self._system.invalidate_cache()
             found = self._system.find(self._root, detail=True)
@@ -228,7 +228,7 @@ class RemoteFolder(Folder):
         return listing
 
     def _owner(self) -> str | None:
-        """Who is said to write here."""
+        """Return the name of the registered writer, or None."""
         try:
             self._system.invalidate_cache()
             found: bytes = self._system.cat_file(f"{self._root}/{LOCK}")
@@ -245,7 +245,7 @@ class RemoteFolder(Folder):
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Name the store in what its library raises: each has errors of its own."""
+        """Convert exceptions of the store's library, of many types, to CheckpointError with the name of the store."""
         try:
             yield
         except Exception as error:
@@ -256,7 +256,7 @@ class RemoteFolder(Folder):
 
 
 def _system(address: str) -> tuple[Any, str]:
-    """The file system of an address, and the path in it."""
+    """Return the file system of an address, and the path inside the file system."""
     if address.startswith("file://"):
         raise errors.CheckpointError(
             f"{address!r} is a folder of this machine, expected its path: {address.removeprefix('file://')!r}"

@@ -1,4 +1,4 @@
-"""Other names for the arrays of a file, such as those that another framework gave them."""
+"""Renaming of arrays, for example from the names of another framework."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,21 @@ _SIGN = re.compile(r"(\*|\?|\[[^\]]+\]|\{[a-z_]+(?:[+-]\d+)?\})")
 
 
 def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given parameters") -> dict[str, Any]:
-    """Give arrays the names that a program has for them.
+    """Return arrays under the names that a program uses.
 
     Args:
       arrays: by name.
-      rename: patterns of names, and the names that the arrays shall have instead; the first that fits a name counts,
-        and names that none fits stay. `*`, `?` and `[abc]` are those of a glob; what each of them stands for takes the
-        place of the first, second, ... `*` of the new name. `{n}` stands for a number, which the new name may hold as
-        `{n}`, `{n+1}` or `{n-1}`.
-      where: what the arrays came from, for messages.
+      rename: patterns and the names that replace matching names. The first matching pattern counts; names without a
+        match stay. `*`, `?` and `[abc]` match as in a glob; the matched texts replace the first, second, ... `*` of the
+        new name. `{n}` matches a number, which the new name may contain as `{n}`, `{n+1}` or `{n-1}`.
+      where: the origin of the arrays, for messages.
 
     Returns:
-      The same arrays by their new names.
+      The arrays by their new names.
 
     Raises:
-      ArgumentError: a new name asks for what its pattern does not have.
-      ParameterError: a pattern fits no name, or two arrays would have one name.
+      ArgumentError: a new name uses a `*` or a number that its pattern does not have.
+      ParameterError: a pattern matches no name, or two arrays would get one name.
 
     Example:
       >>> files = {"layers.0.weight": 1, "layers.1.weight": 2, "head.bias": 3}
@@ -53,7 +52,7 @@ def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given p
 
 
 class _Rule:
-    """One pattern and the name that takes its place."""
+    """A pattern and the name that replaces a match."""
 
     def __init__(self, pattern: str, target: str):
         if not isinstance(pattern, str) or not isinstance(target, str):
@@ -75,7 +74,7 @@ class _Rule:
         self._expression = re.compile("".join(_expression(part, parts[:i]) for i, part in enumerate(parts)))
 
     def apply(self, name: str) -> str | None:
-        """The new name, or None where the pattern does not fit."""
+        """Return the new name, or None if the pattern does not match."""
         found = self._expression.fullmatch(name)
         if found is None:
             return None
@@ -88,7 +87,7 @@ class _Rule:
 
 
 def _expression(part: str, before: Sequence[str]) -> str:
-    """What a part of a pattern is as a regular expression, given the parts before it."""
+    """Convert a part of a pattern to a regular expression; `before` holds the preceding parts."""
     if not _SIGN.fullmatch(part):
         return re.escape(part)
     if part.startswith("{"):

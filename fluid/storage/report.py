@@ -1,4 +1,4 @@
-"""LoadReport: what a program took of the arrays that it was given."""
+"""LoadReport: the arrays that a program took from a source, and those left."""
 
 import logging
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ _SHOWN = 10
 
 @dataclass(frozen=True, repr=False)
 class LoadReport:
-    """What a program took of a file, or of other named arrays; as text, it says so.
+    """The result of loading a file or named arrays into a program; `print` shows a summary.
 
     Attributes:
-      where: what the arrays came from.
-      taken: names of the parameters and states that have values from there now.
-      missing: those that are not there, and keep their values; with dtype and shape.
-      extra: names there that the program does not have; with dtype and shape.
-      skipped: what `skip=` left out, with dtype and shape there and in the program.
+      where: the origin of the arrays.
+      taken: names of the parameters and states that were loaded.
+      missing: parameters and states that the source lacks, which keep their values; with dtype and shape.
+      extra: names of the source that the program does not have; with dtype and shape.
+      skipped: arrays left out by `skip=`, with dtype and shape in the source and in the program.
 
     Example:
       >>> LoadReport("old.params", ("fc_0.w_0",), {"head.w_0": "float32[8, 3]"})
@@ -37,7 +37,7 @@ class LoadReport:
 
     @property
     def complete(self) -> bool:
-        """Whether the program took all that it has, and nothing was left over."""
+        """Return whether the program took every array that it has, and no array of the source was left."""
         return not (self.missing or self.extra or self.skipped)
 
     def __repr__(self) -> str:
@@ -52,10 +52,10 @@ class LoadReport:
         return "\n".join(lines)
 
     def tell(self, may_be_extra: bool = False) -> None:
-        """Log the report, as a warning where arrays keep their values or are not used.
+        """Log the report; as a warning if arrays keep their values or are not used.
 
         Args:
-          may_be_extra: whether arrays that are not used are what one expects.
+          may_be_extra: True if unused arrays are expected.
         """
         unexpected = self.missing or (self.extra and not may_be_extra)
         log.log(logging.WARNING if unexpected else logging.INFO, "%s", self)

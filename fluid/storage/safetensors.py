@@ -1,4 +1,4 @@
-"""Named arrays in the safetensors format, by the library of that name."""
+"""Named arrays in the safetensors format, read and written by the library `safetensors`."""
 
 import pathlib
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _SUFFIX = ".safetensors"
 
 
 def is_safetensors(path: pathlib.Path) -> bool:
-    """Whether a path asks for this format.
+    """Return whether a file name ends in ".safetensors".
 
     Example:
       >>> is_safetensors(pathlib.Path("digits.safetensors")), is_safetensors(pathlib.Path("digits.params"))
@@ -26,15 +26,15 @@ def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], notes: dict[str, 
     """Write arrays to a file, atomically.
 
     Args:
-      path: of the file.
+      path: the file.
       arrays: by name.
-      notes: what the format calls metadata.
+      notes: the metadata of the file.
 
     Raises:
-      ArgumentTypeError: a dtype is none of this format. ParameterFileError: the file cannot be written.
+      ArgumentTypeError: the format does not support a dtype. ParameterFileError: the file cannot be written.
     """
     library = _library(path)
-    # The library writes the memory of an array as it lies there.
+    # The library writes the memory of an array as is, whatever its strides.
     packed = {name: np.require(array, requirements=["C"]) for name, array in arrays.items()}
     with replaced(path) as (temporary, _):
         try:
@@ -48,10 +48,10 @@ def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], notes: dict[str, 
 
 
 def load(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read the arrays of a file by name, and its metadata.
+    """Read the arrays of a file by name, and the metadata.
 
     Raises:
-      ParameterFileError: it is damaged, holds something else, or has arrays of a dtype that NumPy cannot hold.
+      ParameterFileError: the file is damaged, has another format, or holds a dtype that NumPy does not support.
     """
     library = _library(path)
     try:

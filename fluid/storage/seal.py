@@ -1,7 +1,7 @@
-"""Seals: checksums of all files of a folder, which tell a whole checkpoint from a damaged one.
+"""Seals: checksums of all files of a folder, which detect a damaged checkpoint.
 
-Orbax checks its indices and not the bytes of arrays, so that it reads most flipped bits as wrong numbers. The seal is a
-text file: inside the folder `sha256sum -c fluid.seal` checks what `flaw` checks, except that it ignores added files.
+Orbax checks its indices but not the bytes of arrays, and reads most flipped bits as wrong numbers. The seal is a text
+file: inside the folder, `sha256sum -c fluid.seal` checks all that `flaw` checks, except for added files.
 """
 
 import hashlib
@@ -15,20 +15,20 @@ from fluid.storage.atomic import sync
 
 VERSION = 1
 NAME = "fluid.seal"
-# What JSON of other types, with other members or nested too deeply raises where it is read.
+# Exceptions when reading JSON of another structure: other types, other members, or too deep nesting.
 NONSENSE = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 _FIRST = re.compile(r"# fluid checkpoint ([0-9]{1,9})")
 
 
 def seal(folder: pathlib.Path, known: Mapping[str, str] | None = None) -> None:
-    """Write all files of a folder through to the disk, and their checksums into a file beside them.
+    """Flush all files of a folder to the disk, and write their checksums into the seal.
 
     Args:
-      folder: what is sealed.
+      folder: the folder to seal.
       known: checksums by name, from `checksums`, of files that another process has written and checked.
 
     Raises:
-      CheckpointError: one of those files is not here.
+      CheckpointError: a file of another process is not visible here.
 
     Example:
       >>> import tempfile
@@ -59,11 +59,11 @@ def seal(folder: pathlib.Path, known: Mapping[str, str] | None = None) -> None:
 
 
 def checksums(folder: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
-    """Write files through to the disk; returns their checksums by name.
+    """Flush files to the disk; return their checksums by name.
 
     Args:
-      folder: where they are.
-      names: of files in it, such as those of `files_below`.
+      folder: the folder of the files.
+      names: the files in the folder, for example from `files_below`.
     """
     found = {}
     for name in names:
@@ -73,25 +73,25 @@ def checksums(folder: pathlib.Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def files_below(folder: pathlib.Path, below: str) -> list[str]:
-    """The names of the files in a part of a folder, as `seal` knows them.
+    """Return the names of the files in a subfolder, relative to `folder`.
 
     Args:
-      folder: the whole.
-      below: the part, such as "arrays/ocdbt.process_1"; none are in one that is not there.
+      folder: the whole folder.
+      below: the subfolder, for example "arrays/ocdbt.process_1"; if it does not exist, the list is empty.
     """
     return [f"{below}/{name}" for name in files_in(folder / below)]
 
 
 def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
-    """What is wrong with a sealed folder, or None when it is whole.
+    """Return the flaw of a sealed folder, or None for a whole folder.
 
     Args:
       folder: the folder.
-      share: of several processes that look together, which one this is, from 0; it reads its share of the files.
-      of: how many these are.
+      share: the index of this process, from 0, among the processes that check together; each reads some of the files.
+      of: the number of these processes.
 
     Raises:
-      CheckpointError: a newer version of fluid has written it, in a format that is unknown here.
+      CheckpointError: a newer version of fluid wrote the folder, in an unknown format.
     """
     try:
         text = (folder / NAME).read_bytes().decode("utf-8")
@@ -119,14 +119,14 @@ def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
 
 
 def check_version(folder: pathlib.Path, first: str) -> None:
-    """Refuse a seal in a format that is unknown here.
+    """Refuse a seal in an unknown format.
 
     Args:
-      folder: where the seal lies, for the message.
-      first: its first line.
+      folder: the folder of the seal, for the message.
+      first: the first line of the seal.
 
     Raises:
-      CheckpointError: it is such a seal.
+      CheckpointError: the format is unknown.
     """
     match = _FIRST.fullmatch(first)
     if match is None or int(match[1]) > VERSION:
@@ -137,7 +137,7 @@ def check_version(folder: pathlib.Path, first: str) -> None:
 
 
 def files_in(folder: pathlib.Path) -> list[str]:
-    """The names of the files in a folder at any depth, links included, without the seal; links are not followed."""
+    """Return the names of the files at any depth of a folder, without the seal; links are listed, but not followed."""
     found = []
     for parent, folders, files in os.walk(folder):
         here = pathlib.Path(parent)

@@ -1,4 +1,4 @@
-"""What a program takes parameters from: a file, arrays by name, or a folder of checkpoints."""
+"""Sources of parameters: a file, arrays by name, or a folder of checkpoints."""
 
 import os
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ Parameters = PathLike | Mapping[str, Any]
 
 
 class Source(NamedTuple):
-    """Arrays that a program may take.
+    """Arrays that can be loaded into a program.
 
     Attributes:
       arrays: by name.
-      where: what they came from, for messages.
-      sites: the line that created each array, as far as known: `{"fc_0.w_0": "net.py:12 in head"}`.
+      where: the origin of the arrays, for messages.
+      sites: the line that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
     """
 
     arrays: dict[str, np.ndarray]
@@ -31,20 +31,20 @@ class Source(NamedTuple):
     sites: Mapping[str, str] = {}
 
     def renamed(self, rename: Rename) -> "Source":
-        """Return the arrays by other names, see `fluid.storage.renamed`."""
+        """Return the arrays under other names, see `fluid.storage.renamed`."""
         names = renamed({name: name for name in self.arrays}, rename, self.where)
         arrays = {new: self.arrays[old] for new, old in names.items()}
         return Source(arrays, self.where, {new: self.sites[old] for new, old in names.items() if old in self.sites})
 
 
 def source_of(given: Parameters) -> Source:
-    """What a file holds, or arrays that were handed over.
+    """Return the arrays of a file, or of a mapping, as a Source.
 
     Args:
       given: a path or a mapping.
 
     Raises:
-      ParameterFileError: there is no such file, or it holds something else.
+      ParameterFileError: the file does not exist, or has another format.
 
     Example:
       >>> source_of({"w": [1.0, 2.0]}).arrays["w"].shape
@@ -55,13 +55,13 @@ def source_of(given: Parameters) -> Source:
     if not isinstance(given, str | os.PathLike):
         raise errors.ArgumentTypeError(f"found {type(given).__name__}, expected {_arrays_of(given)}")
     found = load_file(given)
-    # In a file of Session.save, names of optimizer states and counters begin with "@".
+    # In a file of Session.save, names of optimizer state and counters begin with "@".
     arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
     return Source(arrays, os.fspath(given), found.sites)
 
 
 def _arrays_of(given: Any) -> str:
-    """Return, for an error, the argument to write instead of an object such as a Trainer."""
+    """Return, for an error, the argument to pass instead of an object, for example a Trainer."""
     session = getattr(given, "session", None)
     if hasattr(given, "params") and session is not None:
         return "its parameters, which are arrays by name: trainer.params"
@@ -71,13 +71,13 @@ def _arrays_of(given: Any) -> str:
 
 
 def newest_checkpoint(path: PathLike) -> Source:
-    """The parameters and states of the newest checkpoint in a folder that is whole. Nothing in the folder changes.
+    """Return the parameters and states of the newest whole checkpoint in a folder. The folder is not changed.
 
     Args:
-      path: of the folder, or its address in an object store.
+      path: the folder, or its address in an object store.
 
     Raises:
-      CheckpointError: there is no such folder, or no checkpoint in it is whole.
+      CheckpointError: the folder does not exist, or holds no whole checkpoint.
 
     Example:
       >>> newest_checkpoint("nowhere")

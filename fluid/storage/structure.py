@@ -1,27 +1,27 @@
-"""The structure of JSON in files: a checksum tells that it is as written, and not that fluid wrote it."""
+"""Structure checks of JSON in files: a checksum proves that a file is intact, but not that fluid wrote it."""
 
 from typing import Any
 
 Kind = Any
-"""What JSON must be: a type; `[kind]`, a list; `{"*": kind}`, a dict; `{"name": kind}`, members of a dict, where a
-missing one counts as None; a tuple of kinds, one of them; or a function that returns whether a value is right."""
+"""The expected structure of JSON: a type; `[kind]`, a list; `{"*": kind}`, a dict; `{"name": kind}`, members of a
+dict, where an absent member is None; a tuple, any of its kinds; or a function that returns whether a value is valid."""
 
 
 def natural(value: Any) -> bool:
-    """Return whether a value is a whole number that fits into 63 bits, and not below 0."""
+    """Return whether a value is an integer from 0 to 2**63 - 1."""
     return type(value) is int and 0 <= value < 1 << 63
 
 
 def check_structure(value: Any, kind: Kind, where: str) -> None:
-    """Refuse JSON of another kind.
+    """Refuse JSON of another structure.
 
     Args:
       value: the JSON.
-      kind: what it must be.
+      kind: the expected structure.
       where: the name of the value, for the message.
 
     Raises:
-      ValueError: it is of another kind.
+      ValueError: the structure differs.
 
     Example:
       >>> check_structure({"shape": [2, 3]}, {"shape": [natural], "note": (None, str)}, "arrays.w")

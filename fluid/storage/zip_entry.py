@@ -1,4 +1,4 @@
-"""An entry of a zip archive whose bytes depend on nothing but its name and content."""
+"""Entries of zip archives whose bytes depend only on their name and content."""
 
 import zipfile
 
@@ -6,10 +6,10 @@ _EPOCH, _UNIX, _MODE = (1980, 1, 1, 0, 0, 0), 3, 0o644 << 16
 
 
 def zip_entry(name: str) -> zipfile.ZipInfo:
-    """What `writestr` and `open` of an archive take for the name of an entry, to write neither the date nor the system.
+    """Return an entry for `writestr` and `open` of an archive, without the date and the operating system.
 
     Args:
-      name: of the entry.
+      name: the name of the entry.
 
     Example:
       >>> zip_entry("manifest.json").date_time

@@ -1,1 +1,1 @@
-"""The table of ops: how each op of the original is computed by fluid's own layers, one module for each family."""
+"""The table of ops: compute each op of PaddlePaddle with fluid's layers, one module for each family."""

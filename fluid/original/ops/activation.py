@@ -10,7 +10,7 @@ def _pow(op: Op) -> Outputs:
 
 
 def _mish(op: Op) -> Outputs:
-    op.attr("threshold", 20.0)  # beyond it the original leaves a logarithm out that rounds to nothing
+    op.attr("threshold", 20.0)  # beyond the threshold, PaddlePaddle skips a logarithm that rounds to nothing
     return {"Out": layers.mish(op.value("X"))}
 
 

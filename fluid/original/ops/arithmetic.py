@@ -1,4 +1,4 @@
-"""Arithmetic, products of matrices, reductions and comparisons."""
+"""Arithmetic, matrix products, reductions and comparisons."""
 
 import functools
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def _scale(op: Op) -> Outputs:
     if op.given("ScaleTensor"):
         factor = op.value("ScaleTensor")
     elif (factor, bias) == (1.0, 0.0):
-        return {"Out": x}  # what is known of the value, such as the logits of a softmax, stays known
+        return {"Out": x}  # keeps information about the value, for example that it holds the logits of a softmax
     return {"Out": layers.scale(x, factor, bias, after)}
 
 

@@ -1,4 +1,4 @@
-"""Values that are made rather than computed: constants, ranges, random numbers."""
+"""Creation: constants, ranges and random numbers."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy as np
 from fluid import layers
 from fluid.original.op import Op, Outputs, Row, Rule, unary
 
-# Where the elements of `assign_value` are, by dtype.
+# The attribute of `assign_value` that holds the elements, by dtype.
 _ELEMENTS = {"bool": "bool_values", "float32": "fp32_values", "int32": "int32_values", "int64": "int64_values"}
 
 
@@ -29,7 +29,7 @@ def _fill_constant_like(op: Op) -> Outputs:
 
 
 def _constant(op: Op) -> Any:
-    """The value to fill with; later versions write it as text too, which is exact."""
+    """Return the value to fill with; later versions also write it as text, which is exact."""
     text = op.attr("str_value", "")
     value = op.attr("value", 0.0)
     try:
@@ -75,12 +75,12 @@ def _eye(op: Op) -> Outputs:
 
 
 def _random(op: Op) -> dict[str, Any]:
-    """What all random ops are told in the same way."""
+    """Return the arguments that all random ops share."""
     return {"dtype": op.dtype(), "seed": op.attr("seed", 0)}
 
 
 def _like(op: Op) -> dict[str, Any]:
-    """What ops are told that take one size from another value."""
+    """Return the arguments of ops that copy one size from another value."""
     return {
         "input": op.value("Input"),
         "shape": op.attr("shape", list),

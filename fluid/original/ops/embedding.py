@@ -1,4 +1,4 @@
-"""Embeddings, one-hot rows and fully connected layers in one op."""
+"""Embeddings, one-hot rows, and fully connected layers as one op."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Elements by their places, and places by their elements."""
+"""Gather, scatter, sort and search by index."""
 
 from collections.abc import Callable
 from typing import Any

@@ -37,7 +37,7 @@ def _hierarchical_sigmoid(op: Op) -> Outputs:
 
 
 def _accuracy(op: Op) -> Outputs:
-    op.names("Out")  # the scores of the best classes, which do not matter
+    op.names("Out")  # unused: the scores of the best classes
     hits = layers.reduce_max(layers.cast(_same(op.value("Indices"), op.value("Label")), "float32"), dim=-1)
     count = layers.cast(layers.reduce_sum(hits), "int32")
     total = layers.cast(layers.reduce_sum(layers.ones_like(hits)), "int32")
@@ -45,7 +45,7 @@ def _accuracy(op: Op) -> Outputs:
 
 
 def _same(best: Any, label: Any) -> Any:
-    """Which of the best classes `[batch, k]` is the right one `[batch, 1]`."""
+    """Compare the best classes `[batch, k]` with the correct class `[batch, 1]`."""
     return layers.equal(best, layers.expand(layers.cast(label, best.dtype), [1, best.shape[-1]]))
 
 

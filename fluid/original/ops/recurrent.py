@@ -1,11 +1,11 @@
-"""Recurrences."""
+"""Recurrent layers."""
 
 from typing import Any
 
 from fluid import layers
 from fluid.original.op import Op, Outputs, Rule
 
-# The ops of one step number their activations.
+# Ops of a single step store an activation as an index into this tuple.
 _ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu")
 
 
@@ -34,7 +34,7 @@ def _lstmp(op: Op) -> Outputs:
 
 
 def _settings(op: Op) -> dict[str, Any]:
-    """What both LSTMs are told in the same way."""
+    """Return the arguments that both LSTMs share."""
     return {
         "h_0": op.maybe("H0"),
         "c_0": op.maybe("C0"),

@@ -1,4 +1,4 @@
-"""Sequences of any length."""
+"""Sequences of variable length."""
 
 from fluid import layers
 from fluid.original.op import Op, Outputs, Row, Rule

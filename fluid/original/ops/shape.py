@@ -1,4 +1,4 @@
-"""The same elements in another shape, dtype or order."""
+"""Shape, dtype and order of elements."""
 
 from collections.abc import Callable
 from typing import Any

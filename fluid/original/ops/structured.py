@@ -1,4 +1,4 @@
-"""Tags and labels of sequences."""
+"""Structured prediction: labels of sequences by CRF and CTC."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Files of rows, here or in an object store: which there are, what each format holds, and in which order it is read."""
+"""Files of rows, on this machine or in an object store: their listing, their formats and the order of reading."""
 
 from fluid.reader.files.reader import files
 

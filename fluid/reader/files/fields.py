@@ -1,4 +1,4 @@
-"""Which fields of the rows of a file are wanted, under which names and with which dtypes."""
+"""Fields: select the fields of the rows of a file, with their names and dtypes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,12 +10,12 @@ from fluid.reader.values import class_of, short
 
 Columns = Iterable[str] | Mapping[str, str]
 _TEXT = {"str": str, "bytes": bytes}
-# For each class of wanted dtypes the classes of values that can be converted to it.
+# For each class of requested dtypes, the classes of values that can be converted to it.
 _ACCEPTS = {"float": ("float", "int", "bool"), "int": ("int", "bool"), "bool": ("bool",)}
 
 
 class Misfit(Exception):
-    """A value is missing or does not fit; the message says what was found and expected, and `fix` what to do."""
+    """An error for an absent or unfit value; the message has finding and expectation, and `fix` has the remedy."""
 
     def __init__(self, found: str, fix: str):
         super().__init__(found)
@@ -23,16 +23,16 @@ class Misfit(Exception):
 
 
 class Fields:
-    """What is wanted of each row.
+    """The requested fields of each row.
 
     Args:
-      columns: the names of fields in the files; or for each name that the field shall have the one in the files; None
-        for all fields as they are.
-      dtypes: of fields, by the names that they shall have; "str" and "bytes" are dtypes here too.
+      columns: the names of fields in the files; or a mapping from each new name to the name in the files; None for all
+        fields with their own names.
+      dtypes: dtypes by new name; "str" and "bytes" are dtypes here too.
 
     Raises:
-      ArgumentError: there is no column, one of the dtypes is none, or a dtype is that of no column.
-      ArgumentTypeError: these are no names.
+      ArgumentError: no column is named, a dtype is invalid, or a dtype belongs to no column.
+      ArgumentTypeError: the columns are not names.
 
     Example:
       >>> fields = Fields({"x": "pixels"}, {"x": "float32"})
@@ -52,25 +52,25 @@ class Fields:
 
     @property
     def sources(self) -> list[str] | None:
-        """The names in the files of the fields that are wanted, each once; None for all."""
+        """The names in the files of the requested fields, each once; None for all fields."""
         return None if self._sources is None else list(dict.fromkeys(self._sources.values()))
 
     @property
     def source_dtypes(self) -> dict[str, Any]:
-        """The wanted dtypes by the names in the files; of a field that is wanted twice, its first one."""
+        """The requested dtypes by the names in the files; a field that is requested twice has its first dtype."""
         by_source: dict[str, Any] = {}
         for name, dtype in self.dtypes.items():
             by_source.setdefault(name if self._sources is None else self._sources[name], dtype)
         return by_source
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """The names in a file of the fields to read.
+        """Return the names in a file of the fields to read.
 
         Args:
-          names: of all fields in the file.
+          names: the names of all fields in the file.
 
         Raises:
-          Misfit: a field that is wanted is not there, or there twice.
+          Misfit: a requested field is absent, or present twice.
         """
         known = list(names)
         wanted = self.sources
@@ -81,13 +81,13 @@ class Fields:
         return known if wanted is None else wanted
 
     def pick(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The wanted fields of a row, under the wanted names, with the wanted dtypes.
+        """Return the requested fields of a row, with the requested names and dtypes.
 
         Args:
           row: the values by the names in the file.
 
         Raises:
-          Misfit: a field is not there, or a value has another type.
+          Misfit: a field is absent, or a value has another type.
         """
         try:
             picked = dict(row) if self._sources is None else {name: row[s] for name, s in self._sources.items()}
@@ -107,7 +107,7 @@ def _missing(name: str, known: Iterable[str]) -> Misfit:
 
 
 def _renamed(columns: Any) -> dict[str, str]:
-    """For each name that a field shall have the one that it has in the files."""
+    """Return the name in the files for each new name of a field."""
     renamed = dict(columns) if isinstance(columns, Mapping) else {}
     if not isinstance(columns, str | Mapping) and hasattr(columns, "__iter__"):
         columns = list(columns)
@@ -129,7 +129,7 @@ def _renamed(columns: Any) -> dict[str, str]:
 
 
 def _dtype(name: Any, dtype: Any) -> Any:
-    """A NumPy dtype, or `str` or `bytes`."""
+    """Return a NumPy dtype, or `str` or `bytes`."""
     if dtype is str or dtype is bytes:
         return dtype
     if isinstance(dtype, str) and dtype in _TEXT:

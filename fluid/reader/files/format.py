@@ -1,4 +1,4 @@
-"""What a format of files has to offer: the pieces of a file, and the rows of a piece."""
+"""The interface of a file format: the pieces of a file, and the rows of a piece."""
 
 import abc
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A part of a file that is read by itself: a row group, or the whole file.
+    """A part of a file that is read separately: a row group, or the whole file.
 
     Attributes:
-      file: which one.
-      part: number of the piece in its file.
-      first: number of its first row in the file.
-      rows: how many it has; None where only reading would tell.
-      kinds: what its columns hold, where the format says so.
+      file: the file.
+      part: the index of the piece in its file.
+      first: the number of its first row in the file.
+      rows: the number of rows; None if only reading can tell.
+      kinds: the kind of each column, if the format declares it.
     """
 
     file: File
@@ -33,12 +33,12 @@ class Piece:
 
 
 class Span(NamedTuple):
-    """Rows of a piece that follow each other.
+    """Consecutive rows of a piece.
 
     Attributes:
-      piece: which one.
-      low: number of the first row in the piece.
-      high: number of the row behind the last one; None where it is not known how many rows the piece has.
+      piece: the piece.
+      low: the number of the first row in the piece.
+      high: the number after the last row; None if the number of rows of the piece is unknown.
     """
 
     piece: Piece
@@ -47,12 +47,12 @@ class Span(NamedTuple):
 
 
 class Format(abc.ABC):
-    """How files of one format are read. Nothing is kept in it, since several threads read at once.
+    """A reader of files of one format. It has no state, because several threads read at once.
 
     Attributes:
-      name: as `format=` takes it.
-      extensions: of the names of such files.
-      counts_rows: whether each piece says how many rows it has.
+      name: the value for `format=`.
+      extensions: the file name extensions of this format.
+      counts_rows: True if each piece has a known number of rows.
     """
 
     name: str
@@ -60,40 +60,40 @@ class Format(abc.ABC):
     counts_rows = False
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
-        """The pieces of a file, in order. What says how many rows there are is read; the rows are not.
+        """Return the pieces of a file, in order. Only the number of rows is read, not the rows.
 
         Args:
-          file: which one.
-          fields: what is wanted of its rows.
+          file: the file.
+          fields: the requested fields of its rows.
 
         Raises:
-          ReaderError: a field is not there, or has a type that no feed has.
+          ReaderError: a field is absent, or has a type that no feed has.
         """
         return [Piece(file)]
 
     @abc.abstractmethod
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """The rows of a piece, each as `decoded` takes it: as little is done as tells one row from the next.
+        """Yield the rows of a piece in raw form, for `decoded`, with just enough work to separate rows.
 
         Args:
-          piece: which one.
-          skip: how many of its first rows are left out; 0 where `piece.rows` is None.
-          fields: what is wanted; a row may hold more.
+          piece: the piece.
+          skip: the number of first rows to leave out; 0 if `piece.rows` is None.
+          fields: the requested fields; a row may hold more.
 
         Raises:
-          ReaderError: a row cannot be read; other exceptions are made into one that names file and row.
+          ReaderError: a row cannot be read; the caller converts other exceptions to one that names file and row.
         """
 
     def decoded(self, raw: Any, piece: Piece, number: int, fields: Fields) -> Row:
-        """What `read` gave for a row as the values by the names that they have in the file.
+        """Decode a row from `read` to values by the names in the file.
 
-        Of several processes that share minibatches, each calls this for its own rows only.
+        Of several processes that share minibatches, each process calls this method only for its own rows.
 
         Args:
-          raw: what `read` gave.
-          piece: where it comes from.
-          number: of the row in the file.
-          fields: what is wanted; a row may hold more.
+          raw: the row from `read`.
+          piece: the piece of the row.
+          number: the number of the row in the file.
+          fields: the requested fields; a row may hold more.
 
         Raises:
           ReaderError: as for `read`.
@@ -103,13 +103,13 @@ class Format(abc.ABC):
 
 
 def broken(file: File, row: int, found: str, fix: str) -> errors.ReaderError:
-    """The error about a row.
+    """Return the error for a row.
 
     Args:
-      file: where it is.
-      row: its number in the file, from 0 on.
-      found: what was found, and what was expected.
-      fix: a sentence that says what to do.
+      file: the file of the row.
+      row: the number of the row in the file, from 0 on.
+      found: the finding and the expectation.
+      fix: a sentence with the remedy.
 
     Example:
       >>> raise broken(File(None, "", "a.csv", ""), 7, "found no number", "Correct the file")

@@ -1,8 +1,8 @@
-"""What is lent to threads of other libraries. Python does not end before they have let go of it.
+"""Streams lent to threads of other libraries; Python exits only after these threads have released them.
 
-pyarrow reads streams of Python in threads of its own. These let go of a stream, and of the blocks read from it, a
-little later than the reading ends. To do so they take Python's lock, and a thread of C++ that asks for the lock while
-Python ends takes the process down.
+pyarrow reads Python streams in its own threads. These threads release a stream, and the blocks read from the stream,
+a little after the end of reading. To release an object, a thread takes Python's lock. A C++ thread that requests the
+lock while Python exits crashes the process.
 """
 
 import atexit
@@ -13,22 +13,22 @@ from typing import IO, Any
 
 from fluid.reader import ahead
 
-# For so many seconds the end of Python waits; it is microseconds unless the machine is overloaded.
+# The maximum wait at the exit of Python, in seconds; the wait takes microseconds unless the machine is overloaded.
 _PATIENCE = 5.0
 
 _lock = threading.Lock()
-# What is lent, and what it was made of: that is destroyed here, since files may run Python code then.
+# Lent objects and their origins. Origins are destroyed here, because closing a file may run Python code.
 _held: list[tuple["weakref.ref[Any]", Any]] = []
 
 
 class Stream:
     """A stream to lend.
 
-    When it or a block is destroyed, no Python code runs: the thread that does so keeps Python's lock until it is
-    through, so that what is seen to be gone has been let go of.
+    No Python code runs when the stream or a block is destroyed. The destroying thread therefore keeps Python's lock
+    to the end, so that an object that no longer exists is also released by the thread.
 
     Args:
-      stream: what is read.
+      stream: the stream to read.
     """
 
     closed = False
@@ -40,12 +40,12 @@ class Stream:
         _note(self, stream)
 
     def read(self, size: int = -1) -> "memoryview[int]":
-        """The next bytes.
+        """Read the next bytes.
 
         Args:
-          size: how many at most; all for -1.
+          size: the maximum number of bytes; all for -1.
         """
-        block = memoryview(self._read(size))  # bytes have no weak references
+        block = memoryview(self._read(size))  # bytes objects do not support weak references
         _note(block, None)
         return block
 
@@ -55,12 +55,12 @@ def _note(lent: Any, made_of: Any) -> None:
         before = _held[:]
         _held[:] = [(held, of) for held, of in before if held() is not None]
         _held.append((weakref.ref(lent), made_of))
-    del before  # destroyed only now, when the lock is free
+    del before  # destroyed only now, after the lock is released
 
 
 @atexit.register
 def _wait() -> None:
-    ahead.end_all()  # they are the ones that lend
+    ahead.end_all()  # these threads lend streams
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until and any(held() is not None for held, _ in _held):
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Which files are meant by paths, addresses and patterns, and how a file is opened."""
+"""Listing: find the files of paths, addresses and patterns, and open a file."""
 
 import contextlib
 import glob
@@ -14,9 +14,9 @@ from fluid import errors
 
 Path = str | os.PathLike[str]
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
-# What libraries put behind a name when they divide a file: `train.tfrecord-00000-of-00010`.
+# The suffix that libraries append when they split a file: `train.tfrecord-00000-of-00010`.
 _PART = re.compile(r"-\d+-of-\d+$")
-# What file systems call the checksum or version of a file, best first; otherwise its date stands for it.
+# The keys of file systems for the checksum or version of a file, best first; otherwise the date counts.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
 _DATES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
@@ -27,9 +27,9 @@ class File:
 
     Attributes:
       system: the file system.
-      path: of the file in it.
-      name: as messages show it, with the protocol.
-      stamp: its size, and a checksum of its version or date.
+      path: the path of the file in the file system.
+      name: the name for messages, with the protocol.
+      stamp: the size, and a checksum of the version or date.
     """
 
     system: Any
@@ -39,21 +39,21 @@ class File:
 
     @property
     def compression(self) -> str | None:
-        """The name that fsspec has for the compression which the name of the file tells, or None."""
+        """The name in fsspec of the compression that the file name indicates, or None."""
         if self.path.endswith(".tgz"):
             return "gzip"
         return _COMPRESSIONS.get(posixpath.splitext(self.path)[1])
 
     @property
     def extension(self) -> str:
-        """What tells the format: the end of the name, without that of the compression, such as ".csv"."""
+        """The extension that indicates the format, without a compression extension, for example ".csv"."""
         path = _PART.sub("", self.path)
         stem, extension = posixpath.splitext(path)
         return posixpath.splitext(_PART.sub("", stem))[1] if extension in _COMPRESSIONS else extension
 
     @contextlib.contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Open the file for a block, to read it decompressed."""
+        """Open the file for reading, decompressed, inside a `with` block."""
         if self.compression == "zstd":
             library("zstandard", f"{self.name!r} is compressed by Zstandard")
         with self.system.open(self.path, "rb", compression=self.compression) as stream:
@@ -64,11 +64,11 @@ def library(name: str, why: str) -> Any:
     """Import an optional library.
 
     Args:
-      name: of the module.
-      why: what needs it, as a clause, for the message.
+      name: the name of the module.
+      why: the feature that needs the library, as a clause, for the message.
 
     Raises:
-      ReaderError: it is not installed.
+      ReaderError: the library is not installed.
     """
     import importlib
 
@@ -81,18 +81,18 @@ def library(name: str, why: str) -> Any:
 
 
 def listed(paths: Path | Sequence[Path], storage_options: Mapping[str, Any] | None) -> list[File]:
-    """List the files that paths, addresses and patterns mean.
+    """List the files of paths, addresses and patterns.
 
     Args:
-      paths: one, or several, whose files follow each other. The files of a pattern are sorted by name.
-      storage_options: of the file system, for fsspec.
+      paths: one, or several in order. The files of a pattern are sorted by name.
+      storage_options: options of the file system, for fsspec.
 
     Returns:
       The files, each once.
 
     Raises:
-      ArgumentError: there is no path, or nothing that it means.
-      ArgumentTypeError: it is no path.
+      ArgumentError: there is no path, or no file at a path.
+      ArgumentTypeError: a path has another type.
       ReaderError: fsspec, or the library of the file system, is not installed.
     """
     many = [paths] if isinstance(paths, str | os.PathLike) else paths
@@ -110,7 +110,7 @@ def listed(paths: Path | Sequence[Path], storage_options: Mapping[str, Any] | No
 
 
 def stamps(files: Sequence[File]) -> dict[str, str]:
-    """The stamp of each file by its name below the folder that all have in common, which may have moved since.
+    """Return the stamp of each file by its path below the common folder, so that the folder may move.
 
     Example:
       >>> stamps([File(None, "/data/a/1.csv", "", "9"), File(None, "/data/b/1.csv", "", "8")])
@@ -118,15 +118,15 @@ def stamps(files: Sequence[File]) -> dict[str, str]:
     """
     folder = posixpath.commonpath([posixpath.dirname("/" + file.path) for file in files])
     found = {posixpath.relpath("/" + file.path, folder): file.stamp for file in files}
-    # Two stores may have files of the same path; those are told apart by their addresses.
+    # Two stores may have files of equal paths; their addresses distinguish these files.
     return found if len(found) == len(files) else {file.name: file.stamp for file in files}
 
 
 def _matching(path: str, options: dict[str, Any]) -> list[File]:
     system, inner = _system(path, options)
-    system.invalidate_cache()  # what was listed before may have changed
+    system.invalidate_cache()  # a cached listing may be outdated
     try:
-        if system.isfile(inner):  # also where the name of a file has brackets
+        if system.isfile(inner):  # also for a file name with brackets
             infos = {inner: system.info(inner)}
         elif glob.has_magic(inner):
             infos = {name: info for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"}
@@ -149,12 +149,12 @@ def _matching(path: str, options: dict[str, Any]) -> list[File]:
         )
     is_local = "file" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
     shown = {name: name if is_local else system.unstrip_protocol(name) for name in sorted(infos)}
-    # What a web server lists has names only.
+    # The listing of a web server has names only.
     return [File(system, n, shown[n], _stamp(infos[n] if infos[n].get("size") else system.info(n))) for n in shown]
 
 
 def _system(path: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """The file system of an address, and the path in it."""
+    """Return the file system of an address, and the path inside the file system."""
     fsspec = library("fsspec", "reader.files finds and opens files by fsspec")
     try:
         system, inner = fsspec.core.url_to_fs(path, **options)

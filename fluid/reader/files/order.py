@@ -1,4 +1,4 @@
-"""The order in which the rows of files are read, and threads that read several files ahead."""
+"""The order of reading the rows of files, and threads that read several files ahead."""
 
 import itertools
 from collections import deque
@@ -12,14 +12,14 @@ from fluid.reader.base import Rows, Wanted
 from fluid.reader.files.format import Piece, Span
 
 T = TypeVar("T")
-# Makes these random numbers others than those of `shuffle` and of `map`, also with the same seed.
+# Separates these random numbers from the numbers of `shuffle` and `map` with an equal seed.
 _STAGE = (0, 0, 1)
-# So many parts of each piece may wait for the consumer.
+# The maximum number of parts of each piece that wait for the consumer.
 _AHEAD = 2
 
 
 def permuted(pieces: Sequence[T], seed: int, epoch: int) -> list[T]:
-    """The pieces in the order of one pass, which depends on the seed and the number of the pass alone.
+    """Return the pieces in the order of one pass, which depends only on the seed and the number of the pass.
 
     Example:
       >>> sorted(permuted("abc", seed=0, epoch=1))
@@ -30,20 +30,20 @@ def permuted(pieces: Sequence[T], seed: int, epoch: int) -> list[T]:
 
 
 def whole(pieces: Iterable[Piece]) -> list[Span]:
-    """All rows of some pieces."""
+    """Return spans with all rows of some pieces."""
     return [Span(piece, 0, piece.rows) for piece in pieces]
 
 
 def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
-    """What is left of a pass when its first rows are left out.
+    """Return the rest of a pass after its first rows.
 
     Args:
-      spans: of the pass, in order.
-      start: how many rows are left out.
+      spans: the spans of the pass, in order.
+      start: the number of rows to leave out.
 
     Returns:
-      The spans to read; and how many of their rows must be read and dropped, since it is not known how many rows the
-      first one has.
+      The spans to read, and the number of their first rows to read and drop. The second number is positive only if the
+      first span has an unknown number of rows.
     """
     for index, (piece, low, high) in enumerate(spans):
         if high is None:
@@ -55,11 +55,11 @@ def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
 
 
 def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
-    """Divide rows into parts of equal size; the first ones have a row more where that does not come out even.
+    """Divide rows into parts of equal size; if the division has a remainder, the first parts have one row more.
 
     Args:
-      pieces: in order; each must say how many rows it has.
-      parts: how many.
+      pieces: in order; each must have a known number of rows.
+      parts: the number of parts.
 
     Example:
       >>> [[span[1:] for span in part] for part in divided([Piece(None, rows=5), Piece(None, rows=2)], 3)]
@@ -83,12 +83,12 @@ def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
 
 
 def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
-    """Whether a process needs rows of each span.
+    """Return, for each span, whether a process needs some of its rows.
 
     Args:
       spans: in order, from the first row of a minibatch on.
-      size: how many rows each minibatch has; the last one may have fewer.
-      wanted: which of them the process needs.
+      size: the number of rows of each minibatch; the last one may have fewer.
+      wanted: returns the indices of the rows that the process needs.
 
     Example:
       >>> needed(whole([Piece(None, rows=2), Piece(None, rows=2), Piece(None, rows=3)]), 4, lambda count: {0, 1})
@@ -105,17 +105,17 @@ def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
     def is_needed(row: int) -> bool:
         return row % size in (of_full if row < short else of_short)
 
-    # Of two minibatches' worth of rows one is a whole minibatch.
+    # The rows of two minibatches contain at least one whole minibatch.
     firsts = zip([0, *ends], ends, strict=False)
     return [any(map(is_needed, range(low, min(high, low + 2 * size)))) for low, high in firsts]
 
 
 def in_parallel(openers: Iterable[Callable[[], Rows]], parallel: int) -> Rows:
-    """The rows of several sources, one source after the other, each read ahead by a thread of its own.
+    """Yield the rows of several sources, one source after the other, each read ahead by its own thread.
 
     Args:
-      openers: of the sources; each is called in a thread.
-      parallel: how many of them are open at once.
+      openers: functions that open the sources; each is called in a thread.
+      parallel: the maximum number of open sources.
     """
     waiting = iter(openers)
     running: deque[Ahead] = deque()

@@ -1,4 +1,4 @@
-"""Parts of files from which minibatches take equal shares, so that each process reads its own parts only."""
+"""Parts of files: minibatches take equal shares of them, so that each process reads only its own parts."""
 
 import contextlib
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from fluid.reader.files.stream import Shuffling, Stream
 
 
 class Parts(Stream):
-    """Rows of which each minibatch takes as many from each of several parts of the files.
+    """Rows of which each minibatch takes equal numbers from each of several parts of the files.
 
-    The rows of a pass, in the order of its pieces, are divided evenly into parts, each of which is shuffled by itself.
-    A minibatch is made of the next rows of the first part, then of those of the second one, and so on. What is left of
-    the parts when one of them has too few rows makes the last, shorter minibatch.
+    The rows of a pass, in the order of its pieces, are divided evenly into parts, and each part is shuffled separately.
+    A minibatch consists of the next rows of the first part, then of the second part, and so on. When a part has too few
+    rows, the remaining rows of all parts form the last, shorter minibatch.
 
     Args:
-      pieces: which there are; each must say how many rows it has.
+      pieces: the pieces; each must have a known number of rows.
       shuffling: as for `Stream`; the buffers of all parts together have its size.
-      parallel: as for `Stream`, of all parts together.
-      parts: how many.
-      batch_size: how many rows a minibatch has, a multiple of `parts`.
+      parallel: as for `Stream`, for all parts together.
+      parts: the number of parts.
+      batch_size: the number of rows of a minibatch, a multiple of `parts`.
     """
 
     def __init__(self, pieces: Pieces, shuffling: Shuffling | None, parallel: int, parts: int, batch_size: int):
@@ -33,11 +33,11 @@ class Parts(Stream):
         self._batch_size = batch_size
 
     def iterate(self, epoch: int, start: int) -> Rows:
-        """The rows of all parts."""
+        """Yield the rows of all parts."""
         return self._some(epoch, start, self._batch_size, range)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """Open the parts only from which rows are needed."""
+        """Open only the parts that contain needed rows."""
         if size != self._batch_size:
             core.warn(
                 f"reader.files(batch_size={self._batch_size}) is read in minibatches of {size}, so that each process "
@@ -63,13 +63,13 @@ class Parts(Stream):
                         yield ELSEWHERE
 
     def _part(self, index: int, spans: Sequence[Span]) -> Iterate:
-        """The rows of a part."""
+        """Return the rows of a part."""
         shuffling = None if self._shuffling is None else self._shuffling.of_part(index, self._parts)
         return self._mixed(self._rows(spans), shuffling)
 
 
 class _Part:
-    """The rows of a part in one pass, read from the first one on that is asked for."""
+    """The rows of a part in one pass, read from the first requested row on."""
 
     def __init__(self, iterate: Iterate, epoch: int):
         self._iterate = iterate
@@ -78,10 +78,10 @@ class _Part:
         self._next = 0
 
     def row(self, number: int) -> Any:
-        """One of the rows behind those that were asked for before.
+        """Return a row after all rows requested before.
 
         Raises:
-          ReaderError: there is no such row.
+          ReaderError: the part has no such row.
         """
         if self._rows is None:
             self._rows = self._iterate(self._epoch, number)
@@ -102,15 +102,15 @@ class _Part:
 
 
 def place(row: int, counts: Sequence[int], share: int) -> tuple[int, int]:
-    """Where a row comes from.
+    """Return the part of a row, and the index of the row in this part.
 
     Args:
-      row: its number in the pass.
-      counts: how many rows each part has; the last one has the fewest, and none has more than one row more.
-      share: how many rows of each part make a minibatch.
+      row: the number of the row in the pass.
+      counts: the number of rows of each part; the last part has the fewest, and no part has more than one row more.
+      share: the number of rows of each part in a minibatch.
 
     Returns:
-      The number of the part, and that of the row in it.
+      The index of the part, and the index of the row in this part.
 
     Example:
       >>> [place(row, [4, 3], share=2) for row in range(7)]

@@ -1,4 +1,4 @@
-"""The pieces of all files: found once, checked against each other, and read row by row."""
+"""The pieces of all files: listed once, compared with each other, and read row by row."""
 
 import contextlib
 import itertools
@@ -15,12 +15,12 @@ from fluid.reader.files.listing import File
 
 
 class Raw(NamedTuple):
-    """A row that is not decoded.
+    """A row that is not decoded yet.
 
     Attributes:
-      piece: where it comes from.
-      number: of the row in the file.
-      value: as the format reads it.
+      piece: the piece of the row.
+      number: the number of the row in the file.
+      value: the raw value from the format.
     """
 
     piece: Piece
@@ -28,18 +28,18 @@ class Raw(NamedTuple):
     value: Any
 
 
-# Rows go from thread to thread in parts of so many.
+# The number of rows that are passed between threads at once.
 _PART = 32
 
 
 class Pieces:
-    """The pieces of all files, which are found out once.
+    """The pieces of all files, which are listed once.
 
     Args:
-      files: which there are.
-      format: of all of them.
-      fields: what is wanted of their rows.
-      parallel: how many files are looked at at once.
+      files: the files.
+      format: the format of all files.
+      fields: the requested fields of their rows.
+      parallel: the number of files to inspect at once.
     """
 
     def __init__(self, files: list[File], format: Format, fields: Fields, parallel: int):
@@ -51,7 +51,7 @@ class Pieces:
         self._found: list[Piece] | None = None
 
     def all(self) -> list[Piece]:
-        """The pieces, in the order of the files."""
+        """Return the pieces, in the order of the files."""
         with self._lock:
             if self._found is None:
                 files = Ahead(
@@ -63,14 +63,14 @@ class Pieces:
             return self._found
 
     def opener(self, span: Span, raw: bool = False) -> Callable[[], Rows]:
-        """A function that opens a piece: rows of it in lists, each as a dict of the wanted fields, or as Raw."""
+        """Return a function that yields the rows of a span in lists, as dicts of the requested fields or as Raw."""
         return lambda: self._parts(span, Raw if raw else self._decoded)
 
     def decoded(self, raw: Raw) -> dict[str, Any]:
-        """The wanted fields of a row.
+        """Return the requested fields of a row.
 
         Raises:
-          ReaderError: it cannot be decoded, or a field does not fit.
+          ReaderError: the row cannot be decoded, or a field does not fit.
         """
         try:
             return self._decoded(*raw)
@@ -92,7 +92,7 @@ class Pieces:
             raise errors.ReaderError(f"file {file.name}: {self._not_readable(error)}") from error
 
     def _parts(self, span: Span, made: Callable[[Piece, int, Any], Any]) -> Rows:
-        """Rows of a piece in lists; those before a row that cannot be read are given before the error."""
+        """Yield rows of a piece in lists; rows before an unreadable row are yielded before the error."""
         piece, low, high = span
         number = piece.first + low
         part: list[Any] = []
@@ -115,7 +115,7 @@ class Pieces:
             raise failure
 
     def _failure(self, piece: Piece, number: int, error: Exception) -> errors.FluidError:
-        """The error about a row for what reading or decoding it has raised."""
+        """Return the error for a row whose reading or decoding has raised an exception."""
         if isinstance(error, Misfit):
             return broken(piece.file, number, str(error), error.fix)
         if isinstance(error, errors.FluidError):
@@ -134,10 +134,10 @@ class Pieces:
 
 
 def _check_alike(pieces: list[Piece]) -> None:
-    """Refuse files in which a column holds something else than in the first one.
+    """Refuse files in which a column has another kind than in the first file.
 
     Raises:
-      ReaderError: there is such a file.
+      ReaderError: a file has a column of another kind.
     """
     for piece in pieces:
         first = pieces[0]

@@ -1,4 +1,4 @@
-"""`fluid.reader.files`: rows of files, here or in an object store."""
+"""`fluid.reader.files`: read rows of files, on this machine or in an object store."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,48 +27,48 @@ def files(
     parts: int | None = None,
     batch_size: int | None = None,
 ) -> Reader:
-    """Read rows of files that lie on this machine, on a web server or in an object store.
+    """Read rows of files on this machine, on a web server or in an object store.
 
-    Addresses are those of fsspec: `train.csv`, `s3://bucket/train-*.parquet`, `gs://...`, `https://...`. Names that end
-    in .gz, .zst, .bz2 or .xz are decompressed. Several files are read at once, in threads, and come in the same order
-    whatever the threads do. With `shuffle` the files, of Parquet the row groups, come in another order in each pass,
-    and then rows are shuffled within a buffer. The order depends on the seed and the number of the pass alone.
+    Addresses are in the form of fsspec: `train.csv`, `s3://bucket/train-*.parquet`, `gs://...`, `https://...`. Files
+    with names in .gz, .zst, .bz2 or .xz are decompressed. Several files are read at once, in threads; the order of rows
+    does not depend on the threads. With `shuffle`, each pass has a new order of files (for Parquet, of row groups), and
+    rows are then shuffled within a buffer. The order depends only on the seed and the number of the pass.
 
-    Several processes that train together decode the rows of their own parts of minibatches only. So that each reads no
-    other files either, `parts` gives the rows another order: those of a pass are divided evenly into parts, and
-    minibatches take the same number of rows from each. The order depends on `parts` and `batch_size` then, and still
-    not on how many processes there are.
+    In multi-process training, each process decodes only the rows of its own parts of minibatches. With `parts`, a
+    process also reads only its own files. `parts` changes the order: the rows of a pass are divided evenly into parts,
+    and minibatches take equal numbers of rows from each part. The order then also depends on `parts` and `batch_size`,
+    but not on the number of processes.
 
-    The names, sizes and versions of the files are part of a position: a training is not resumed with other files.
+    The names, sizes and versions of the files belong to a position: training does not resume with other files.
 
     Args:
-      paths: a path, address or pattern such as `data/**/train-*.csv`, or several; the files of a pattern are sorted by
-        name.
-      columns: which fields of a row are read; or for each name that a field shall have the one that it has in the
-        files, `{"x": "pixels"}`; None for all.
-      dtypes: of fields by name, such as `{"x": "float32", "zip": "str"}`; a value that does not fit is an error that
-        names the file and the row. Without, values are what the format holds.
-      format: "parquet", "jsonl", "csv", "tsv", "npz", "tfrecord" or "webdataset"; by default what the names of the
-        files end in.
-      shuffle: whether each pass has an order of its own.
-      buf_size: how many rows the buffer of `shuffle` holds; several files' worth mixes well.
+      paths: a path, address or pattern, for example `data/**/train-*.csv`, or several; the files of a pattern are
+        sorted by name.
+      columns: the names of the fields to read; or a mapping from each new name to the name in the files,
+        `{"x": "pixels"}`; None for all.
+      dtypes: dtypes by field name, for example `{"x": "float32", "zip": "str"}`; a value that does not fit is an error
+        that names the file and the row. By default the dtypes of the format.
+      format: "parquet", "jsonl", "csv", "tsv", "npz", "tfrecord" or "webdataset"; by default chosen by the file name
+        extension.
+      shuffle: True reads each pass in a new order.
+      buf_size: the number of rows in the buffer of `shuffle`; the rows of several files mix well.
       seed: at least 0.
-      parallel: how many files (or row groups) are read at once, at least 1. It has no influence on the order.
-      storage_options: of the file system, for fsspec: credentials, `{"anon": True}`, an endpoint.
-      parts: into how many parts rows are divided, of formats that say how many rows a file has (Parquet, npz). It
-        should be a multiple of the number of processes, and there should be more files or row groups than parts.
-      batch_size: of the `batch` around this reader, a multiple of `parts`; only with `parts`.
+      parallel: the number of files (or row groups) to read at once, at least 1. The order does not depend on it.
+      storage_options: options of the file system, for fsspec: credentials, `{"anon": True}`, an endpoint.
+      parts: the number of parts into which rows are divided, for formats that store the number of rows (Parquet, npz).
+        Use a multiple of the number of processes, and more files or row groups than parts.
+      batch_size: the `batch_size` of the `batch` around this reader, a multiple of `parts`; only with `parts`.
 
     Returns:
-      A Reader of rows, which are dicts by field: numbers and arrays; lists of any length as arrays `[k]` (of JSON as
-      lists); text; images and the like as bytes, for a function of yours to decode: `reader.xmap(decode, rows, 4)`.
+      A Reader of rows, which are dicts by field: numbers and arrays; lists of any length as arrays `[k]` (JSON lists
+      stay lists); text; images and similar data as bytes, for your own decoder: `reader.xmap(decode, rows, 4)`.
 
     Raises:
-      ArgumentError: there is no such file, the format is not known, or does not say how many rows a file has as
-        `parts` needs it; or a number is out of range.
-      ArgumentTypeError: paths or columns are none.
-      ReaderError: a library is missing or the files cannot be listed; and while reading: a file is damaged, a field is
-        not there or does not fit.
+      ArgumentError: a file does not exist, the format is unknown, or does not store the number of rows that `parts`
+        needs; or a number is out of range.
+      ArgumentTypeError: paths or columns have another type.
+      ReaderError: a library is not installed or the files cannot be listed; while reading: a file is damaged, a field
+        is absent or does not fit.
 
     Example:
       >>> import pathlib
@@ -78,7 +78,7 @@ def files(
       >>> list(rows)
       [{'x': array([1., 2.], dtype=float32), 'label': 0}, {'x': array([3., 4.], dtype=float32), 'label': 1}]
     """
-    # Not everybody reads files, and what reads all the formats takes a while to import.
+    # Imported on use: few programs read files, and the import of all formats is slow.
     from fluid.reader.files.fields import Fields
     from fluid.reader.files.formats import format_of
     from fluid.reader.files.listing import listed, stamps
@@ -106,7 +106,7 @@ def files(
 
 
 def _sizes(parts: int | None, batch_size: int | None, pieces: "Pieces") -> tuple[int, int]:
-    """The two numbers, which must fit together; of pieces that say how many rows they have."""
+    """Check `parts` and `batch_size` against each other and against the pieces; return both numbers."""
     if parts is None or batch_size is None:
         raise errors.ArgumentError(
             f"reader.files(parts={parts!r}, batch_size={batch_size!r}): expected both numbers or none, as in parts=8, "

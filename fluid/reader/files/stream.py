@@ -1,4 +1,4 @@
-"""The rows of all pieces in the order of a pass: one piece after the other."""
+"""Streams: the rows of all pieces in the order of a pass, one piece after the other."""
 
 import contextlib
 import itertools
@@ -15,29 +15,29 @@ from fluid.reader.files.pieces import Pieces
 
 
 class Shuffling(NamedTuple):
-    """How each pass gets an order of its own.
+    """The shuffling of each pass.
 
     Attributes:
-      seed: of the order, together with the number of the pass.
-      buf_size: how many rows are shuffled at once.
+      seed: determines the order, together with the number of the pass.
+      buf_size: the number of rows that are shuffled at once.
     """
 
     seed: int
     buf_size: int
 
     def of_part(self, index: int, parts: int) -> "Shuffling":
-        """How one of several parts is shuffled: with a share of the buffer, in another order than the others."""
+        """Return the shuffling of one of several parts, with a share of the buffer and its own seed."""
         seed = np.random.SeedSequence([self.seed, index]).generate_state(1)[0]
         return Shuffling(int(seed), max(1, self.buf_size // parts))
 
 
 class Stream:
-    """Rows in passes: one piece after the other; then, where passes are shuffled, the rows of a buffer in random order.
+    """Rows in passes: one piece after the other; with shuffling, the rows of a buffer in random order.
 
     Args:
-      pieces: which there are.
-      shuffling: None where all passes have the order of the files.
-      parallel: how many pieces are read at once.
+      pieces: the pieces.
+      shuffling: None reads all passes in the order of the files.
+      parallel: the number of pieces to read at once.
     """
 
     def __init__(self, pieces: Pieces, shuffling: Shuffling | None, parallel: int):
@@ -46,11 +46,11 @@ class Stream:
         self._parallel = parallel
 
     def iterate(self, epoch: int, start: int) -> Rows:
-        """The rows of a pass, decoded by the threads that read them."""
+        """Yield the rows of a pass, decoded by the threads that read them."""
         return self._mixed(self._rows(), self._shuffling)(epoch, start)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """Decode the rows only that are needed, and where the order is that of the files open only their pieces."""
+        """Decode only the needed rows; without shuffling, also open only the pieces with needed rows."""
         read = self._mixed(self._rows(None, size, wanted, raw=True), self._shuffling)
 
         def some(epoch: int, start: int) -> Rows:
@@ -67,7 +67,7 @@ class Stream:
 
         def iterate(epoch: int, start: int) -> Rows:
             left, dropped = order.behind(order.whole(self._ordered(epoch)) if spans is None else spans, start)
-            # Which rows a buffer brings together is only known when all are there.
+            # The rows of a shuffling buffer are known only after all of them are read.
             needed = order.needed(left, size, wanted) if self._shuffling is None else [True] * len(left)
             openers = [
                 self._pieces.opener(span, raw) if is_needed else _elsewhere(span)
@@ -83,13 +83,13 @@ class Stream:
         return pieces if self._shuffling is None else order.permuted(pieces, self._shuffling.seed, epoch)
 
     def _mixed(self, rows: Iterate, shuffling: Shuffling | None) -> Iterate:
-        if shuffling is None or shuffling.buf_size == 1:  # which mixes files, not rows
+        if shuffling is None or shuffling.buf_size == 1:  # a buffer of one row mixes files, not rows
             return rows
         return shuffled(Reader(rows, None), shuffling.buf_size, shuffling.seed).iterate
 
 
 def _elsewhere(span: Span) -> Callable[[], Rows]:
-    """A function that gives ELSEWHERE for each row, as the one that opens a piece gives its rows."""
+    """Return a function that yields ELSEWHERE for each row, in the form of the function that opens a piece."""
 
     def rows() -> Rows:
         yield [ELSEWHERE] * ((span.high or 0) - span.low)

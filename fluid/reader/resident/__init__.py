@@ -1,4 +1,4 @@
-"""Data sets that lie on the device as a whole, and minibatches that are numbers of their rows."""
+"""Data sets that are kept on the device as a whole, and minibatches of their row numbers."""
 
 from fluid.reader.resident.columns import Resident, RowFeed, Rows, picked
 

@@ -1,4 +1,4 @@
-"""Columns that are put on a device once. A minibatch of them is an array of row numbers."""
+"""Columns that are copied to a device once; a minibatch is an array of row numbers."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,16 +11,16 @@ from fluid import errors
 
 
 class Resident:
-    """The columns of a data set, on the host, and what was put on devices of them.
+    """The columns of a data set, on the host, and their copies on devices.
 
     Args:
-      names: of the columns, or their numbers.
+      names: the names of the columns, or their indices.
       columns: arrays `[rows, ...]` of numbers.
-      by_name: whether a minibatch is a dict of columns instead of a tuple.
+      by_name: True for minibatches that are dicts of columns, False for tuples.
 
     Raises:
       ArgumentTypeError: a column does not hold numbers.
-      ArgumentError: a column holds whole numbers that JAX would cut off.
+      ArgumentError: a column holds integers that JAX would truncate.
 
     Example:
       >>> resident = Resident(["x"], [np.array([5, 6, 7])], by_name=True)
@@ -36,21 +36,21 @@ class Resident:
         self._tables: dict[Hashable, dict[Any, jax.Array]] = {}
 
     def whole(self) -> Any:
-        """All rows as one minibatch, on the host."""
+        """Return all rows as one minibatch, on the host."""
         return dict(self._columns) if self._by_name else tuple(self._columns.values())
 
     def minibatch(self, rows: np.ndarray) -> Any:
-        """Some rows, int32 `[batch]`, as a minibatch of arrays on JAX's default device."""
+        """Return some rows, int32 `[batch]`, as a minibatch of arrays on JAX's default device."""
         columns = self.table(None, lambda: jax.device_put({n: np.array(c) for n, c in self._columns.items()}))
         found = _pick(columns, jax.device_put(rows))
         return found if self._by_name else tuple(found[name] for name in self._columns)
 
     def table(self, key: Hashable, make: Callable[[], dict[Any, jax.Array]]) -> dict[Any, jax.Array]:
-        """The columns on a device, which are put there when they are wanted first.
+        """Return the columns on a device; they are copied on first use.
 
         Args:
-          key: of all that `make` depends on.
-          make: puts them there.
+          key: identifies all inputs of `make`.
+          make: copies the columns.
         """
         if key not in self._tables:
             self._tables[key] = make()
@@ -58,7 +58,7 @@ class Resident:
 
 
 class Rows(NamedTuple):
-    """A minibatch as the numbers of its rows.
+    """A minibatch as row numbers.
 
     Attributes:
       resident: the data set.
@@ -70,15 +70,15 @@ class Rows(NamedTuple):
 
 
 class RowFeed(Mapping[str, Any]):
-    """The feed of a step as rows of columns that lie on the device, from where they are taken when somebody reads them.
+    """The feed of a step as row numbers of columns on the device; rows are gathered when the feed is read.
 
     Args:
-      columns: by name of feed, `[rows, ...]`.
-      rows: their numbers, int32 `[batch]`.
+      columns: columns by feed name, `[rows, ...]`.
+      rows: row numbers, int32 `[batch]`.
 
     Attributes:
-      columns: the same.
-      rows: the same.
+      columns: columns by feed name, `[rows, ...]`.
+      rows: row numbers, int32 `[batch]`.
 
     Example:
       >>> RowFeed({"x": jnp.arange(4.0)}, np.array([3, 1], "int32"))["x"].tolist()
@@ -102,7 +102,7 @@ class RowFeed(Mapping[str, Any]):
         return len(self.columns)
 
     def arrays(self) -> dict[str, jax.Array]:
-        """The rows, by name of feed `[batch, ...]`."""
+        """Return the rows by feed name, `[batch, ...]`."""
         if self._arrays is None:
             place = next((column.sharding for column in self.columns.values()), None)
             self._arrays = _pick(self.columns, jax.device_put(self.rows, place))
@@ -110,14 +110,14 @@ class RowFeed(Mapping[str, Any]):
 
 
 def picked(columns: Mapping[Any, Any], rows: Any) -> dict[Any, Any]:
-    """Some rows of columns.
+    """Gather some rows of columns.
 
     Args:
       columns: by name, `[rows, ...]`.
-      rows: their numbers, int32 `[batch]`, all of them within the columns.
+      rows: row numbers, int32 `[batch]`, all within the columns.
 
     Returns:
-      By name `[batch, ...]`.
+      The rows by name, `[batch, ...]`.
     """
     return {name: column.at[rows].get(mode="promise_in_bounds") for name, column in columns.items()}
 
@@ -126,7 +126,7 @@ _pick = jax.jit(picked)
 
 
 def _check(name: Any, column: np.ndarray) -> None:
-    """Refuse what a device cannot hold as it is."""
+    """Refuse a column that a device cannot hold without loss."""
     if column.dtype.kind not in "biufc" and not jnp.issubdtype(column.dtype, jnp.floating):
         raise errors.ArgumentTypeError(
             f"reader.arrays(on_device=True): the column {name!r} holds {column.dtype}, expected numbers; turn words "

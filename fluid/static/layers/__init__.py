@@ -1,4 +1,4 @@
-"""The layers of `fluid.layers`, and those that assign: called outside a program function, they are written down."""
+"""The layers of `fluid.layers`, and layers that assign; outside a program function, they record their calls."""
 
 from fluid.layers import __all__ as _of_fluid
 from fluid.static.layers.arrays import array_length, array_read, array_write, create_array

@@ -1,4 +1,4 @@
-"""Arrays of variables, which loops write one at a time, without a word on how many there will be."""
+"""Arrays of variables, which loops write one element at a time; their capacity is found from constants."""
 
 from typing import Any
 
@@ -20,10 +20,10 @@ class ArrayVariable(Variable):
     """A variable that holds a TensorArray.
 
     Attributes:
-      least: how many arrays the user wants room for.
-      writes: what writes it.
-      element: what stands for each array with either stand-in for the batch size; empty before one is written.
-      first: what `element` was at first: a beam search has more rows.
+      least: the capacity that the user requests.
+      writes: the calls that write into the array.
+      element: one element, as a shape at each of the two trial batch sizes; empty before the first write.
+      first: the first value of `element`; a beam search adds rows later.
 
     Example:
       >>> import fluid.static as fluid
@@ -40,13 +40,13 @@ class ArrayVariable(Variable):
 
     @property
     def room(self) -> int:
-        """How many arrays there may be, as far as constants tell."""
+        """Return the capacity, as far as constants determine the number of writes."""
         found = [write.last() for write in self.writes]
         return max([self.least, *(last + 1 for last in found if last is not None)])
 
     @property
     def structs(self) -> tuple[Any, ...]:
-        """What stands for the TensorArray."""
+        """Return the TensorArray as shapes, at each of the two trial batch sizes."""
         return tuple(_stand_in(max(self.room, 1), e) for e in self.element)
 
     @structs.setter
@@ -55,15 +55,15 @@ class ArrayVariable(Variable):
         self.first = self.first or self.element
 
     def empty(self) -> TensorArray:
-        """A TensorArray in which nothing is written, inside a run."""
+        """Return an empty TensorArray, inside a run."""
         struct = at_present_batch(self.first)
         return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
 
     def check(self) -> None:
-        """Refuse an array of which nothing says how large it must be.
+        """Refuse an array whose capacity is unknown.
 
         Raises:
-          ProgramError: it is one.
+          ProgramError: the capacity is unknown.
         """
         if not self.least and any(write.last() is None for write in self.writes):
             raise errors.ProgramError(
@@ -73,11 +73,11 @@ class ArrayVariable(Variable):
 
 
 def create_array(dtype: Any, max_length: int = 0) -> ArrayVariable:
-    """An array of variables, empty.
+    """Return an empty array of variables.
 
     Args:
       dtype: accepted for programs written for Fluid, but has no effect: it is that of what is written.
-      max_length: how many it has room for; by default what the loops that write it need, if constants tell.
+      max_length: the capacity; by default the capacity that the writing loops need, if constants determine it.
 
     Returns:
       The variable.
@@ -100,9 +100,9 @@ def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) ->
     """Write a variable into an array.
 
     Args:
-      x: what is written; all that is written into one array has one shape.
-      i: its index, an integer `[1]`.
-      array: the array; by default a new one.
+      x: the element; all elements of one array have the same shape.
+      i: the index, an integer `[1]`.
+      array: the array; by default a new array.
 
     Returns:
       The array.
@@ -129,7 +129,7 @@ def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) ->
 
 
 def array_read(array: ArrayVariable, i: Variable) -> Variable:
-    """One of the arrays that were written.
+    """Read one element of an array.
 
     Args:
       array: the array.
@@ -144,7 +144,7 @@ def array_read(array: ArrayVariable, i: Variable) -> Variable:
 
 
 def array_length(array: ArrayVariable) -> Variable:
-    """How many arrays were written, int32 `[1]`.
+    """Return the number of elements that were written, int32 `[1]`.
 
     Args:
       array: the array.
@@ -158,10 +158,10 @@ def array_length(array: ArrayVariable) -> Variable:
 
 
 class _Written:
-    """Writes into an array, inside a run.
+    """A function that writes into an array, inside a run.
 
     Args:
-      array: the variable that holds it.
+      array: the variable of the array.
     """
 
     def __init__(self, array: ArrayVariable):
@@ -169,9 +169,9 @@ class _Written:
         self.captures = (array,)
 
     def __call__(self, x: Any, i: Any) -> TensorArray:
-        """The TensorArray with one more array."""
+        """Return the TensorArray with `x` written at index `i`."""
         content = outer_environment("layers.array_write").find(self.array)
-        if isinstance(x, core.NestedSequenceBatch):  # what a search begins with: one step for each source
+        if isinstance(x, core.NestedSequenceBatch):  # the start of a search: one step for each source
             x = x.data[:, 0, 0]
         if content is None:
             content = TensorArray(jnp.zeros((max(self.array.room, 1), *x.shape), x.dtype), jnp.int32(0))
@@ -179,16 +179,16 @@ class _Written:
 
 
 def at_present_batch(both: tuple[Any, ...]) -> Any:
-    """What stands for a value at the batch size of the run that is on.
+    """Return the shape of a value at the batch size of the current run.
 
     Args:
-      both: what stands for it with either stand-in for the batch size.
+      both: the shape at each of the two trial batch sizes.
     """
     return values.at_batch(both[0], both[1], BATCHES, present_batch())
 
 
 def present_batch() -> Any:
-    """The batch size of the run that is on."""
+    """Return the batch size of the current run."""
     frame = core.current_frame("static")
     if frame.placeholder_batch is not None:
         return frame.placeholder_batch

@@ -1,4 +1,4 @@
-"""Layers that note constants, from which lengths of loops are known, and variables that are made to be assigned."""
+"""Layers that record constants, from which loop lengths are computed, and variables that are created for assignment."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,15 +21,15 @@ _increment = recorded(layers.increment)
 
 
 def assign(input: Given, output: Variable | None = None, name: str | None = None) -> Any:
-    """A copy of a value, in a new variable or in a given one.
+    """Copy a value to a new variable or to a given variable.
 
     Args:
       input: a variable, or numbers.
-      output: the variable that is given the value.
+      output: the variable to assign to; by default a new variable.
       name: instead of `assign_N`.
 
     Returns:
-      The variable that has the value.
+      The assigned variable.
 
     Example:
       >>> import fluid.static as fluid
@@ -45,16 +45,16 @@ def assign(input: Given, output: Variable | None = None, name: str | None = None
 
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
-    """Add a number to a variable, or to a copy of it.
+    """Add a number to a variable, or to a copy of the variable.
 
     Args:
       x: the variable.
       value: the number.
-      in_place: whether the variable itself has the new value from now on.
+      in_place: True changes the variable itself, False returns a copy.
       name: instead of `increment_N`.
 
     Returns:
-      The variable that has the value.
+      The variable with the new value.
 
     Example:
       >>> import fluid.static as fluid
@@ -82,18 +82,18 @@ def fill_constant(
     out: Variable | None = None,
     name: str | None = None,
 ) -> Any:
-    """A variable whose elements all have one value.
+    """Return a variable whose elements all have one value.
 
     Args:
       shape: its shape.
       dtype: its dtype.
       value: the value of every element.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
-      out: the variable that is given the value.
+      out: the variable to assign to; by default a new variable.
       name: instead of `fill_constant_N`.
 
     Returns:
-      The variable that has the value.
+      The variable with this value.
 
     Example:
       >>> import fluid.static as fluid
@@ -107,7 +107,7 @@ def fill_constant(
 
 
 def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
-    """A variable of zeros; see `fill_constant`.
+    """Return a variable of zeros; see `fill_constant`.
 
     Example:
       >>> import fluid.static as fluid
@@ -119,7 +119,7 @@ def zeros(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str |
 
 
 def ones(shape: Sequence[int], dtype: Any, force_cpu: bool = False, name: str | None = None) -> Any:
-    """A variable of ones; see `fill_constant`.
+    """Return a variable of ones; see `fill_constant`.
 
     Example:
       >>> import fluid.static as fluid
@@ -138,13 +138,13 @@ def create_global_var(
     force_cpu: bool = False,
     name: str | None = None,
 ) -> Any:
-    """A variable that is filled with a number once, by the startup program, and may be given other values.
+    """Return a variable that the startup program fills with a number once, and that layers may assign.
 
     Args:
       shape: its shape.
       value: the number.
       dtype: its dtype.
-      persistable: whether its value outlives a run; if not, each run begins with the number.
+      persistable: True keeps the value between runs; False resets the variable to the number in each run.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       name: `create_global_var_N` by default.
 
@@ -165,12 +165,12 @@ def create_global_var(
 
 
 def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False) -> Variable:
-    """A variable without a value, which an assignment gives it.
+    """Return a variable without a value, for a later assignment.
 
     Args:
       dtype: accepted for programs written for Fluid, but has no effect: it is that of the value.
       name: `create_tensor_N` by default.
-      persistable: whether its value outlives a run.
+      persistable: True keeps the value between runs.
 
     Returns:
       The variable.
@@ -189,12 +189,12 @@ def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False
 
 
 def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, step: int = 1) -> Any:
-    """A counter that each training run increments.
+    """Return a counter that each training run increments.
 
     Args:
-      counter_name: of the variable; programs and calls with the same name share it.
+      counter_name: the name of the variable; programs and calls with this name share the counter.
       begin: its value in the first run.
-      step: what each run adds.
+      step: the number that each run adds.
 
     Returns:
       The counter, int32 `[1]`.
@@ -219,7 +219,7 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 
 def _constant(made: Any, value: float | None) -> Any:
-    """The same, with the number that all elements of a variable have noted."""
+    """Record `value` as the number that all elements of a variable have; return the variable."""
     if isinstance(made, Variable) and not isinstance(made, Persistent):
         made.constant = value
     return made

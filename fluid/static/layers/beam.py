@@ -1,8 +1,8 @@
-"""The decoder of 2018: `beam_search` in a While, `beam_search_decode` behind it, and the layers that expand rows.
+"""The decoder of Fluid: `beam_search` in a While, `beam_search_decode` after the loop, and layers that expand rows.
 
-In Fluid the lengths of a value say which rows continue which prefix, and rows that have ended disappear. Here each
-source has as many rows as the beam is wide, from the beginning of the loop; which prefix a row continues, and whether
-it is there, is a variable that the loop carries.
+In Fluid, the lengths of a value tell which rows continue which prefix, and ended rows disappear. Here each source has
+`beam_size` rows from the beginning of the loop. A variable that the loop carries records, for each row, the prefix that
+the row continues and whether the row is in use.
 """
 
 from typing import Any
@@ -25,9 +25,9 @@ class BeamVariable(Variable):
     """A variable that holds the Beams of a search.
 
     Attributes:
-      size: of the beam.
+      size: the width of the beam.
       kept: the variables that `beam_search` returned.
-      arrays: what they are written into.
+      arrays: the arrays into which these variables are written.
 
     Example:
       >>> import fluid.static as fluid
@@ -41,7 +41,7 @@ class BeamVariable(Variable):
 
     @property
     def structs(self) -> tuple[Any, ...]:
-        """Nothing: how many rows there are is known when the loop runs."""
+        """Return no shapes: the number of rows is known only when the loop runs."""
         return ()
 
     @structs.setter
@@ -49,12 +49,12 @@ class BeamVariable(Variable):
         del both
 
     def written(self, array: ArrayVariable, i: Variable) -> None:
-        """Write down that what `beam_search` returned is written into an array."""
+        """Record that a result of `beam_search` is written into an array."""
         self.arrays = (*self.arrays, array)
         self.program.apply(_Noted(self), (i,), into=[self])
 
     def start(self, sources: int) -> Beams:
-        """What it holds before the loop."""
+        """Return the initial Beams, before the loop."""
         return Beams.start(sources, self.size, max((array.room for array in self.arrays), default=1))
 
 
@@ -70,25 +70,25 @@ def beam_search(
     name: str | None = None,
     return_parent_idx: bool = False,
 ) -> Any:
-    """Keep the best prefixes of each source: one step, in the block of a While.
+    """Run one step of a beam search, inside the block of a While: keep the best prefixes of each source.
 
     Args:
       pre_ids: integers `[rows, 1]`: the last id of each prefix.
       pre_scores: float32 `[rows, 1]`: the score of each prefix.
-      ids: integers `[rows, candidates]`; None for those from 0 on.
+      ids: integers `[rows, candidates]`; None for the ids from 0 on.
       scores: float32 `[rows, candidates]`: log-probabilities of the prefixes with these candidates.
-      beam_size: how many prefixes are kept.
+      beam_size: the number of prefixes to keep for each source.
       end_id: the id that ends a prefix.
       level: accepted for programs written for Fluid, but has no effect: sources are the outer level.
-      is_accumulated: whether `scores` are those of whole prefixes; if not, they are probabilities of the candidates.
+      is_accumulated: True if `scores` belong to whole prefixes; False if they are probabilities of the candidates.
       name: instead of `beam_search_N`.
-      return_parent_idx: whether to return as well which rows were continued.
+      return_parent_idx: True returns also the indices of the continued rows.
 
     Returns:
-      `(selected_ids, selected_scores)`, each `[rows, 1]`; and int32 `[rows]`.
+      `(selected_ids, selected_scores)`, each `[rows, 1]`; with `return_parent_idx`, also int32 `[rows]`.
 
     Raises:
-      ProgramError: it does not stand in the block of a While.
+      ProgramError: the call is not inside the block of a While.
 
     Example:
       >>> import fluid.static as fluid
@@ -122,19 +122,19 @@ def beam_search(
 
 
 class _Noted:
-    """Keeps what the present rows continue, for when the sentences are put together."""
+    """A function that records the prefixes of the current rows, from which the sentences are assembled later."""
 
     def __init__(self, beams: BeamVariable):
         self._beams = beams
 
     def __call__(self, i: Any) -> Beams:
-        """The Beams with the present rows as those of a step."""
+        """Return the Beams with the current rows recorded as step `i`."""
         beams = _present(self._beams)
         return Beams.start(1, 1, 1) if beams is None else beams.noted(i.reshape(()))
 
 
 class _Step:
-    """One step of a search."""
+    """One step of a search, as a function."""
 
     def __init__(self, beams: BeamVariable, size: int, end_id: int, is_accumulated: bool, name: str | None):
         self._beams = beams
@@ -144,10 +144,10 @@ class _Step:
         self._name = name
 
     def __call__(self, pre_ids: Any, pre_scores: Any, ids: Any, scores: Any) -> list[Any]:
-        """The ids and scores that are kept, which rows they continue, and the new Beams."""
+        """Return the kept ids, their scores, the rows that they continue, and the new Beams."""
         this = Layer("beam_search", self._name)
         beams = _present(self._beams)
-        if beams is None:  # while the block is written, shapes are all that matters
+        if beams is None:  # no run is in progress: only shapes matter
             beams = Beams.start(scores.shape[0], 1, 1)
             kept = select(pre_ids, pre_scores, pre_ids.reshape(-1, 1), pre_scores.reshape(-1, 1), beams.alive, 1, 0)
         else:
@@ -161,17 +161,17 @@ class _Step:
 def beam_search_decode(
     ids: ArrayVariable, scores: ArrayVariable, beam_size: int, end_id: int, name: str | None = None
 ) -> tuple[Variable, Variable]:
-    """The whole sentences that a search has found.
+    """Return the whole sentences that a search has found.
 
     Args:
-      ids: the array that `selected_ids` were written into.
-      scores: the array that `selected_scores` were written into.
-      beam_size: of the search.
-      end_id: of the search.
+      ids: the array into which `selected_ids` were written.
+      scores: the array into which `selected_scores` were written.
+      beam_size: the `beam_size` of the search.
+      end_id: the `end_id` of the search.
       name: instead of `beam_search_decode_N`.
 
     Returns:
-      Ids and scores of the sentences of each source, the best first: sequences of sequences.
+      Ids and scores of the sentences of each source, the best sentence first: sequences of sequences.
 
     Raises:
       ProgramError: no search was written into these arrays.
@@ -191,7 +191,7 @@ def beam_search_decode(
 
 
 class _Sentences:
-    """What a search has found."""
+    """A function that assembles the sentences of a search."""
 
     def __init__(self, beams: BeamVariable, size: int, end_id: int, name: str | None):
         self._beams = beams
@@ -200,7 +200,7 @@ class _Sentences:
         self._name = name
 
     def __call__(self, ids: TensorArray, scores: TensorArray) -> tuple[Any, Any]:
-        """Ids and scores."""
+        """Return ids and scores of the sentences."""
         this = Layer("beam_search_decode", self._name)
         rows = ids.data.shape[1]
         beams = _present(self._beams) or Beams.start(rows // self._size, self._size, ids.data.shape[0])
@@ -209,12 +209,12 @@ class _Sentences:
 
 
 def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | None = None) -> Any:
-    """Repeat rows as often as there are sequences, or candidates of a beam search; see `fluid.layers.sequence_expand`.
+    """Repeat rows for each sequence, or for each candidate of a beam search; see `fluid.layers.sequence_expand`.
 
     Args:
       x: the rows.
-      y: sequences; in the block of a search, what has a row for each candidate.
-      ref_level: which level of the sequences counts.
+      y: sequences; in the block of a search, a value with a row for each candidate.
+      ref_level: the level of the sequences that counts.
       name: instead of `sequence_expand_N`.
 
     Example:
@@ -226,12 +226,12 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) -> Any:
-    """Give data other lengths; in the block of a search, where rows have none, the data itself.
+    """Replace the lengths of data; in the block of a search, where rows have no lengths, return the data unchanged.
 
     Args:
       x: the data.
-      y: what has the lengths.
-      target_lod: the lengths as numbers.
+      y: a value with the new lengths.
+      target_lod: the new lengths as numbers.
 
     Example:
       >>> import fluid.static as fluid
@@ -242,14 +242,14 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) ->
 
 
 def is_empty(x: Variable, cond: Variable | None = None) -> Any:
-    """Whether a variable has no elements; of what `beam_search` selected, whether no prefix goes on.
+    """Return whether a variable has no elements; for a result of `beam_search`, whether all prefixes have ended.
 
     Args:
       x: the variable.
-      cond: the variable that is given the result.
+      cond: the variable to assign to; by default a new variable.
 
     Returns:
-      The variable that has the result, bool `[1]`.
+      The variable with the result, bool `[1]`.
 
     Example:
       >>> import fluid.static as fluid
@@ -265,10 +265,10 @@ def is_empty(x: Variable, cond: Variable | None = None) -> Any:
 
 
 class _Here:
-    """The search in whose block a layer is written, as a leaf among the arguments of a call.
+    """The search around a recorded layer, as a leaf among the arguments of a call.
 
     Args:
-      value: what the layer is given.
+      value: an argument of the layer.
     """
 
     def __init__(self, value: Any):
@@ -276,8 +276,8 @@ class _Here:
         self._loop = next((block for block in blocks if block.loop is not None), None)
 
     def beams(self) -> Beams | None:
-        """What the search has now, or None where there is none."""
-        # The block may search further down than this layer stands.
+        """Return the current Beams of the search, or None outside a search."""
+        # The block may record its `beam_search` after this layer.
         return None if self._loop is None else _present(self._loop.beam)
 
 

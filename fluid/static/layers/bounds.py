@@ -1,4 +1,4 @@
-"""What is known in advance of a loop whose block adds a constant to a counter and compares it with a constant."""
+"""Bounds of loops whose block adds a constant to a counter and compares the counter with a constant."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,18 +7,18 @@ from fluid import layers
 from fluid.static.tape.calls import Block, Call
 from fluid.static.tape.variable import Variable
 
-# A counter and a limit: a condition can be true only while the one is less than the other.
+# A counter and a limit: a condition can be true only while the counter is less than the limit.
 Comparison = tuple[Variable, Variable]
 
 
 class Entered(NamedTuple):
-    """What is known of a loop where its block begins.
+    """The facts that are known about a loop at the start of its block.
 
     Attributes:
-      cond: its condition.
-      before: the block that the loop stands in.
-      constants: for variables all of whose elements are one number, that number.
-      compared: what the condition compares, if it is known.
+      cond: the condition of the loop.
+      before: the block around the loop.
+      constants: the number of each variable whose elements all equal one number.
+      compared: the counter and the limit that the condition compares, if known.
     """
 
     cond: Variable
@@ -27,24 +27,24 @@ class Entered(NamedTuple):
     compared: Comparison | None
 
     def constant(self, variable: Variable) -> float | None:
-        """The number of a variable whenever the loop begins, or None."""
+        """Return the number of a variable at the start of the loop, or None if it may change."""
         changing = any(variable in block.assigned() for block in self.before.open_blocks() if block.outer is not None)
         return None if changing else self.constants.get(variable)
 
 
 def enter(cond: Variable, before: Block, constants: dict[Variable, float]) -> Entered:
-    """Note what is known of a loop whose block is about to be written; arguments as for `Entered`."""
+    """Return the known facts about a loop whose block is recorded next; arguments as for `Entered`."""
     written = [call for block in reversed(before.open_blocks()) for call in block.calls]
     return Entered(cond, before, constants, _comparison(written, cond))
 
 
 class Write(NamedTuple):
-    """One call that writes into an array.
+    """A call that writes into an array.
 
     Attributes:
-      place: the variable of its index.
-      constant: the number that this is there, or None.
-      block: where the call stands.
+      place: the variable of the index.
+      constant: the number that the index has at this call, or None.
+      block: the block of the call.
     """
 
     place: Variable
@@ -52,7 +52,7 @@ class Write(NamedTuple):
     block: Block
 
     def last(self) -> int | None:
-        """The largest index that is written, or None where constants do not tell."""
+        """Return the largest written index, or None if constants do not determine it."""
         for block in self.block.open_blocks():
             if block.loop is not None and self.place in block.assigned():
                 return _last_index(self.place, block)
@@ -60,7 +60,7 @@ class Write(NamedTuple):
 
 
 def most_turns(block: Block) -> int | None:
-    """How often the block of a loop runs at most, or None where constants do not tell."""
+    """Return the maximum number of iterations of a loop, or None if constants do not determine it."""
     compared = _bound(block)
     if compared is None:
         return None
@@ -72,7 +72,7 @@ def most_turns(block: Block) -> int | None:
 
 
 def _last_index(index: Variable, block: Block) -> int | None:
-    """The largest number that an index has in the block of a loop that goes on while it is less than another."""
+    """Return the largest number of an index in the block of a loop that runs while the index is less than a limit."""
     compared = _bound(block)
     if compared is None or compared[0] is not index:
         return None
@@ -81,7 +81,7 @@ def _last_index(index: Variable, block: Block) -> int | None:
 
 
 def _bound(block: Block) -> Comparison | None:
-    """What the condition of a loop compares, if that is the same where it begins and in each turn of its block."""
+    """Return the comparison of a loop's condition, if the start of the loop and each iteration compare alike."""
     compared: Comparison | None = block.loop.compared
     if compared is None or compared[1] in block.assigned():
         return None
@@ -89,19 +89,19 @@ def _bound(block: Block) -> Comparison | None:
 
 
 def _keeps(calls: Sequence[Call], cond: Variable, compared: Comparison) -> bool:
-    """Whether all that calls may leave in a condition is a given comparison, or false."""
+    """Return whether all calls leave the condition false or equal to a given comparison."""
     place = _last_place(calls, cond)
     if place is None:
         return True
     call, before = calls[place], calls[:place]
-    if call.blocks:  # each of them may be the one that runs, or none
+    if call.blocks:  # at most one of the blocks runs
         return all(_keeps([*before, *inner], cond, compared) for inner in ([], *(b.calls for b in call.blocks)))
     is_false = call.function is layers.fill_constant and not call.args[2]
     return is_false or _comparison(calls, cond) == compared
 
 
 def _comparison(calls: Sequence[Call], cond: Variable) -> Comparison | None:
-    """The comparison that a condition is or needs, behind some calls."""
+    """Return the comparison that a condition is or implies after some calls."""
     place = _last_place(calls, cond)
     if place is None:
         return None
@@ -115,12 +115,12 @@ def _comparison(calls: Sequence[Call], cond: Variable) -> Comparison | None:
 
 
 def _last_place(calls: Sequence[Call], variable: Variable) -> int | None:
-    """Where the last of some calls stands that gives a variable its value."""
+    """Return the position of the last call that assigns a variable, or None."""
     return next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
 
 
 def _step(block: Block, counter: Variable) -> float | None:
-    """What the block adds to a counter each time."""
+    """Return the number that one iteration of a block adds to a counter, or None."""
     changes = [call for call in block.calls if counter in call.outputs]
     if not changes or any(call.function is not layers.increment for call in changes):
         return None

@@ -1,4 +1,4 @@
-"""Blocks that assign: While, Switch and IfElse, which become the loops and branches of `fluid.layers`."""
+"""Blocks that assign: While, Switch and IfElse, converted to the loops and branches of `fluid.layers`."""
 
 import contextlib
 import functools
@@ -20,15 +20,15 @@ from fluid.static.tape.variable import Variable
 
 
 class While:
-    """A loop that runs a block as long as a variable is true.
+    """A loop that runs a block while a variable is true.
 
     Args:
       cond: a bool `[1]`, which the block assigns.
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
       name: accepted for programs written for Fluid, but has no effect: the loop itself has no values.
-      max_iterations: how often the block runs at most. A gradient needs this number; it is known where the block adds a
-        constant to a counter and compares it with a constant.
+      max_iterations: the maximum number of iterations. A gradient needs this number. By default the number is computed
+        if the block adds a constant to a counter and compares the counter with a constant.
 
     Example:
       >>> import fluid.static as fluid
@@ -61,10 +61,10 @@ class While:
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """The block: `with loop.block():`.
+        """Return the context that records the block: `with loop.block():`.
 
         Raises:
-          ProgramError: it never assigns the condition.
+          ProgramError: the block never assigns the condition.
         """
         program = self._cond.program
         constants = {v: v.constant for v in program.variables.values() if v.constant is not None}
@@ -80,13 +80,13 @@ class While:
 
 
 class _Loop:
-    """Runs a block in a loop.
+    """A function that runs a block in a loop.
 
     Args:
       block: the block.
       cond: the condition.
       carried: the variables from outside that the block assigns.
-      most: how often it runs at most, if the user says so.
+      most: the maximum number of iterations, if the user passes it.
     """
 
     def __init__(self, block: Block, cond: Variable, carried: Sequence[Variable], most: int | None):
@@ -97,7 +97,7 @@ class _Loop:
         self._by_row = {v for v in carried if block.beam is not None and _follows_batch(v)}
 
     def __call__(self) -> list[Any]:
-        """What the variables hold behind the loop."""
+        """Return the values of the carried variables after the loop."""
         outer = outer_environment("layers.While")
         place = self._carried.index(self._cond)
 
@@ -110,7 +110,7 @@ class _Loop:
         )
 
     def _start(self, outer: Environment, variable: Variable) -> Any:
-        """What a variable holds before the loop; with a row for each candidate where the block searches with beams."""
+        """Return the value of a variable before the loop; a beam search repeats its rows for each candidate."""
         if isinstance(variable, BeamVariable):
             return variable.start(present_batch())
         content = _content(outer, variable)
@@ -123,7 +123,7 @@ class _Loop:
 
 
 class Switch:
-    """Runs the block of the first condition that is true.
+    """A branch that runs the block of the first true condition.
 
     Args:
       name: accepted for programs written for Fluid, but has no effect: the branch itself has no values.
@@ -160,10 +160,10 @@ class Switch:
             self._program.apply(choice, tuple(self._conditions), blocks=tuple(self._blocks), into=carried)
 
     def case(self, condition: Variable) -> contextlib.AbstractContextManager[None]:
-        """The block for when a condition, a bool `[1]`, is true and none before it was.
+        """Return the context that records the block for the first true condition, a bool `[1]`.
 
         Raises:
-          ProgramError: it comes behind the default.
+          ProgramError: the case comes after the default.
         """
         if self._has_default:
             raise errors.ProgramError("layers.Switch: a case behind the default is never reached; put it before")
@@ -171,10 +171,10 @@ class Switch:
         return self._block()
 
     def default(self) -> contextlib.AbstractContextManager[None]:
-        """The block for when no condition is true.
+        """Return the context that records the block for the case that no condition is true.
 
         Raises:
-          ProgramError: there is no case before it, or there is a default already.
+          ProgramError: there is no case before the default, or a default exists already.
         """
         if not self._conditions or self._has_default:
             raise errors.ProgramError("layers.Switch has one default, behind its cases: with switch.default():")
@@ -189,11 +189,11 @@ class Switch:
 
 
 class _Choice:
-    """Runs one of several blocks.
+    """A function that runs one of several blocks.
 
     Args:
       conditions: variables.
-      blocks: one for each, and that of the default.
+      blocks: one block for each condition, and the default block, if any, last.
       carried: the variables from outside that any block assigns.
     """
 
@@ -203,7 +203,7 @@ class _Choice:
         self._carried = carried
 
     def __call__(self, *conditions: Any) -> list[Any]:
-        """What the variables hold behind it."""
+        """Return the values of the carried variables after the branch."""
         outer = outer_environment("layers.Switch")
         before = [_content(outer, variable) for variable in self._carried]
 
@@ -216,10 +216,10 @@ class _Choice:
 
 
 class IfElse:
-    """Rows for which a condition holds are what one block makes of them, the others what another one does.
+    """A choice between two blocks for each row: the condition selects the block that the row comes from.
 
-    Both blocks see all rows, and the rows are chosen behind them. That is the same for what treats each row by itself,
-    and not for what looks across rows, as means and batch normalisation do.
+    Both blocks see all rows, and the rows are chosen after them. The result is correct for layers that treat each row
+    separately. Layers that combine rows, for example means and batch normalisation, see the rows of both sides.
 
     Args:
       cond: bool, `[batch, 1]`.
@@ -250,25 +250,25 @@ class IfElse:
         self._side: bool | None = None
 
     def true_block(self) -> contextlib.AbstractContextManager[None]:
-        """The block for rows where the condition holds."""
+        """Return the context that records the block for rows with a true condition."""
         return self._block(True)
 
     def false_block(self) -> contextlib.AbstractContextManager[None]:
-        """The block for the other rows."""
+        """Return the context that records the block for the other rows."""
         return self._block(False)
 
     def input(self, x: Variable) -> Variable:
-        """What the block is given of a variable: all its rows."""
+        """Return the variable itself: a block sees all rows."""
         return x
 
     def output(self, *outs: Variable) -> None:
-        """Say which variables of the block are its results."""
+        """Declare variables of the block as its results."""
         if self._side is None:
             raise errors.ProgramError("layers.IfElse: output belongs inside a block: with choice.true_block():")
         self._outputs.setdefault(self._side, []).extend(outs)
 
     def __call__(self) -> list[Variable]:
-        """The chosen outputs."""
+        """Return the chosen outputs."""
         sides = [self._outputs.get(side, []) for side in (True, False)]
         if len(sides[0]) != len(sides[1]) or not sides[0]:
             raise errors.ProgramError(
@@ -295,20 +295,20 @@ class IfElse:
 
 
 def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Sequence[Any]) -> list[Any]:
-    """Run a block whose variables from outside hold given values; returns what they hold at its end."""
+    """Run a block with given values of its variables from outside; return their values at its end."""
     environment = run_calls(block.calls, dict(zip(carried, held, strict=True)), outer)
     return [environment[variable] for variable in carried]
 
 
 def _follows_batch(variable: Variable) -> bool:
-    """Whether a variable has a row for each source."""
+    """Return whether the first dimension of a variable follows the batch size."""
     both = variable.element if isinstance(variable, ArrayVariable) else variable.structs
     sizes = {values.dense_of(struct).shape[:1] for struct in both}
     return len(sizes) == 2
 
 
 def _content(environment: Environment, variable: Variable) -> Any:
-    """What a variable holds before a block; zeros for one that the block is the first to assign."""
+    """Return the value of a variable before a block; zeros for a variable that the block assigns first."""
     found = environment.find(variable)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""Where data enters a program: `data`, and the readers that feed it."""
+"""Data layers: `data`, and the readers that feed a program."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,16 +24,16 @@ def data(
     """Declare a feed; see `fluid.layers.data`.
 
     Args:
-      name: under which data is fed.
-      shape: of one example; with `append_batch_size=False`, or when a size is -1, of all of them.
+      name: the name of the feed.
+      shape: the shape of one example; with `append_batch_size=False`, or with a size of -1, the shape of a batch.
       given: `append_batch_size, dtype, lod_level` in the order of Fluid, or `dtype, lod_level, append_batch_size` in
-        that of `fluid.layers.data`.
-      append_batch_size: whether a batch dimension is put before `shape`.
+        the order of `fluid.layers.data`.
+      append_batch_size: True puts a batch dimension before `shape`.
       dtype: "float32", "int64" and so on.
       lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences.
       type: accepted for programs written for Fluid, but has no effect: feeds are arrays or sequences.
       stop_gradient: accepted for programs written for Fluid, but has no effect: gradients of feeds can be fetched.
-      column: the position of this field in a row.
+      column: the index of this field in a row.
 
     Returns:
       The variable.
@@ -57,8 +57,8 @@ def whole_data(name: str, shape: Sequence[int | None], dtype: str = "float32", l
     """Declare a feed by its whole shape: `fluid.data`.
 
     Args:
-      name: under which data is fed.
-      shape: of all examples, with None or -1 for the batch.
+      name: the name of the feed.
+      shape: the shape of a batch, with None or -1 for the batch size.
       dtype: "float32", "int64" and so on.
       lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences.
 
@@ -79,18 +79,18 @@ def py_reader(
     name: str | None = None,
     use_double_buffer: bool = True,
 ) -> PyReader:
-    """A reader that feeds the program, once it is started.
+    """Return a reader that feeds the program after `reader.start()`.
 
     Args:
       capacity: accepted for programs written for Fluid, but has no effect: batches are read while the device works.
-      shapes: of its fields, with -1 for the batch.
-      dtypes: of its fields.
-      lod_levels: of its fields; 0 by default.
-      name: what the names of its variables begin with.
+      shapes: the shape of each field, with -1 for the batch size.
+      dtypes: the dtype of each field.
+      lod_levels: the LoD level of each field; 0 by default.
+      name: the prefix of the names of its variables.
       use_double_buffer: accepted for programs written for Fluid, but has no effect, as `capacity`.
 
     Returns:
-      The PyReader; `layers.read_file` gives its variables.
+      The PyReader; `layers.read_file` returns its variables.
 
     Example:
       >>> import fluid.static as fluid
@@ -109,7 +109,7 @@ def py_reader(
 def create_py_reader_by_data(
     capacity: int, feed_list: Sequence[Variable], name: str | None = None, use_double_buffer: bool = True
 ) -> PyReader:
-    """A reader that feeds given variables; see `py_reader`.
+    """Return a reader that feeds given variables; see `py_reader`.
 
     Args:
       capacity: as for `py_reader`.
@@ -129,10 +129,10 @@ def create_py_reader_by_data(
 
 
 def read_file(reader: PyReader) -> Any:
-    """The variables that a reader feeds: one, or a list of several.
+    """Return the variables that a reader feeds: one variable, or a list of several.
 
     Args:
-      reader: from `py_reader`.
+      reader: a reader from `py_reader`.
 
     Example:
       >>> import fluid.static as fluid
@@ -143,12 +143,12 @@ def read_file(reader: PyReader) -> Any:
 
 
 def double_buffer(reader: PyReader, place: Any = None, name: str | None = None) -> PyReader:
-    """The reader itself: batches are read while the device works in any case.
+    """Return the reader itself: batches are always read while the device works.
 
     Args:
-      reader: from `py_reader`.
+      reader: a reader from `py_reader`.
       place: accepted for programs written for Fluid, but has no effect: the Executor places what it is fed.
-      name: the same.
+      name: accepted for programs written for Fluid, but has no effect: the reader is returned unchanged.
 
     Example:
       >>> import fluid.static as fluid

@@ -1,4 +1,4 @@
-"""Metrics that store what they count."""
+"""Metrics that store their counts in variables."""
 
 from fluid import layers
 from fluid.static.tape.recording import assigned, in_a_function, recorded
@@ -19,14 +19,14 @@ def accuracy(
     total: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """The fraction of rows whose class is among the `k` most probable ones, see `fluid.layers.accuracy`.
+    """Compute the fraction of rows whose class is among the `k` most probable classes, see `fluid.layers.accuracy`.
 
     Args:
       input: probabilities or scores `[-1, classes]`.
       label: classes `[-1, 1]` of an integer dtype.
-      k: how many classes count as predicted.
-      correct: a variable that is given the number of these rows, as `create_tensor` makes one.
-      total: one that is given the number of all rows.
+      k: the number of classes that count as predicted.
+      correct: a variable that receives the number of these rows, for example from `create_tensor`.
+      total: a variable that receives the number of all rows.
       name: instead of `accuracy_N`.
 
     Returns:

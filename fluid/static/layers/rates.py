@@ -1,4 +1,4 @@
-"""Learning rate schedules as variables: each training run computes the rate of its update."""
+"""Learning rate schedules as variables: each training run computes the learning rate of its update."""
 
 import functools
 from collections.abc import Callable
@@ -10,18 +10,18 @@ from fluid import layers, lr
 from fluid.static.layers.assign import autoincreased_step_counter
 from fluid.static.tape.recording import in_a_function
 
-# The counter that all schedules of a program share, as they do in Fluid.
+# The counter that all schedules of a program share, as in Fluid.
 _COUNTER = "@LR_DECAY_COUNTER@"
 
 
 def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that makes a schedule, as one that makes a variable of its rates."""
+    """Convert a function that returns a schedule to a function that returns a variable of its learning rates."""
 
     @functools.wraps(schedule)
     def call(*args: Any, **kwargs: Any) -> Any:
         if in_a_function():
             return schedule(*args, **kwargs)
-        # As in Fluid, whose saved counters may be loaded.
+        # The counter of Fluid, so that saved counters of Fluid can be loaded.
         counter = autoincreased_step_counter(_COUNTER, begin=int(schedule is lr.noam_decay), step=1)
         begin = int(counter.spec.initializer.value) + 1
         return counter.program.apply(_rate, (_Schedule(schedule, begin), counter, args, kwargs))
@@ -30,11 +30,11 @@ def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Schedule:
-    """What makes a schedule, as a leaf among the arguments of a call.
+    """A function that creates a schedule, as a leaf among the arguments of a call.
 
     Args:
       make: a function of `fluid.lr`.
-      begin: where the counter stands in the first run.
+      begin: the value of the counter in the first run.
     """
 
     def __init__(self, make: Callable[..., Any], begin: int):
@@ -43,13 +43,13 @@ class _Schedule:
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
-    """The rate of the update that the counter stands for, `[1]`."""
+    """Return the learning rate of the update with this counter, `[1]`."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
     return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 
 
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
-    """A rate that another schedule, or the program itself, computes, as a schedule."""
+    """Convert a learning rate that another schedule or the program computes to a schedule."""
     return lambda count: value.reshape(())
 
 

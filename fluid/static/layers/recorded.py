@@ -1,4 +1,4 @@
-"""What `fluid.static.layers` offers: every name of `fluid.layers`, recorded on its first use."""
+"""All names of `fluid.layers` for `fluid.static.layers`, each recorded on its first use."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""Recurrences whose step is a block: DynamicRNN and StaticRNN, written down."""
+"""Recurrent layers whose step is a recorded block: DynamicRNN and StaticRNN."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ from fluid.static.tape.variable import Variable
 
 
 class _StepBlock:
-    """What both have in common.
+    """The base of DynamicRNN and StaticRNN.
 
     Args:
       name: instead of `dynamic_rnn_N` or `static_rnn_N`.
@@ -32,17 +32,17 @@ class _StepBlock:
         self._results: list[Variable] = []
 
     def __call__(self, *args: Any) -> Any:
-        """The outputs of all steps: one variable, or a list of several."""
+        """Return the outputs of all steps: one variable, or a list of several."""
         if not self._results:
             raise errors.ProgramError(f"layers.{self.kind.__name__} has no results yet; call it after its block")
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """Say which value a memory has in the next step."""
+        """Declare the value of a memory in the next step."""
         self._method("update_memory", ex_mem, new_mem)
 
     def output(self, *outputs: Variable) -> None:
-        """Say which variables of each step are results."""
+        """Declare variables of each step as results."""
         self._method("output", *outputs)
         self._outputs.extend(outputs)
 
@@ -60,18 +60,18 @@ class _StepBlock:
         self._results = values.leaves(result)
 
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Write a call of a method of the layer down."""
+        """Record a call of a method of the layer."""
         if self._block is None or self._program.present_block is not self._block:
             raise errors.ProgramError(f"layers.{self.kind.__name__}: {method} belongs inside its block")
         return self._program.apply(functools.partial(_call, self, method), args, kwargs)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What a method returns while its shape is found out."""
+        """Return a value of the shape that a method returns, while the block is recorded."""
         raise NotImplementedError
 
 
 class DynamicRNN(_StepBlock):
-    """A recurrence over sequences whose step is a block; see `fluid.layers.DynamicRNN`.
+    """A recurrent layer over sequences whose step is a block; see `fluid.layers.DynamicRNN`.
 
     Args:
       name: instead of `dynamic_rnn_N`.
@@ -95,15 +95,15 @@ class DynamicRNN(_StepBlock):
     kind = layers.DynamicRNN
 
     def block(self) -> contextlib.AbstractContextManager[None]:
-        """The block: `with rnn.block():`."""
+        """Return the context that records the block: `with rnn.block():`."""
         return self._written()
 
     def step_input(self, x: Variable, level: int = 0) -> Variable:
-        """The value of a sequence at the present step."""
+        """Return the value of a sequence at the current step."""
         return self._method("step_input", x, **({"level": level} if level else {}))
 
     def static_input(self, x: Variable) -> Variable:
-        """A value that is the same in every step."""
+        """Return a value that all steps read unchanged."""
         return x
 
     def memory(
@@ -114,12 +114,12 @@ class DynamicRNN(_StepBlock):
         need_reorder: bool = False,
         dtype: Any = "float32",
     ) -> Variable:
-        """What the step before handed on; see `fluid.layers.DynamicRNN.memory`."""
+        """Return the value of a memory from the previous step; see `fluid.layers.DynamicRNN.memory`."""
         del need_reorder
         return self._method("memory", init=init, shape=shape, value=value, dtype=dtype)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What a method returns while its shape is found out."""
+        """Return a value of the shape that a method returns, while the block is recorded."""
         if method == "step_input":
             return jax.tree.map(lambda v: v[0], time_first(args[0]))
         if kwargs["init"] is not None:
@@ -129,7 +129,7 @@ class DynamicRNN(_StepBlock):
 
 
 class StaticRNN(_StepBlock):
-    """A recurrence over the first axis of arrays whose step is a block; see `fluid.layers.StaticRNN`.
+    """A recurrent layer over the first axis of arrays whose step is a block; see `fluid.layers.StaticRNN`.
 
     Args:
       name: instead of `static_rnn_N`.
@@ -153,11 +153,11 @@ class StaticRNN(_StepBlock):
     kind = layers.StaticRNN
 
     def step(self) -> contextlib.AbstractContextManager[None]:
-        """The block: `with rnn.step():`."""
+        """Return the context that records the block: `with rnn.step():`."""
         return self._written()
 
     def step_input(self, x: Variable) -> Variable:
-        """The value of an array at the present step."""
+        """Return the value of an array at the current step."""
         return self._method("step_input", x)
 
     def memory(
@@ -169,7 +169,7 @@ class StaticRNN(_StepBlock):
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
     ) -> Variable:
-        """What the step before handed on; see `fluid.layers.StaticRNN.memory`."""
+        """Return the value of a memory from the previous step; see `fluid.layers.StaticRNN.memory`."""
         return self._method(
             "memory",
             init=init,
@@ -181,17 +181,17 @@ class StaticRNN(_StepBlock):
         )
 
     def step_output(self, o: Variable) -> None:
-        """Say that a variable of each step is a result."""
+        """Declare a variable of each step as a result."""
         self.output(o)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """What a method returns while its shape is found out."""
+        """Return a value of the shape that a method returns, while the block is recorded."""
         if method == "step_input":
             return args[0][0]
         if kwargs["init"] is not None:
             return jax.numpy.asarray(kwargs["init"]) + 0
         sizes = list(kwargs["shape"])
-        # A value from `step_input` stands for the whole array, of which it lacks the first dimension.
+        # `batch_ref`, a result of `step_input`, lacks the first dimension of the whole array.
         inner = sizes[kwargs["init_batch_dim_idx"]] < 0
         reference = kwargs["batch_ref"]
         if inner:
@@ -200,13 +200,13 @@ class StaticRNN(_StepBlock):
 
 
 class _Steps:
-    """Runs the block of a recurrence.
+    """A function that runs the block of a recurrent layer.
 
     Args:
-      owner: what was written down.
+      owner: the recorded layer.
       block: its block.
-      kind: the layer.
-      name: of the layer.
+      kind: the class of the layer.
+      name: the name of the layer.
     """
 
     def __init__(self, owner: _StepBlock, block: Block, kind: Any, name: str | None):
@@ -216,7 +216,7 @@ class _Steps:
         self._name = name
 
     def __call__(self) -> Any:
-        """The outputs of all steps."""
+        """Return the outputs of all steps."""
         outer = outer_environment(f"layers.{self._kind.__name__}")
         rnn = self._kind(name=self._name)
         with rnn.block() if isinstance(rnn, layers.DynamicRNN) else rnn.step():
@@ -225,7 +225,7 @@ class _Steps:
 
 
 def _call(owner: _StepBlock, method: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of the layer that runs; while its block is written none does, and shapes are all that matters."""
+    """Call a method of the running layer; while the block is recorded, return a value of the right shape instead."""
     rnn = outer_environment(f"layers.{owner.kind.__name__}").find(owner)
     if rnn is not None:
         return getattr(rnn, method)(*args, **kwargs)

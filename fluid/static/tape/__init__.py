@@ -1,1 +1,1 @@
-"""The tape: variables, calls of layers as they were written down, and the programs they make up."""
+"""The tape: variables, recorded calls of layers, and the programs that consist of these calls."""

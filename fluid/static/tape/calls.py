@@ -1,4 +1,4 @@
-"""The tape: calls of layers as they were written down, and what variables hold while it runs."""
+"""The tape: recorded calls of layers, and the values of variables while the calls run."""
 
 import contextlib
 import functools
@@ -19,10 +19,10 @@ from fluid.static.tape.variable import Persistent, Variable
 
 
 class Environment:
-    """What variables hold at one point of a run. The inside of a loop or branch has one of its own.
+    """The values of variables at one point of a run. Each loop or branch has its own Environment.
 
     Args:
-      outer: the one around it.
+      outer: the environment around this one.
     """
 
     def __init__(self, outer: "Environment | None" = None):
@@ -37,13 +37,13 @@ class Environment:
         self._values[variable] = value
 
     def find(self, variable: Any) -> Any:
-        """What a variable was given in this run, or None."""
+        """Return the value of a variable in this run, or None."""
         if variable in self._values:
             return self._values[variable]
         return None if self._outer is None else self._outer.find(variable)
 
     def read(self, tree: Any) -> Any:
-        """A tree of arguments with values in the places of the variables, also of those that functions return."""
+        """Replace the variables in a tree of arguments by their values, also in results of functions in the tree."""
 
         def value(leaf: Any) -> Any:
             if isinstance(leaf, Variable):
@@ -53,7 +53,7 @@ class Environment:
         return jax.tree.map(value, tree)
 
     def written(self) -> list[Persistent]:
-        """What outlives the run and was given a value in it."""
+        """Return the variables that are kept between runs and were assigned in this run."""
         return [v for v in self._values if isinstance(v, Persistent)]
 
 
@@ -61,13 +61,13 @@ _environment: ContextVar[Environment | None] = ContextVar("fluid_static_environm
 
 
 def running() -> Environment | None:
-    """The environment of the run that is on, or None."""
+    """Return the environment of the current run, or None."""
     return _environment.get()
 
 
 @contextlib.contextmanager
 def inside(environment: Environment) -> Iterator[Environment]:
-    """Let variables hold what they hold in an environment."""
+    """Make an environment the current environment within a `with` block."""
     token = _environment.set(environment)
     try:
         yield environment
@@ -76,7 +76,7 @@ def inside(environment: Environment) -> Iterator[Environment]:
 
 
 def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the user that a layer calls, whose result may have variables for values."""
+    """Wrap a user's function that a layer calls, so that variables in its result become values."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -87,18 +87,18 @@ def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(eq=False)
 class Call:
-    """One call of a layer.
+    """A recorded call of a layer.
 
     Attributes:
       function: the layer.
-      args: its arguments, in which variables stand for values.
-      kwargs: those by name.
-      outputs: the variables that hold its results, in order.
-      counters: where the automatic names that it uses stood.
-      nameless: which of the outputs the layer itself gives no name.
-      assigns: whether the outputs were there before, and are given another value.
+      args: its positional arguments, with variables in place of values.
+      kwargs: its keyword arguments.
+      outputs: the variables of its results, in order.
+      counters: the counters of automatic names before the call.
+      nameless: indices of the outputs that the layer itself does not name.
+      assigns: True if the outputs existed before, and the call assigns them.
       site: the user's line.
-      blocks: those that it runs, for loops and branches.
+      blocks: the blocks that the call runs, for loops and branches.
     """
 
     function: Callable[..., Any]
@@ -113,15 +113,15 @@ class Call:
 
     @property
     def type(self) -> str:
-        """The name of the layer."""
+        """Return the name of the layer."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def variables(self) -> list[Variable]:
-        """The variables among its arguments."""
+        """Return the variables among the arguments."""
         return [leaf for leaf in jax.tree.leaves((self.args, self.kwargs)) if isinstance(leaf, Variable)]
 
     def run(self, environment: Environment) -> None:
-        """Call the layer inside a program function, and let the outputs hold its results."""
+        """Call the layer inside a program function, and store its results in the outputs."""
         frame = core.current_frame("static.Executor.run")
         frame.naming = Naming(counters=dict(self.counters))
         try:
@@ -132,20 +132,20 @@ class Call:
             raise
         for i, (variable, value) in enumerate(zip(self.outputs, values.leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
-                continue  # a parameter that the layer itself returns
+                continue  # a parameter that the layer returned
             named = core.record(variable.name, value) if i in self.nameless else value
             environment[variable] = _kept(frame, variable, named)
 
 
 class Block:
-    """Calls in order: those of a program, or of the inside of a loop or branch.
+    """Recorded calls in order: the calls of a program, or of the body of a loop or branch.
 
     Args:
-      outer: the block that it stands in; None for that of a program.
-      loop: for that of a loop, what is known where it begins; see `layers.bounds`.
+      outer: the surrounding block; None for the block of a program.
+      loop: for the block of a loop, the facts known at its start; see `layers.bounds`.
 
     Attributes:
-      beam: for that of a loop in which `beam_search` stands, the variable of the search.
+      beam: for the block of a loop with a `beam_search`, the variable of the search.
     """
 
     def __init__(self, outer: "Block | None" = None, loop: Any = None):
@@ -155,11 +155,11 @@ class Block:
         self.calls: list[Call] = []
 
     def open_blocks(self) -> list["Block"]:
-        """Itself and those around it."""
+        """Return this block and all surrounding blocks."""
         return [self, *(self.outer.open_blocks() if self.outer else [])]
 
     def assigned(self) -> list[Variable]:
-        """The variables from outside that its calls give another value, in order."""
+        """Return the variables from outside that the calls of this block assign, in order."""
         found = [v for call in self.calls if call.assigns for v in call.outputs if v.made_in is not self]
         return list(dict.fromkeys(found))
 
@@ -167,15 +167,15 @@ class Block:
 def run_calls(
     calls: Iterable[Call], held: Mapping[Any, Any] = MappingProxyType({}), outer: Environment | None = None
 ) -> Environment:
-    """Make calls inside a program function.
+    """Run calls inside a program function.
 
     Args:
       calls: in order.
-      held: what variables hold before the first of them.
-      outer: the environment around theirs.
+      held: the values of variables before the first call.
+      outer: the surrounding environment.
 
     Returns:
-      What variables hold behind the last one.
+      The values of variables after the last call.
     """
     with inside(Environment(outer)) as environment:
         for variable, value in held.items():
@@ -186,7 +186,7 @@ def run_calls(
 
 
 def as_array(value: Any) -> Any:
-    """A scalar as the array of one element that it is in Fluid, whose layers may count on it."""
+    """Reshape a scalar to one element, as in Fluid, because later layers may rely on this shape."""
     scalar = isinstance(value, jax.Array) and value.ndim == 0
     if not scalar:
         return value
@@ -196,10 +196,10 @@ def as_array(value: Any) -> Any:
 
 
 def outer_environment(what: str) -> Environment:
-    """The environment of the run that is on.
+    """Return the environment of the current run.
 
     Raises:
-      ProgramError: there is none.
+      ProgramError: no program is running.
     """
     environment = running()
     if environment is None:
@@ -208,7 +208,7 @@ def outer_environment(what: str) -> Environment:
 
 
 def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
-    """What a variable holds of a result: without its gradient, if the user says so."""
+    """Return the value that a variable keeps of a result; without its gradient if `stop_gradient` is set."""
     if not values.is_value(value):
         return value
     result = as_array(value)

@@ -1,4 +1,4 @@
-"""Program: layers that were called outside of any function, written down; and the default ones."""
+"""Program: a record of layers that were called outside any function; and the default programs."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -18,21 +18,21 @@ from fluid.static.tape.variable import Persistent, Variable
 
 
 class Program:
-    """Layers that were called outside of any function, in order.
+    """A record of layers that were called outside any function, in order.
 
-    It is a program function: `fluid.Executor` runs it over a Session, and so may `fluid.Session` itself.
+    A Program is a program function: `fluid.Executor` runs it over a Session, and `fluid.Session` can run it directly.
 
     Attributes:
-      random_seed: of initial values and of random layers.
+      random_seed: the seed of initial values and random layers.
       variables: Variable by name.
-      arrays: what its layers declare of parameters and states, by name.
-      shared: the shared functions that were called, by name.
+      arrays: the declarations of parameters and states, by name.
+      shared: the called shared functions, by name.
       feeds: FeedSpec by name.
-      mains: where this is a startup program, the programs whose parameters it creates.
-      for_test: whether it is run in test mode.
-      first: a variable whose gradients `NAME@GRAD` are, where nothing is minimised.
-      clip: what `fluid.clip.set_gradient_clip` was given.
-      readers: those that feed it, from `layers.py_reader`.
+      mains: for a startup program, the programs whose parameters it creates.
+      for_test: True if the program runs in test mode.
+      first: the loss whose gradients `NAME@GRAD` can be fetched, if no loss is minimised.
+      clip: the clip of `fluid.clip.set_gradient_clip`.
+      readers: the readers that feed the program, from `layers.py_reader`.
 
     Example:
       >>> import fluid.static as fluid
@@ -59,7 +59,7 @@ class Program:
         self._changes = 0
 
     def __call__(self) -> dict[str, Any]:
-        """Run it as a program function: what all variables of its global block hold at the end, by name."""
+        """Run the program as a program function; return the final values of the global block's variables, by name."""
         return self.snapshot()()
 
     def __repr__(self) -> str:
@@ -67,38 +67,38 @@ class Program:
         return f"Program({len(self._global.calls)} calls)\n{calls}".rstrip()
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """Its calls as text, as `print` shows them; no argument has an effect."""
+        """Return the calls as text, as `print` shows them; the arguments have no effect."""
         del throw_on_error, with_details
         return repr(self)
 
     def global_block(self) -> "Program":
-        """The program itself."""
+        """Return the program itself."""
         return self
 
     def current_block(self) -> "Program":
-        """The program itself."""
+        """Return the program itself."""
         return self
 
     def block(self, index: int) -> "Program":
-        """The program itself."""
+        """Return the program itself."""
         del index
         return self
 
     @property
     def ops(self) -> list[Call]:
-        """The calls of its global block."""
+        """Return the calls of the global block."""
         return list(self._global.calls)
 
     @property
     def vars(self) -> dict[str, Variable]:
-        """Variable by name."""
+        """Return the variables by name."""
         return self.variables
 
     def var(self, name: str) -> Variable:
-        """A variable by its name.
+        """Return a variable by its name.
 
         Raises:
-          UnknownNameError: there is none.
+          UnknownNameError: the program has no variable of this name.
         """
         if name not in self.variables:
             raise errors.UnknownNameError(
@@ -107,23 +107,23 @@ class Program:
         return self.variables[name]
 
     def has_var(self, name: str) -> bool:
-        """Whether there is a variable of that name."""
+        """Return whether the program has a variable of this name."""
         return name in self.variables
 
     def list_vars(self) -> list[Variable]:
-        """All variables."""
+        """Return all variables."""
         return list(self.variables.values())
 
     def all_parameters(self) -> list[Persistent]:
-        """The parameters, in order of creation."""
+        """Return the parameters, in order of creation."""
         return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_parameter]
 
     def clone(self, for_test: bool = False) -> "Program":
-        """The same calls in a program of their own.
+        """Return a copy of the program with the calls recorded until now.
 
         Args:
-          for_test: whether it runs in test mode: what is minimised is left out, dropout and batch normalisation are as
-            they are in testing, and nothing is changed.
+          for_test: True returns a program in test mode: without minimisation and updates, with dropout and batch
+            normalisation as in testing.
         """
         new = Program()
         new.__dict__.update(self.__dict__, mains=[], readers=list(self.readers))
@@ -145,20 +145,20 @@ class Program:
         into: list[Variable] | None = None,
         blocks: tuple[Block, ...] = (),
     ) -> Any:
-        """Call a layer: at once while a program runs, else write the call down.
+        """Call a layer while a program runs; otherwise record the call.
 
         Args:
           function: the layer.
-          args: its arguments; variables stand for values.
-          kwargs: those by name.
-          into: variables that are given the results; by default new ones are made.
-          blocks: those that the function runs.
+          args: its positional arguments, with variables in place of values.
+          kwargs: its keyword arguments.
+          into: variables to assign the results to; by default new variables.
+          blocks: the blocks that the function runs.
 
         Returns:
-          What the function returns, with variables for values.
+          The result of the function, with variables in place of values.
 
         Raises:
-          ProgramError: a function that the program calls, such as a branch of `layers.cond`, assigns to a variable.
+          ProgramError: a function that the program calls, for example a branch of `layers.cond`, assigns to a variable.
         """
         environment = running()
         if environment is not None and into is not None:
@@ -172,7 +172,7 @@ class Program:
         return self._record(call, into)
 
     def new_variable(self, name: str | None, structs: tuple[Any, ...] = ()) -> Variable:
-        """A variable of the block that is written; without a name it gets one."""
+        """Return a new variable of the current block; without `name`, the variable gets an automatic name."""
         variable = Variable(self, name or unique_name.generate("tmp"), structs, self._current)
         if variable.name in self.variables:
             raise errors.ProgramError(
@@ -183,7 +183,7 @@ class Program:
         return variable
 
     def persistent(self, spec: core.ParameterSpec) -> Persistent:
-        """The variable of something that outlives a run; declared, if it is new.
+        """Return the variable of a value that is kept between runs; declare the variable if it is new.
 
         Raises:
           ParameterError: the name is declared with another shape or dtype.
@@ -201,12 +201,12 @@ class Program:
 
     @property
     def present_block(self) -> Block:
-        """The block that is being written."""
+        """Return the block that is being recorded."""
         return self._current
 
     @contextlib.contextmanager
     def writing(self, loop: Any = None) -> Iterator[Block]:
-        """Write into a new block inside of the present one."""
+        """Record into a new block inside the current block, within a `with` block."""
         outer = self._current
         self._current = Block(outer, loop)
         try:
@@ -215,13 +215,13 @@ class Program:
             self._current = outer
 
     def replace_optimizers(self, change: Callable[[Any], Any]) -> None:
-        """Let other optimizers minimise what is minimised.
+        """Replace the optimizers of all recorded minimisations.
 
         Args:
-          change: from an optimizer to the one in its place.
+          change: converts an optimizer to its replacement.
 
         Raises:
-          ProgramError: nothing is minimised yet.
+          ProgramError: no loss is minimised yet.
         """
         calls = self._global.calls
         places = [i for i, call in enumerate(calls) if call.function is minimized]
@@ -235,37 +235,37 @@ class Program:
 
     @property
     def inside_block(self) -> bool:
-        """Whether the inside of a loop or branch is being written."""
+        """Return whether the body of a loop or branch is being recorded."""
         return self._current is not self._global
 
     def differentiated(self, name: str) -> Variable | None:
-        """The loss whose gradient with respect to a parameter can be fetched: what changes it, or else `first`."""
+        """Return the loss whose gradient with respect to a parameter can be fetched: minimised, or else `first`."""
         losses = [call.args[1] for call in self._global.calls if call.function is minimized and changes(call, name)]
         return losses[0] if losses else self.first
 
     def write_behind(self, block: Block) -> None:
-        """Append what was written into an inner block to the present one."""
+        """Append the calls of an inner block to the current block."""
         for variable in self.variables.values():
             if variable.made_in is block:
                 variable.made_in = self._current
         self._current.calls += block.calls
 
     def snapshot(self) -> "Tape":
-        """What there is of it now, as a program function."""
+        """Return the calls recorded until now, as a program function."""
         return Tape(self, list(self._global.calls), [v for v in self.variables.values() if v.is_global])
 
     def discovered(self) -> core.Program:
-        """What there is of it now, as a Session takes it."""
+        """Return the program recorded until now, for a Session."""
         return core.Program(self.snapshot(), name="main_program")
 
     def outliving(self) -> list[Variable]:
-        """Variables whose values the user, or an assignment to a parameter, lets outlive a run."""
+        """Return the variables whose values are kept between runs, by the user's request or as assigned parameters."""
         parameters = [v for v in self._global.assigned() if isinstance(v, Persistent) and v.is_parameter]
         asked = [v for v in self.variables.values() if v.persistable and v.is_global]
         return [*parameters, *asked]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What its readers feed next, by name, beside what is given.
+        """Read the next feeds of the readers, by name, for all feeds that `given` lacks.
 
         Raises:
           EOFException: a reader is at its end.
@@ -275,11 +275,11 @@ class Program:
 
     @property
     def version(self) -> int:
-        """How much was written down."""
+        """Return a number that grows with each recorded call or change."""
         return len(self._global.calls) + self._changes
 
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
-        """Find out what a call returns, make variables of it, and append the call."""
+        """Find the result shapes of a call, create its output variables, and append the call."""
         known = set(self.arrays)
         declared_before = unique_name.counters()
         given = self._visible(call)
@@ -300,14 +300,14 @@ class Program:
         return jax.tree.unflatten(first.tree, call.outputs) if into is None else into
 
     def _create(self, name: str) -> None:
-        """A variable for a new parameter or state, which the startup program in force gives its first value."""
+        """Create a variable for a new parameter or state, which the current startup program initializes."""
         self.variables.setdefault(name, Persistent(self, self.arrays[name]))
         startup = default_startup_program()
         if self not in startup.mains:
             startup.mains.append(self)
 
     def _outputs(self, call: Call, names: list[str | None], structs: list[tuple[Any, ...]]) -> list[Variable]:
-        """New variables for the results of a call; those that are parameters or feeds are known already."""
+        """Return variables for the results of a call; parameters and feeds have variables already."""
         call.nameless = frozenset(i for i, name in enumerate(names) if name is None and values.is_value(structs[i][0]))
         made: list[Variable] = []
         for name, both in zip(names, structs, strict=True):
@@ -321,16 +321,16 @@ class Program:
         return made
 
     def _visible(self, call: Call) -> list[Variable]:
-        """The variables that a call may read: its arguments; all of them where it calls functions or runs blocks.
+        """Return the variables that a call may read: its arguments; all variables if it calls functions or runs blocks.
 
         Raises:
-          ProgramError: an argument belongs to another program, or to a block that is over, or was given no value yet.
+          ProgramError: an argument belongs to another program or to an ended block, or has no value yet.
         """
         open_blocks = self._current.open_blocks()
         found = list(dict.fromkeys(call.variables()))
         for variable in found:
             if variable.made_in is None and not isinstance(variable, Persistent):
-                variable.held()  # raises: no layer makes it
+                variable.held()  # raises: no layer computes the variable
             variable.check_assigned()
             if self.variables.get(variable.name) is not variable:
                 raise errors.ProgramError(
@@ -352,7 +352,7 @@ _programs: ContextVar[tuple[Program, Program]] = ContextVar("fluid_static_progra
 
 
 def default_main_program() -> Program:
-    """The program that layers are written into.
+    """Return the program into which layers are recorded.
 
     Example:
       >>> import fluid.static as fluid
@@ -365,7 +365,7 @@ def default_main_program() -> Program:
 
 
 def default_startup_program() -> Program:
-    """The program that gives parameters their initial values when it is run.
+    """Return the program that initializes parameters when it runs.
 
     Example:
       >>> import fluid.static as fluid
@@ -379,11 +379,11 @@ def default_startup_program() -> Program:
 
 @contextlib.contextmanager
 def program_guard(main_program: Program, startup_program: Program | None = None) -> Iterator[None]:
-    """Write the layers that are called within a `with` into a program.
+    """Record the layers that are called within a `with` block into a program.
 
     Args:
       main_program: the program.
-      startup_program: what creates its parameters; by default the one that does so outside.
+      startup_program: the program that creates its parameters; by default the current startup program.
 
     Example:
       >>> import fluid.static as fluid

@@ -1,4 +1,4 @@
-"""Recording: layers, nets and the like, as functions that may be called outside a program function."""
+"""Recording: convert layers and nets to functions that can be called outside a program function."""
 
 import functools
 import inspect
@@ -10,7 +10,7 @@ from fluid.static.tape.calls import running
 from fluid.static.tape.program import default_main_program
 from fluid.static.tape.variable import Variable
 
-# Arguments of Fluid without influence on numbers, which a layer here may not have.
+# Arguments of Fluid that do not change numbers, and that a layer here may lack.
 _WITHOUT_INFLUENCE = frozenset(
     {"force_cpu", "fuse_with_relu", "is_test", "need_clip", "persistable", "startup_program", "stop_gradient"}
     | {"use_cudnn", "use_mkldnn"}
@@ -18,14 +18,14 @@ _WITHOUT_INFLUENCE = frozenset(
 
 
 def in_a_function() -> bool:
-    """Whether a program function is running, in which layers are called at once."""
+    """Return whether a program function is running, in which layers run at once."""
     return core.present_frame() is not None
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A layer that is written down where it is called outside a program function, and else called at once.
+    """Wrap a layer: record the call outside a program function, and call the layer inside.
 
-    Where the layer has an argument in which Fluid stores the result, such as `out=`, that may be a variable.
+    An argument in which Fluid stores the result, for example `out=`, may be a variable.
     """
     signature = inspect.signature(function)
     known = signature.parameters
@@ -51,10 +51,10 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def assigned(target: Variable, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Variable:
-    """Write a call of a layer down whose result becomes the value of a variable; returns the variable.
+    """Record a call of a layer whose result is assigned to a variable; return the variable.
 
     Raises:
-      ArgumentTypeError: the target is no variable.
+      ArgumentTypeError: the target is not a variable.
     """
     if not isinstance(target, Variable):
         raise errors.ArgumentTypeError(

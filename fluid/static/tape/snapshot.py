@@ -1,4 +1,4 @@
-"""A program as it was at one time, and how it minimises."""
+"""Snapshots: a program at one time as a program function, and its minimisation."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from fluid.static.tape.variable import Variable
 
 
 class Tape:
-    """A program as it was at one time, as a program function.
+    """A program at one time, as a program function.
 
     Args:
       program: the Program.
-      calls: those of its global block.
-      variables: what it returns.
+      calls: the calls of its global block.
+      variables: the variables to return.
     """
 
     def __init__(self, program: Any, calls: list[Call], variables: list[Variable]):
@@ -25,7 +25,7 @@ class Tape:
         self._variables = variables
 
     def __call__(self) -> dict[str, Any]:
-        """Run the calls; returns what the variables hold at the end, by name, the loss first."""
+        """Run the calls; return the final values of the variables by name, the loss first."""
         for variable in self._program.list_vars():
             variable.check()
         environment = run_calls(self._calls)
@@ -40,14 +40,14 @@ class Tape:
 
 
 def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: Any) -> None:
-    """Minimise a loss, in a run.
+    """Minimise a loss, inside a run.
 
     Args:
-      optimizer: of fluid.
+      optimizer: an optimizer of fluid.
       loss: `[1]`.
       parameters: names of the parameters to change, or None.
-      excluded: names of those to leave alone.
-      rate: the learning rate, where the program computes it, `[1]`, or None.
+      excluded: names of the parameters to leave unchanged.
+      rate: the learning rate, if the program computes it, `[1]`, or None.
     """
     optimizer.minimize(loss, parameter_list=parameters, no_grad_set=excluded)
     if rate is not None:
@@ -56,6 +56,6 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
 
 
 def changes(call: Call, name: str) -> bool:
-    """Whether a call of `minimized` changes a parameter."""
+    """Return whether a call of `minimized` changes a parameter."""
     names, excluded = call.args[2:4]
     return (names is None or name in names) and name not in excluded

@@ -1,4 +1,4 @@
-"""Trials: what a call returns, found out without data."""
+"""Trials: evaluate the shapes of a call's results without data."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,27 +12,27 @@ from fluid.static.tape import values
 from fluid.static.tape.calls import Call, Environment, as_array, inside
 from fluid.static.tape.variable import Variable
 
-# Stand-ins for the batch size: a size that differs between the two follows it.
+# Two trial batch sizes: a size that differs between both trials follows the batch size.
 BATCHES = (37, 41)
 
 
 class Trial:
-    """What a call returns, found out without data.
+    """The shapes of a call's results, evaluated without data.
 
     Args:
       call: the call.
-      given: the variables that it may read.
-      arrays: what the program declares of parameters and states, by name.
+      given: the variables that the call may read.
+      arrays: the program's declarations of parameters and states, by name.
       shared: the shared functions that the program has called, by name; the call adds its own.
-      batch: what stands for the batch size.
+      batch: the trial batch size.
 
     Attributes:
-      structs: what stands for each of its results.
-      names: those that it gives them, or None.
-      tree: how they are put together.
-      naming: where automatic names stand behind it.
-      feeds: those that it declares.
-      arrays: what the program and the call declare of parameters and states.
+      structs: the shape and dtype of each result.
+      names: the name that the call gives each result, or None.
+      tree: the structure of the results.
+      naming: the counters of automatic names after the call.
+      feeds: the feeds that the call declares.
+      arrays: the declarations of parameters and states by the program and the call.
     """
 
     def __init__(
@@ -71,6 +71,6 @@ class Trial:
 
 
 def _name_of(frame: core.Frame, value: Any) -> str | None:
-    """The name that a call gave one of its results."""
+    """Return the name that a call gave one of its results, or None."""
     found = [name for name, recorded in frame.made.values.items() if recorded is value]
     return found[-1] if found else frame.fact(value, "feed") or frame.fact(value, "parameter")

@@ -1,4 +1,4 @@
-"""What a variable may hold in a run: arrays, sequence batches, and the arrays that loops write."""
+"""Values of variables in a run: arrays, sequence batches, and the arrays that loops write."""
 
 from typing import Any
 
@@ -12,33 +12,33 @@ SEQUENCES = (core.SequenceBatch, core.NestedSequenceBatch)
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether a value is held by one variable, although JAX would take it apart."""
+    """Return whether one variable holds a value, although the value is a tree for JAX."""
     return isinstance(value, (*SEQUENCES, TensorArray, Beams))
 
 
 def is_value(value: Any) -> bool:
-    """Whether a value is an array or a sequence batch: what can be fetched."""
+    """Return whether a value can be fetched: an array or a sequence batch."""
     return isinstance(value, SEQUENCES) or (hasattr(value, "dtype") and hasattr(value, "shape"))
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The values in what a layer returned, in order."""
+    """Return the values in a layer's result, in order."""
     return jax.tree.leaves(tree, is_leaf=is_leaf)
 
 
 def dense_of(value: Any) -> Any:
-    """The array of a value, with its padding; or what stands for one."""
+    """Return the array of a value, with its padding; or the shape of that array."""
     return value.data if isinstance(value, SEQUENCES) else value
 
 
 def at_batch(first: Any, second: Any, batches: tuple[int, int], batch: int) -> Any:
-    """What stands for a value when the program runs with another batch size than the two that were tried.
+    """Return the shape of a value at another batch size than the two trial batch sizes.
 
     Args:
-      first: what stands for it at the first of two batch sizes.
-      second: the same at the second.
-      batches: these two.
-      batch: the third, which may be a symbol.
+      first: the shape at the first trial batch size.
+      second: the shape at the second trial batch size.
+      batches: the two trial batch sizes.
+      batch: the other batch size, which may be symbolic.
     """
 
     def size(a: int, b: int) -> Any:

@@ -1,4 +1,4 @@
-"""Variables: what programs that are written down hold in the place of arrays."""
+"""Variables: placeholders for arrays in recorded programs."""
 
 import operator
 from collections.abc import Callable
@@ -9,27 +9,27 @@ import jax
 from fluid import core, errors, layers
 from fluid.static.tape import values
 
-# The programs that variables belong to; opaque here.
+# The program of a variable; opaque here.
 Owner = Any
 
 
 class Variable:
-    """A place in a program that is written down, which holds an array, a sequence batch or a TensorArray in each run.
+    """A value of a recorded program, which is an array, a sequence batch or a TensorArray in each run.
 
-    Layers return variables, and operators and `[...]` on them are layers too. A variable can be given another value by
-    layers that assign, such as `layers.assign(x, output=y)`.
+    Layers return variables, and operators and `[...]` on variables are layers too. Layers that assign, for example
+    `layers.assign(x, output=y)`, change the value of a variable.
 
     Args:
-      program: the Program it belongs to.
-      name: under which it can be fetched and replaced.
-      structs: what it holds when the program runs with either of the two stand-ins for the batch size.
-      block: the block of the program that makes it.
+      program: the Program of the variable.
+      name: the name by which the value can be fetched and replaced.
+      structs: the shape of the value at each of the two trial batch sizes.
+      block: the block of the program that computes the variable.
 
     Attributes:
-      stop_gradient: whether gradients end here.
-      persistable: whether its value outlives a run: `global_scope().find_var(name)` has it.
-      constant: the number that all its elements have, where that is known.
-      unassigned: whether it was made without a value, to be given one.
+      stop_gradient: True if no gradient flows through the variable.
+      persistable: True if the value is kept between runs: `global_scope().find_var(name)` returns the value.
+      constant: the number that all elements equal, if known.
+      unassigned: True if the variable was created without a value, for a later assignment.
 
     Example:
       >>> import fluid.static as fluid
@@ -40,7 +40,7 @@ class Variable:
       ((-1, 2), 'float32')
     """
 
-    # Arrays on the left of an operator leave it to this class.
+    # An array on the left of an operator defers to this class.
     __array_ufunc__ = None
 
     def __init__(self, program: Owner, name: str, structs: tuple[Any, ...] = (), block: Any = None):
@@ -55,53 +55,53 @@ class Variable:
 
     @property
     def block(self) -> Owner:
-        """The program, which is its own global block."""
+        """Return the program, which is its own global block."""
         return self.program
 
     @property
     def is_global(self) -> bool:
-        """Whether a layer outside of loops and branches makes it."""
+        """Return whether a layer outside loops and branches computes the variable."""
         return self.made_in is not None and self.made_in.outer is None
 
     @property
     def lod_level(self) -> int:
-        """0 for arrays, 1 for sequences, 2 for sequences of sequences."""
+        """Return 0 for arrays, 1 for sequences, 2 for sequences of sequences."""
         kinds = {core.SequenceBatch: 1, core.NestedSequenceBatch: 2}
         return kinds.get(type(self._struct()), 0)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes, -1 for one that follows the batch; the steps of sequences are rows, as in `[-1, 8]`."""
+        """Return the sizes, -1 for a size that follows the batch; the steps of sequences are rows, as in `[-1, 8]`."""
         first, second = (values.dense_of(struct).shape[self._leading() :] for struct in self._both())
         sizes = [a if a == b else -1 for a, b in zip(first, second, strict=True)]
         return (-1, *sizes) if self.lod_level else tuple(sizes)
 
     @property
     def dtype(self) -> str:
-        """The name of its dtype."""
+        """Return the name of the dtype."""
         return str(values.dense_of(self._struct()).dtype)
 
     def astype(self, dtype: Any) -> "Variable":
-        """The same numbers in another dtype."""
+        """Convert the variable to another dtype."""
         return self.program.apply(layers.cast, (self, dtype))
 
     def check(self) -> None:
-        """Refuse what is not whole, once all of the program is written down."""
+        """Refuse an incomplete variable, after the whole program is recorded."""
 
     def check_assigned(self) -> None:
-        """Refuse to read what was made without a value, and was given none yet.
+        """Refuse to read a variable that was created without a value, and is not assigned yet.
 
         Raises:
-          ProgramError: it is that.
+          ProgramError: the variable has no value.
         """
         if not self.structs:
             raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
 
     def held(self) -> Any:
-        """What it holds before the program gives it a value, inside a run.
+        """Return the value of the variable before the program assigns it, inside a run.
 
         Raises:
-          ProgramError: it is nothing that outlives a run.
+          ProgramError: the variable is not kept between runs.
         """
         raise errors.ProgramError(
             f"the variable {self.name!r} has no value here: its layer stands in a block that is over, or in another "
@@ -109,7 +109,7 @@ class Variable:
         )
 
     def _leading(self) -> int:
-        """How many dimensions of the padded array the rows of a sequence are."""
+        """Return the number of dimensions of the padded array that hold the rows of a sequence."""
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
@@ -140,14 +140,14 @@ class Variable:
 
 
 class Persistent(Variable):
-    """A variable whose value outlives a run: a parameter, a moving average, a counter.
+    """A variable whose value is kept between runs: a parameter, a moving average, a counter.
 
     Args:
-      program: the Program it belongs to.
-      spec: what was declared.
+      program: the Program of the variable.
+      spec: its declaration.
 
     Attributes:
-      spec: the same.
+      spec: its declaration.
 
     Example:
       >>> import fluid.static as fluid
@@ -166,16 +166,16 @@ class Persistent(Variable):
 
     @property
     def trainable(self) -> bool:
-        """Whether optimizers may change it."""
+        """Return whether optimizers may change the variable."""
         return bool(self.spec.trainable)
 
     @property
     def is_parameter(self) -> bool:
-        """Whether it is a parameter, rather than a value that layers themselves write."""
+        """Return whether the variable is a parameter, and not a state that layers update."""
         return self.spec.trainable is not None
 
     def held(self) -> Any:
-        """What the Scope holds of it."""
+        """Return the value in the Scope."""
         spec = self.spec
         if spec.trainable is None:
             return core.create_state(spec.name, spec.shape, spec.dtype, spec.initializer)

@@ -1,4 +1,4 @@
-"""The formats of files of rows."""
+"""File formats of rows."""
 
 from fluid.reader.files.formats.choice import FORMATS, format_of
 

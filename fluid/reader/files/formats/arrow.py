@@ -1,4 +1,4 @@
-"""Columns of Arrow as the values of rows."""
+"""Arrow: convert Arrow columns to the values of rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,15 +13,15 @@ Missing = Callable[[int, Any], Exception]
 
 
 def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
-    """The rows of a record batch.
+    """Yield the rows of a record batch.
 
     Args:
       batch: a `pyarrow.RecordBatch`.
-      file: where it comes from, for messages.
-      first: number of its first row in the file.
+      file: the file of the batch, for messages.
+      first: the number of its first row in the file.
 
     Raises:
-      ReaderError: a number is missing.
+      ReaderError: a number is absent.
     """
     names = batch.schema.names
     columns = [_values(column, _missing(name, file, first)) for name, column in zip(names, batch.columns, strict=True)]
@@ -30,7 +30,7 @@ def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
 
 
 def kind(type_: Any) -> str:
-    """What a column holds, such as "numbers", "text" or "lists of numbers".
+    """Return the kind of a column, for example "numbers", "text" or "lists of numbers".
 
     Args:
       type_: a `pyarrow.DataType`.
@@ -54,10 +54,10 @@ def kind(type_: Any) -> str:
 
 
 def _values(column: Any, missing: Missing) -> Values:
-    """The values of an array of Arrow, one for each row.
+    """Return the values of an Arrow array, one for each row.
 
-    Numbers become an array `[rows, ...]`, a missing float NaN; lists of numbers become arrays of different lengths,
-    lists of lists become lists of arrays. Missing text is None. All else is what Arrow makes of it.
+    Numbers become an array `[rows, ...]`, and an absent float NaN. Lists of numbers become arrays of different
+    lengths, and lists of lists become lists of arrays. Absent text is None. Other values are converted by Arrow.
     """
     import pyarrow as pa
 
@@ -71,7 +71,7 @@ def _values(column: Any, missing: Missing) -> Values:
     if column.null_count and (is_list or is_tensor or (is_number and not of.is_floating(type_))):
         raise missing(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]), type_)
     if is_number or of.is_temporal(type_):
-        return np.array(column.to_numpy(zero_copy_only=False))  # a copy, so that it can be written to
+        return np.array(column.to_numpy(zero_copy_only=False))  # a copy is writable
     if is_tensor:
         return np.array(column.to_numpy_ndarray())
     if is_list:
@@ -81,7 +81,7 @@ def _values(column: Any, missing: Missing) -> Values:
 
 
 def _lists(column: Any, missing: Missing) -> Values:
-    """The lists of a column; those of one size that hold numbers become one array `[rows, size, ...]`."""
+    """Return the lists of a column; lists of numbers with a fixed size become one array `[rows, size, ...]`."""
     import pyarrow as pa
 
     is_fixed = pa.types.is_fixed_size_list(column.type)
@@ -97,7 +97,7 @@ def _lists(column: Any, missing: Missing) -> Values:
 
 
 def _missing(name: str, file: File, first: int) -> Missing:
-    """A function that makes the error about a row without a value in a column."""
+    """Return a function that creates the error for a row without a value in a column."""
     fix = "Fill it or leave the row out when the file is written, or read other columns: columns=[...]"
     return lambda index, type_: broken(
         file, first + index, f"column {name!r} has no value, expected one of type {type_}", fix

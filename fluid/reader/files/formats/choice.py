@@ -1,4 +1,4 @@
-"""The formats there are, and which one files have."""
+"""All formats, and the choice of the format of files."""
 
 import os
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ FORMATS: tuple[Format, ...] = (Parquet(), JsonLines(), Csv(), Tsv(), Npz(), TFRe
 
 
 def format_of(files: Sequence[File], name: str | None) -> Format:
-    """The format of all files.
+    """Return the format of all files.
 
     Args:
       files: at least one.
-      name: as the user gave it; None for what the names of the files tell.
+      name: the user's `format=`; None selects the format by file name extension.
 
     Raises:
-      ArgumentError: it is not known, or not the same for all.
+      ArgumentError: the format is unknown, or differs between files.
     """
     if name is not None:
         for format in FORMATS:
@@ -46,5 +46,5 @@ def format_of(files: Sequence[File], name: str | None) -> Format:
                 f"{os.path.basename(file.path)!r}, expected one; read each by itself: "
                 f"reader.chain(reader.files('*.csv'), reader.files('*.npz'))"
             )
-    assert first is not None  # or an error was raised
+    assert first is not None  # an error was raised otherwise
     return first

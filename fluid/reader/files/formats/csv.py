@@ -1,4 +1,4 @@
-"""CSV: text with the names of the columns in its first line."""
+"""CSV: text with the column names in its first line."""
 
 import contextlib
 import re
@@ -16,14 +16,14 @@ from fluid.reader.files.listing import File, library
 
 
 class Csv(Format):
-    """Comma separated values, read by pyarrow in blocks; the first block tells the types of columns without a dtype."""
+    """Comma-separated values, read by pyarrow in blocks; the first block determines the types of untyped columns."""
 
     name = "csv"
     extensions = (".csv",)
     delimiter = ","
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """The rows of a file."""
+        """Yield the rows of a file."""
         name = piece.file.name
         pa = library("pyarrow", f"{name!r} is a file of comma separated values")
         csv = library("pyarrow.csv", f"{name!r} is a file of comma separated values")
@@ -31,7 +31,7 @@ class Csv(Format):
         with piece.file.open() as stream, _named_rows(pa, piece.file):
             reading = csv.open_csv(
                 lent.Stream(stream),
-                read_options=csv.ReadOptions(use_threads=False),  # with threads, messages have no row
+                read_options=csv.ReadOptions(use_threads=False),  # with threads, error messages lack the row number
                 parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 convert_options=csv.ConvertOptions(column_types=types),
             )
@@ -42,12 +42,12 @@ class Csv(Format):
                     yield from arrow.rows(batch.select(columns), piece.file, number)
                     number += batch.num_rows
             finally:
-                reading.close()  # no thread of pyarrow reads on
-                del reading  # the traceback of an exception holds this frame, and it holds the stream
+                reading.close()  # stops the reading thread of pyarrow
+                del reading  # the traceback of an exception keeps this frame alive, and the frame the stream
 
 
 class Tsv(Csv):
-    """Values separated by tabs."""
+    """Tab-separated values."""
 
     name = "tsv"
     extensions = (".tsv",)
@@ -56,7 +56,7 @@ class Tsv(Csv):
 
 @contextlib.contextmanager
 def _named_rows(pa: Any, file: File) -> Iterator[None]:
-    """Make an error of pyarrow, which counts the head as row 1, one that names file and row."""
+    """Convert a pyarrow error, which counts the header as row 1, to an error that names file and row."""
     try:
         yield
     except pa.ArrowInvalid as error:

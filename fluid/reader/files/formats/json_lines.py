@@ -1,4 +1,4 @@
-"""JSON lines: one object in each line."""
+"""JSON lines: one JSON object in each line."""
 
 import json
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ _BLOCK = 1 << 20
 
 
 class JsonLines(Format):
-    """Objects of JSON, one in a line. Lists stay lists, and lines of white space are no rows."""
+    """JSON objects, one per line. Lists stay lists, and blank lines are not rows."""
 
     name = "jsonl"
     extensions = (".jsonl", ".ndjson")
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """The lines of a file."""
+        """Yield the lines of a file."""
         with piece.file.open() as stream:
             yield from filter(None, map(bytes.strip, lines(stream)))
 
     def decoded(self, raw: bytes, piece: Piece, number: int, fields: Fields) -> Row:
-        """The object in a line."""
+        """Decode the object in a line."""
         try:
             row = json.loads(raw)
         except ValueError as error:
@@ -45,7 +45,7 @@ class JsonLines(Format):
 
 
 def lines(stream: IO[bytes]) -> Iterator[bytes]:
-    r"""The lines of a file, without their ends; read in large blocks, since each one may be a request.
+    r"""Yield the lines of a file without line ends; read large blocks, because each read may be a network request.
 
     Example:
       >>> import io

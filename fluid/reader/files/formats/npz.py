@@ -1,7 +1,7 @@
-"""NumPy's npz, columns `[n, ...]` by name, and the arrays in it, read by several threads at once.
+"""NumPy's npz format: columns `[n, ...]` by name; several threads can read its arrays at once.
 
-`numpy.load` has Python parse the header as source text. When several threads do so, CPython 3.11 fails now and then,
-with a SystemError about the depth of the recursion. The format is that of numpy.lib.format.
+`numpy.load` parses the header as Python source text. In several threads, CPython 3.11 then fails occasionally with a
+SystemError about the recursion depth. This module parses the header itself, as numpy.lib.format specifies.
 """
 
 import math
@@ -24,14 +24,14 @@ _HEADER = re.compile(
 
 
 class Npz(Format):
-    """Archives of `numpy.savez` and `numpy.savez_compressed`; the wanted columns of a file are in memory at once."""
+    """Archives of `numpy.savez` and `numpy.savez_compressed`; the requested columns of a file are loaded at once."""
 
     name = "npz"
     extensions = (".npz",)
     counts_rows = True
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
-        """The file, with the number of rows that the headers of its columns tell."""
+        """Return the file as one piece, with the number of rows from the headers of its columns."""
         with file.open() as stream, zipfile.ZipFile(stream) as archive:
             shapes = {}
             for name in fields.present(_names(archive)):
@@ -47,7 +47,7 @@ class Npz(Format):
         return [Piece(file, rows=count)] if count else []
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """The rows of a file."""
+        """Yield the rows of a file."""
         columns = {}
         with piece.file.open() as stream, zipfile.ZipFile(stream) as archive:
             for name in fields.present(_names(archive)):
@@ -62,16 +62,16 @@ def _names(archive: zipfile.ZipFile) -> list[str]:
 
 
 def read_header(stream: IO[bytes]) -> tuple[np.dtype, bool, tuple[int, ...]]:
-    """Read what stands before the values of an array.
+    """Read the header of an array.
 
     Args:
       stream: at the beginning of the array.
 
     Returns:
-      The dtype, whether the first index varies fastest, and the shape.
+      The dtype, True if the first index varies fastest, and the shape.
 
     Raises:
-      ValueError: it is no array, or holds Python objects or records.
+      ValueError: the data is not an array, or holds Python objects or records.
     """
     magic = stream.read(len(_MAGIC) + 2)
     size = 2 if magic[-2:-1] == b"\x01" else 4
@@ -90,7 +90,7 @@ def read_array(stream: IO[bytes]) -> np.ndarray:
       stream: at the beginning of the array.
 
     Raises:
-      ValueError: it is no array, not whole, or holds Python objects or records.
+      ValueError: the data is not an array, is truncated, or holds Python objects or records.
 
     Example:
       >>> import io
@@ -103,7 +103,7 @@ def read_array(stream: IO[bytes]) -> np.ndarray:
     """
     dtype, is_fortran, shape = read_header(stream)
     size = math.prod(shape) * dtype.itemsize
-    data = bytearray(stream.read(size))  # which can be written to
+    data = bytearray(stream.read(size))  # a bytearray, because the array must be writable
     if len(data) < size:
         raise ValueError(f"found {len(data)} bytes of an array of {size}")
     return np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")

@@ -1,4 +1,4 @@
-"""Parquet: row groups are pieces, and only the columns that are wanted are read."""
+"""Parquet: row groups are pieces, and only the requested columns are read."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class Parquet(Format):
     counts_rows = True
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
-        """The row groups of a file."""
+        """Return the row groups of a file."""
         with file.open() as stream:
             opened = _library(file).ParquetFile(stream)
             schema = opened.schema_arrow
@@ -30,7 +30,7 @@ class Parquet(Format):
         return [Piece(file, i, sum(counts[:i]), count, kinds) for i, count in enumerate(counts) if count]
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """The rows of a row group."""
+        """Yield the rows of a row group."""
         with piece.file.open() as stream:
             opened = _library(piece.file).ParquetFile(lent.Stream(stream))
             try:
@@ -44,7 +44,7 @@ class Parquet(Format):
                     yield from arrow.rows(batch.slice(left_out), piece.file, number + left_out)
                     number += batch.num_rows
             finally:
-                del opened  # the traceback of an exception holds this frame, and it holds the stream
+                del opened  # the traceback of an exception keeps this frame alive, and the frame the stream
 
 
 def _library(file: File) -> Any:

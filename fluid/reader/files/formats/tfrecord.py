@@ -1,8 +1,8 @@
-"""TFRecord: messages of the kind tf.train.Example, each with its length and two checksums.
+"""TFRecord: messages of type tf.train.Example, each with its length and two checksums.
 
-A record is its length in 8 bytes, a checksum of those, the message, and a checksum of the message. The checksums are
-CRC-32C, rotated by 15 bits and moved by a constant, as tensorflow/core/lib/io/record_writer.h and lib/hash/crc32c.h of
-TensorFlow say. Numbers are little-endian.
+A record is its length in 8 bytes, a checksum of the length, the message, and a checksum of the message. The checksums
+are CRC-32C, rotated by 15 bits plus a constant, as in TensorFlow's tensorflow/core/lib/io/record_writer.h and
+lib/hash/crc32c.h. Numbers are little-endian.
 """
 
 import functools
@@ -36,13 +36,13 @@ _MESSAGES = {
 
 
 class TFRecord(Format):
-    """Files of tf.train.Example: numbers are arrays `[k]`, and bytes lists of bytes, however many there are."""
+    """Files of tf.train.Example: numbers become arrays `[k]`, and bytes lists of bytes, also for a single value."""
 
     name = "tfrecord"
     extensions = (".tfrecord", ".tfrecords", ".tfrec")
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """The records of a file."""
+        """Yield the records of a file."""
         library("google.protobuf", f"the records of {piece.file.name!r} are protobuf messages")
         with piece.file.open() as stream:
             for number, record in enumerate(records(stream, piece.file)):
@@ -51,7 +51,7 @@ class TFRecord(Format):
                 yield record
 
     def decoded(self, raw: bytes, piece: Piece, number: int, fields: Fields) -> Row:
-        """The features of a record."""
+        """Decode the features of a record."""
         wanted = fields.sources
         features = _class().FromString(raw).features.feature
         return {
@@ -60,11 +60,11 @@ class TFRecord(Format):
 
 
 def records(stream: IO[bytes], file: File) -> Iterator[bytes]:
-    """The records of a file, whose checksums are compared.
+    """Yield the records of a file, after a check of their checksums.
 
     Args:
-      stream: of the file.
-      file: for messages.
+      stream: the open file.
+      file: the file, for messages.
 
     Raises:
       ReaderError: a checksum differs, or the file ends within a record.
@@ -86,7 +86,7 @@ def records(stream: IO[bytes], file: File) -> Iterator[bytes]:
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
-    """So many bytes, or fewer where the file ends; a damaged length does not take all memory at once."""
+    """Read `size` bytes, or fewer at the end of the file; blocks limit the memory that a damaged length can take."""
     parts = []
     while size and (part := stream.read(min(size, _BLOCK))):
         parts.append(part)
@@ -99,7 +99,7 @@ def _masked(crc: int) -> int:
 
 
 def _value(feature: Any, name: str, file: File, number: int) -> Any:
-    """The values of a feature: an array `[k]`, or a list of bytes."""
+    """Return the values of a feature: an array `[k]`, or a list of bytes."""
     which = next((w for w in ("bytes_list", *_DTYPES) if feature.HasField(w)), None)
     if which is None:
         raise broken(file, number, f"feature {name!r} has no value", "Write each row with all of its features")
@@ -108,7 +108,7 @@ def _value(feature: Any, name: str, file: File, number: int) -> Any:
 
 
 def _check_is_example(message: Any, file: File) -> None:
-    """Refuse messages of another kind, of which protobuf reads what it knows."""
+    """Refuse messages of another type, of which protobuf would read only the known fields."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     if len(UnknownFieldSet(message)):
@@ -126,5 +126,5 @@ def _damaged(file: File, number: int, found: str) -> Exception:
 
 @functools.cache
 def _class() -> Any:
-    """The class of tf.train.Example; TensorFlow may be there as well."""
+    """Return the class of tf.train.Example; its own names avoid a conflict with TensorFlow."""
     return protobuf.classes("fluid.files", _MESSAGES)["Example"]

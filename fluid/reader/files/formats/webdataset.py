@@ -1,6 +1,6 @@
-"""WebDataset: tar files in which the members of one row lie side by side and have the same name up to the first dot.
+"""WebDataset: tar files in which the members of a row are adjacent and share their name up to the first dot.
 
-The convention is that of https://github.com/webdataset/webdataset: `0001.jpg` and `0001.cls` are the fields "jpg" and
+The convention comes from https://github.com/webdataset/webdataset: `0001.jpg` and `0001.cls` are the fields "jpg" and
 "cls" of one row.
 """
 
@@ -21,7 +21,7 @@ from fluid.reader.files.formats.npz import read_array
 KEY = "__key__"
 _Members = tuple[str, dict[str, tuple[str, bytes]]]  # the name of a row, and names and bytes of members by extension
 _BLOCK = 1 << 18
-# What is made of members by the last part of their extension; all others stay bytes, and nothing is ever unpickled.
+# The decoder of a member, by the last part of its extension; other members stay bytes, and no member is unpickled.
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "cls": int,
     "index": int,
@@ -33,13 +33,13 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 
 class WebDataset(Format):
-    """Tar files of WebDataset, read as a stream. Images and sounds are bytes, which the user's own function decodes."""
+    """WebDataset tar files, read as a stream. Images and sounds stay bytes, which the user's function decodes."""
 
     name = "webdataset"
     extensions = (".tar", ".tgz")
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """The members of each row of a file."""
+        """Yield the members of each row of a file."""
         wanted = fields.sources
         with piece.file.open() as opened:
             stream = _Watched(opened)
@@ -59,20 +59,20 @@ class WebDataset(Format):
                     if wanted is None or extension in wanted:
                         found[extension] = member.name, _bytes(archive, member)
                 yield key, found
-                # Or the heads of all members would stay in memory. typeshed does not know this list.
+                # Otherwise the headers of all members stay in memory. typeshed does not know this list.
                 archive.members.clear()  # type: ignore[attr-defined]
             if not stream.ends_well(archive.offset):
                 raise ValueError(f"the archive is damaged or not whole at byte {archive.offset}")
 
     def decoded(self, raw: _Members, piece: Piece, number: int, fields: Fields) -> Row:
-        """The fields of a row; the one whose fields have the name NAME has NAME as "__key__"."""
+        """Decode the fields of a row; the field "__key__" holds the common name of its members."""
         key, members = raw
         values = {extension: _decoded(*member, piece, number) for extension, member in members.items()}
         return {KEY: key, **values}
 
 
 class _Watched(io.RawIOBase):
-    """A stream of a tar file that knows how it ends: where a header is damaged, tarfile says nothing and stops."""
+    """A stream of a tar file that detects a damaged end: at a damaged header, tarfile stops without an error."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream = stream
@@ -80,14 +80,14 @@ class _Watched(io.RawIOBase):
         self._position = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read so many bytes."""
+        """Read `size` bytes."""
         block = self._stream.read(size)
         self._position += len(block)
         self._latest.append(block)
         return block
 
     def ends_well(self, offset: int) -> bool:
-        """Whether what was read has an end mark, a block of zeros, in this place, and nothing but zeros behind it."""
+        """Return whether the tar file has an end mark, a block of zeros, at `offset`, and only zeros after it."""
         latest = b"".join(self._latest)
         behind = latest[len(latest) - (self._position - offset) :]
         ends = len(behind) >= tarfile.BLOCKSIZE and not behind.strip(b"\0")
@@ -97,7 +97,7 @@ class _Watched(io.RawIOBase):
 
 
 def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
-    """The name of the row, with its folder, and the name of the field: what is behind the first dot."""
+    """Return the name of the row, with its folder, and the name of the field: the text after the first dot."""
     folder, name = posixpath.split(member.name)
     stem, _, extension = name.partition(".")
     return posixpath.join(folder, stem), extension if stem else ""
@@ -105,7 +105,7 @@ def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
 
 def _bytes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(member)
-    assert stream is not None  # it is a file
+    assert stream is not None  # the member is a file
     return stream.read()
 
 
