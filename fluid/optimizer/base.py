@@ -426,7 +426,7 @@ def as_optimizer(value: OptimizerLike) -> Minimizer:
     """Convert an accepted value to an optimizer.
 
     Args:
-      value: an Optimizer or Wrapper, an optax transformation, or a function without arguments that returns one of these.
+      value: an Optimizer or Wrapper, an optax transformation, or a function without arguments that returns one.
 
     Raises:
       ArgumentTypeError: `value` is none of these.
