@@ -89,7 +89,7 @@ class Handler:
         return self._dispatcher.done
 
     def measures(self) -> Sequence[str]:
-        """Return the names of the values that this handler reports; other handlers read the names before the first step."""
+        """Return the names of the values that this handler reports; read by other handlers before the first step."""
         return ()
 
     def fetches(self) -> Sequence[str]:
@@ -147,13 +147,13 @@ class Handler:
         """Restore the result of `state`; called before `begin_train`."""
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Handle the begin of training, before the first epoch."""
+        """Handle the start of training, before the first epoch."""
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Handle the begin of an epoch, before its first step."""
+        """Handle the start of an epoch, before its first step."""
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Handle the begin of a step."""
+        """Handle the start of a step."""
 
     def end_step(self, event: EndStepEvent) -> None:
         """Handle the end of a step."""
@@ -290,7 +290,7 @@ class Dispatcher:
         """Return how many steps may run before a handler must be notified, see `Handler.steps_ahead`.
 
         Returns:
-          The minimum over all handlers, or None if one declares no number; and the minimum over those that do.
+          The minimum over all handlers, or None if one declares no number; and the minimum over the declared numbers.
         """
         said = [handler.steps_ahead() for handler in self._told]
         least = min((each for each in said if each is not None), default=math.inf)

@@ -131,7 +131,7 @@ class HasParameters:
     def load_params(
         self, source: Parameters, strict: bool = True, rename: Rename = None, skip: str | Sequence[str] = ()
     ) -> LoadReport:
-        """Load parameters and moving statistics from a file or from arrays by name. The optimizer state does not change.
+        """Load parameters and moving statistics from a file or arrays by name. The optimizer state does not change.
 
         Args:
           source: a file of `save_params`, a file that ends in ".safetensors", or arrays by name.
