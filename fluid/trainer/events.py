@@ -31,7 +31,7 @@ K = TypeVar("K")
 
 
 def _told_by_kind(kind: type[K]) -> type[K]:
-    """Decorate a class of events: to compare an event with a class, or a class name, is an error, as it is never equal."""
+    """Decorate a class of events: a comparison with a class, or a class name, is an error, because it is never true."""
     equal = kind.__eq__
 
     def __eq__(self: Any, other: object) -> bool:
