@@ -41,8 +41,8 @@ class TerminateOnNaN(Handler):
     """A handler that ends training with an error if the loss, a parameter, a state or optimizer state is non-finite.
 
     The scope then holds the values before the failing step: nothing is lost, and a saved state is finite. With
-    `report=True` the step is repeated with every named value. The error then names the first non-finite value, the line
-    of the program that computed the value, and the rows of the minibatch that are the cause.
+    `report=True` the step is repeated with every named value. The error then names the first non-finite value, its line
+    in the program, and the rows of the minibatch that are the cause.
 
     Each check waits for the device, and copies the parameters and the optimizer state on the device. `every=100` checks
     once in a hundred steps: the minibatches since the last check are kept, and their steps are repeated to find the

@@ -23,8 +23,9 @@ log = logging.getLogger("fluid")
 class CSVLogger(Logger):
     """A logger that writes a CSV table with a row for each epoch, or for a number of steps.
 
-    The columns are `epoch`, `step` (steps done, including the steps before a resume), the scalars of the program, as
-    means over the steps since the last row, and for each value of other handlers the last one since the last row.
+    The columns are `epoch`, `step` (steps done, including the steps before a resume), the scalars of the program, and
+    the values of other handlers. The scalars are means over the steps since the last row. A value of another handler is
+    the last one since the last row.
 
     An existing file is continued. A resumed training keeps the rows up to its first step, and replaces the later rows,
     whose steps are trained again. A training that begins at step 0 moves the file of another training to `log.1.csv`,

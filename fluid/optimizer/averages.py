@@ -108,8 +108,8 @@ class Average:
     def apply(self, target: Any, need_restore: bool = True) -> Iterator[None]:
         """Replace the parameters by their averages during a `with` block, which may test, infer and save.
 
-        Inside the block, training steps that change these parameters are errors: restoring the parameters would undo
-        those steps.
+        Inside the block, a training step that changes these parameters is an error: restoring the parameters would undo
+        the step.
 
         Args:
           target: a Session, or a Trainer.
@@ -166,8 +166,8 @@ class ExponentialState(NamedTuple):
 class ExponentialMovingAverage(Average):
     """The exponential moving average of parameters, corrected for its start at 0.
 
-    `total = d * total + (1 - d) * p`. The average is the total divided by the sum of its weights, which is
-    `1 - d ** n` after n updates with a constant d.
+    `total = d * total + (1 - d) * p`. The average is the total divided by the sum of its weights. This
+    sum is `1 - d ** n` after n updates with a constant d.
 
     Args:
       decay: d, at least 0 and below 1.
@@ -255,9 +255,9 @@ class WindowState(NamedTuple):
 class ModelAverage(Average):
     """The plain average of parameters over a window at the end of training (Polyak and Juditsky, 1992).
 
-    A window ends, and the next one begins, when it holds at least `min_average_window` updates, and at least
-    `average_window_rate` times all updates so far or `max_average_window`, whichever is smaller. The average is over
-    the current and the previous window. `update()` after `minimize`, or `track`, chooses the parameters.
+    A window ends, and the next one begins, when it holds at least `min_average_window` updates and enough of all
+    updates. Enough is `average_window_rate` times all updates so far, but at most `max_average_window`. The average is
+    over the current and the previous window. `update()` after `minimize`, or `track`, chooses the parameters.
 
     Args:
       average_window_rate: the share of all updates that a window must hold before it ends.

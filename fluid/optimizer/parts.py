@@ -78,7 +78,7 @@ def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[
 
 
 def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Clip some gradients, each by its own clip of `fluid.clip`."""
+    """Clip the gradient of each parameter in `clips` by the parameter's clip of `fluid.clip`."""
     rules = {n: clip.transformation() for n, clip in clips.items()}
 
     def clip(grads: Any, params: Any) -> Any:

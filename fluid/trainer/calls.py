@@ -108,7 +108,7 @@ class Calls:
     def go_back(self, progress: Progress) -> None:
         """Make the next call continue from a restored position."""
         self._progress = progress
-        self._progress.frozen = None  # the caller decides what is frozen from here on
+        self._progress.frozen = None  # from here on, the caller decides about freezing
         self._ended = progress.call
         self._open = None
 

@@ -107,7 +107,7 @@ class NoUpdates(Handler):
 
 
 def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
-    """Return whether a schedule gave 0 for most updates so far, and gives 0 for all that follow."""
+    """Return whether a schedule is 0 for most updates so far, and for all later updates."""
     if not callable(rate) or _is_positive(rate, done):
         return False
     if any(_is_positive(rate, count) for count in _spread(done, planned, _AFTER)):

@@ -36,10 +36,10 @@ _CELL = "padding: 0.15em 0.9em 0.15em 0; text-align: right; white-space: nowrap"
 class ProgressBar(Handler):
     """A handler that shows the progress of training: one bar for each epoch on a terminal, one table in a notebook.
 
-    The bar shows the scalars of the program over the epoch so far, the values that other handlers report, the speed,
-    the remaining time, and the time of a running compilation. In a notebook, all of this and the log are one output of
-    the cell; on a terminal, the bar is written to standard error. Put this handler first, where `train` adds it by
-    default: the results of a test then appear beside the epoch that the test follows.
+    The bar shows the scalars of the program over the epoch so far, and the values that other handlers report. It also
+    shows the speed, the remaining time, and the time of a running compilation. In a notebook, the bar and the log are
+    one output of the cell; on a terminal, the bar goes to standard error. Put this handler first, as `train` does with
+    its bar: the results of a test then appear beside the epoch that the test follows.
 
     Args:
       interval: the time between two redraws, in seconds; by default 0.5 in a notebook, and 0.2 elsewhere. Only a redraw
@@ -190,7 +190,7 @@ class ProgressBar(Handler):
         if compilation is not None and self._bar is not None:
             self._compiled.clear()
             self._bar.last_print_t = time.time()  # from here on, `unpause` leaves out the time
-            # The context tells a notebook which cell an output belongs to.
+            # With the context, a notebook shows the output in the cell of the training.
             run = contextvars.copy_context().run
             self._ticker = threading.Thread(target=run, args=(self._tick,), name="fluid-progress", daemon=True)
             self._ticker.start()

@@ -1,4 +1,4 @@
-"""Directions: whether a larger or a smaller value is better, read from the name of the value by default."""
+"""Directions: "max" if a larger value is better, "min" if a smaller one is, by default from the name of the value."""
 
 import re
 from collections.abc import Callable

@@ -213,7 +213,7 @@ def _is_near(value: Any) -> bool:
 
 
 class TrainingMeans:
-    """The values of the scalars of all programs of a Trainer, for each program over its own steps.
+    """The values of the scalars of all programs of a Trainer, for each program over the steps of the program.
 
     Args:
       programs: the programs by name.

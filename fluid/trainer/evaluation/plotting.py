@@ -15,7 +15,7 @@ from fluid.paths import PathLike, local_path
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
 """The positions and the values of the points of each curve, by name; in a population a value is `[members]`."""
 
-# A ratio of the largest to the smallest value above this number gives a logarithmic axis.
+# The axis is logarithmic if the ratio of the largest to the smallest value is above this number.
 _WIDE = 20
 
 

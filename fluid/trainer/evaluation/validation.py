@@ -49,8 +49,8 @@ class TestEvery(Handler):
         ExponentialMovingAverage. The averaged parameters are tested, and handlers that save on the result save them.
 
     Raises:
-      ArgumentError: two numbers would have one name; or, from `train`, nothing keeps the average, a metric has the name
-        of an output, or a metric returns more or fewer numbers than its `parts`.
+      ArgumentError: two numbers would have one name. From `train`: nothing keeps the average, a metric has the name of
+        an output, or a metric returns more or fewer numbers than its `parts`.
       ArgumentTypeError: an entry is not a metric, or has no inputs.
       UnknownNameError: from `train`: a metric reads a value that the program does not have.
 
@@ -190,7 +190,7 @@ class Validation:
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
-        """Return the handlers of a call of `train`: handlers for measurements, around and inside those of the user.
+        """Return the handlers of a call of `train`: added handlers around and inside the handlers of the user.
 
         Args:
           handlers: the handlers of the user, outermost first; a plain function is the innermost.

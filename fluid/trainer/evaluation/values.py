@@ -111,7 +111,7 @@ def as_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Convert the result of `as_json` back."""
+    """Convert the result of `as_json` back to a number or an array."""
     return np.asarray(value, np.float64) if isinstance(value, list) else value
 
 

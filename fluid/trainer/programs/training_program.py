@@ -73,7 +73,7 @@ class TrainingProgram:
 
 
 ProgramsLike = Sequence[TrainingProgram | tuple[ProgramFunction, OptimizerLike] | ProgramFunction]
-"""What Trainer takes for several programs: pairs of a program function and its optimizer, or TrainingPrograms."""
+"""Several programs of a Trainer: pairs of a program function and its optimizer, or TrainingPrograms."""
 
 
 def declared_programs(

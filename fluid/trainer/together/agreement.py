@@ -18,7 +18,7 @@ class Agreement(Policy):
     """A policy that ends training, and each epoch, after one common step in all processes; alone, it does nothing.
 
     `stop()`, `pause()` or a signal in one process ends the training of all processes. An epoch ends for all processes
-    when the data of one process ends, or when their next minibatches differ in shape, which no step could take.
+    when the data of one process ends, or when their next minibatches differ in shape: no step could take them.
 
     Args:
       group: the group of the processes.
