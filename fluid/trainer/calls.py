@@ -1,7 +1,7 @@
-"""Calls of `train`: each starts new, continues an interrupted call, or was finished before a checkpoint.
+"""Calls of `train`: each call starts a new training, continues an interrupted one, or was finished earlier.
 
-`docs/resume.md` promises that a program with several calls, killed in one of them and run again, ends with the same
-bits. So a checkpoint holds the number of its call, and the positions in which earlier calls left their readers.
+`docs/resume.md` promises identical bits for a program with several calls that is killed in one call and run again. So a
+checkpoint holds the index of its call, and the position of each reader after each earlier call.
 """
 
 import logging
