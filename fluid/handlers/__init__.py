@@ -1,4 +1,4 @@
-"""Handlers for `trainer.train(..., handlers=[...])`: tests, early stopping, logs, plots, timing, the NaN report."""
+"""Handlers for `trainer.train(..., handlers=[...])`: tests, early stopping, logs, plots, timing, NaN reports."""
 
 from fluid.handlers.gradients import GradientMonitor
 from fluid.handlers.logger import Logger

@@ -1,4 +1,4 @@
-"""A handler that announces how large gradients and updates are."""
+"""GradientMonitor: a handler that reports the norms of gradients and updates."""
 
 import math
 
@@ -13,18 +13,18 @@ _RATE = "learning_rate"
 
 @fitting("fluid.handlers.GradientMonitor")
 class GradientMonitor(Handler):
-    """Announces the sizes of gradients and updates, for CSVLogger, TensorBoard, LivePlot and the progress bar.
+    """A handler that reports the norms of gradients and updates to CSVLogger, TensorBoard, LivePlot and ProgressBar.
 
-    `grad_norm_0` is the L2 norm of all gradients of the first `minimize`, before any clip; `update_ratio_0` the norm of
-    its update divided by that of its parameters: much more than 1e-3 means a learning rate that is rather large, much
-    less one that is small. With precision="float16" `loss_scale_0` joins them; there a norm that is infinite belongs
-    to an update that was left out. Further calls of `minimize` have the numbers 1, 2 ...
+    `grad_norm_0` is the L2 norm of all gradients of the first `minimize`, before any clip. `update_ratio_0` is the norm
+    of the update divided by the norm of the parameters: much more than 1e-3 means a rather large learning rate, much
+    less a small one. precision="float16" adds `loss_scale_0`; an infinite norm then belongs to a skipped update.
+    Further calls of `minimize` have the numbers 1, 2 ...
 
-    They are computed inside the training step, which has the gradients anyway. A Trainer with a `step=` of its own has
-    no gradient norm, since such a step may compute several gradients.
+    The training step computes these values from its gradients. A Trainer with a custom `step=` reports no gradient
+    norm, because a custom step may compute several gradients.
 
     Args:
-      every: a number of steps.
+      every: the number of steps between two reports, 1 by default.
 
     Example:
       >>> import fluid, numpy as np
@@ -42,20 +42,20 @@ class GradientMonitor(Handler):
         self._every = Every(every, "GradientMonitor")
 
     def measures(self) -> list[str]:
-        """The names of the values, those of one kind together."""
+        """Return the names of the reported values, program by program."""
         programs = self.trainer.programs
         return [value_name(programs, program, name) for program in programs for name in self._names(program)]
 
     def fetches(self) -> list[str]:
-        """The same values: the training step computes them."""
+        """Return the names of the values to fetch from the training step."""
         return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
 
     def steps_ahead(self) -> float:
-        """Any number, unless a handler acts on the values."""
+        """Return infinity; if a handler acts on the values, return the number of steps to the next report."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Announce the values of this step, if they are due."""
+        """Report the values of this step, if they are due."""
         if self._every.at_step(self.done):
             programs = self.trainer.programs
             names = self._names(event.program)
@@ -63,7 +63,7 @@ class GradientMonitor(Handler):
             self.announce(event.epoch, event.step, values)
 
     def _names(self, program: str) -> list[str]:
-        """What the step of a program calls them."""
+        """Return the names of the values in the step of a program."""
         names = [name for name in step_names(self.trainer.programs[program]) if not name.startswith(_RATE)]
         own = self.trainer.session.engine.function is not None
         return [name for name in names if not (own and name.startswith(_GRADIENT))]

@@ -1,4 +1,4 @@
-"""Logger: the base of handlers that write what is measured somewhere."""
+"""Logger: the base class of handlers that write measured values."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,14 +11,14 @@ from fluid.trainer.evaluation.values import Interval, number
 
 @fitting("fluid.handlers.Logger")
 class Logger(Recorder):
-    """Hands the scalars of a training to `write`, which a subclass has: the base of all loggers here.
+    """The base class of all loggers: passes the scalars of a training to `write`, which a subclass defines.
 
-    These are the scalars of the program, as means over the steps since the last time, and every value that another
-    handler announces. They are handed over some steps late, when reading them takes no waiting; all of them before a
-    checkpoint is written and before training ends, however it ends.
+    The scalars are the outputs of the program, as means over the steps since the last write, and every value that
+    another handler reports. They are passed some steps later, when the device has computed them. All are written before
+    each checkpoint and before training ends, also with an error.
 
     Args:
-      every: how often the outputs of the program are written: a number of steps, or "epoch", "2 epochs" ...
+      every: the interval at which outputs of the program are written: a number of steps, or "epoch", "2 epochs" ...
 
     Example:
       >>> import fluid, numpy as np
@@ -38,36 +38,36 @@ class Logger(Recorder):
         self._opened = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Begin to write: `self.done` steps are done, and what an earlier training wrote of later ones is outdated."""
+        """Open the output after `self.done` steps; values from an earlier training for later steps are outdated."""
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write some values.
+        """Write the values of one step.
 
         Args:
-          epoch: from 0.
-          step: how many training steps were done, those before a resume included.
-          values: by name.
+          epoch: the index of the epoch, from 0.
+          step: the number of training steps done, including the steps before a resume.
+          values: the scalars by name.
         """
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Bring what was written to where a crash of this process leaves it; called before a checkpoint is written."""
+        """Store all written values so that they survive a crash of this process; called before each checkpoint."""
 
     def close(self, error: BaseException | None) -> None:
-        """End.
+        """Close the output; called when training ends.
 
         Args:
           error: the exception that ended the training, or None.
         """
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Begin to write."""
+        """Call `open`."""
         super().begin_train(event)
         self.open(event)
         self._opened = True
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write everything that was gathered, and end."""
+        """Write all pending values, and call `close`."""
         if self._opened:
             self._opened = False
             try:
@@ -76,7 +76,7 @@ class Logger(Recorder):
                 self.close(event.error)
 
     def state(self) -> dict[str, Any]:
-        """The means that are not complete yet; everything else is written when this returns."""
+        """Return the incomplete means as JSON, after everything else was written and flushed."""
         state = super().state()
         if self._opened:
             self.flush()

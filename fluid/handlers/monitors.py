@@ -1,4 +1,4 @@
-"""Handlers that stop a training, ask for a checkpoint, or measure learning rates."""
+"""Handlers that stop a training, request checkpoints, or report learning rates."""
 
 import math
 from collections.abc import Mapping
@@ -15,24 +15,24 @@ from fluid.trainer.evaluation.values import Every, Interval, value_name
 
 @fitting("fluid.handlers.EarlyStopping")
 class EarlyStopping(Monitor):
-    """Stops training when a value has not become better for a while.
+    """A handler that stops training when a value has stopped improving.
 
     Args:
-      monitor: name of the value: "test_loss" of TestEvery, or "loss", an output of the program, as its mean over each
-        epoch.
-      patience: how many measurements in a row may be no better than the best before training stops.
-      mode: "min" or "max": which way is better. "auto", the default, reads it from the name of the value: larger for
-        "test_acc" and "auc", smaller for "loss" and "test_rmse".
-      min_delta: by how much a value must be better than the best to count as better.
+      monitor: the name of the value: "test_loss" of TestEvery, or "loss", an output of the program, as its mean over
+        each epoch.
+      patience: the number of consecutive measurements without improvement after which training stops.
+      mode: "min" or "max", the direction of improvement. "auto", the default, derives the direction from the name of
+        the value: larger for "test_acc" and "auc", smaller for "loss" and "test_rmse".
+      min_delta: the least difference to the best value that counts as an improvement.
 
-    In a `fluid.Population` each member is judged, and stopped, by itself.
+    In a `fluid.Population` each member is judged and stopped independently.
 
     Attributes:
-      best: the best value so far, or None; of a population float64 `[members]`.
+      best: the best value so far, or None; float64 `[members]` for a population.
 
     Raises:
-      ArgumentError: an argument makes no sense, or the name does not say which way is better.
-      UnknownNameError: nothing measures such a value; raised when training begins.
+      ArgumentError: an argument is invalid, or the name does not show the direction of improvement.
+      UnknownNameError: nothing measures this value; raised when training begins.
 
     Example:
       >>> import fluid, numpy as np
@@ -50,11 +50,11 @@ class EarlyStopping(Monitor):
     def __init__(self, monitor: str, patience: int = 3, mode: str = "auto", min_delta: float = 0.0):
         super().__init__(monitor, mode, min_delta)
         self._patience = whole_number("EarlyStopping", "patience", patience)
-        self._worse: Any = 0  # how many measurements in a row were no better; of a population int64 `[members]`
+        self._worse: Any = 0  # consecutive measurements without improvement; int64 `[members]` for a population
         self._restored = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Stop at once when this continues a training that was stopped; another call of `train` is patient again."""
+        """Stop immediately if a resumed training had stopped; a new call of `train` after a stop counts from 0."""
         super().begin_train(event)
         if self._restored:
             self._stop()
@@ -67,11 +67,11 @@ class EarlyStopping(Monitor):
         self._worse = 0
 
     def state(self) -> dict[str, Any]:
-        """The best value, and how many measurements since were no better."""
+        """Return the best value, and the number of measurements since without improvement, as JSON."""
         return {**super().state(), "worse": np.asarray(self._worse).tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore the best value and the count from a checkpoint."""
         super().restore(state)
         self._worse = np.asarray(state["worse"])
         self._restored = True
@@ -79,7 +79,7 @@ class EarlyStopping(Monitor):
     def _judge(self, value: Any) -> None:
         better = self._better(value)
         if np.ndim(better):
-            better = better & (self._worse < self._patience)  # a member that has stopped is what it was
+            better = better & (self._worse < self._patience)  # a stopped member keeps its result
             self.best = np.where(better, value, np.nan if self.best is None else self.best)
         elif better:
             self.best = value
@@ -87,7 +87,7 @@ class EarlyStopping(Monitor):
         self._stop()
 
     def _stop(self) -> None:
-        """Stop the training, or those members of it, that has not become better for too long."""
+        """Stop the training, or the members of a population, whose patience is exhausted."""
         stopped = self._worse >= self._patience
         if np.ndim(stopped):
             self.trainer.stop(np.flatnonzero(stopped))
@@ -97,10 +97,10 @@ class EarlyStopping(Monitor):
 
 @fitting("fluid.handlers.CheckpointEvery")
 class CheckpointEvery(Handler):
-    """Saves checkpoints besides those of the `checkpoint_config`, which says where and how many are kept.
+    """A handler that saves additional checkpoints; the `checkpoint_config` sets the folder and the number to keep.
 
     Args:
-      every: a number of steps, or "epoch", "2 epochs" ...
+      every: the interval: a number of steps, or "epoch", "2 epochs" ...
 
     Raises:
       CheckpointError: the Trainer has no `checkpoint_config`; raised when the first checkpoint is due.
@@ -122,35 +122,35 @@ class CheckpointEvery(Handler):
         self._every = Every(every, "CheckpointEvery")
 
     def steps_ahead(self) -> float:
-        """Up to the step after which it is due."""
+        """Return the number of steps to the next checkpoint."""
         return self._every.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Ask for a checkpoint, if it is due."""
+        """Request a checkpoint, if it is due."""
         if self._every.at_step(self.done):
             self.trainer.save_checkpoint()
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Ask for a checkpoint, if it is due."""
+        """Request a checkpoint, if it is due."""
         if self._every.at_epoch(event):
             self.trainer.save_checkpoint()
 
 
-Checkpoint = CheckpointEvery  # its name before, which programs may still write
+Checkpoint = CheckpointEvery  # the old name, which programs may still use
 
 
 @fitting("fluid.handlers.LearningRateMonitor")
 class LearningRateMonitor(Handler):
-    """Announces the learning rate of each step: `learning_rate_0`, and one more for each further `minimize`.
+    """A handler that reports the learning rate of each step: `learning_rate_0`, `learning_rate_1` for each `minimize`.
 
-    Of several programs it is that of the program of the step, as `generator/learning_rate_0`.
+    With several programs, the rates of the program of the step are reported, as `generator/learning_rate_0`.
 
     Args:
-      every: a number of steps.
+      every: the number of steps between two reports, 1 by default.
 
     Raises:
-      UnknownNameError: the optimizer is a bare optax transformation, which does not tell its learning rate; raised when
-        training begins.
+      UnknownNameError: the optimizer is a bare optax transformation, which does not expose its learning rate; raised
+        when training begins.
 
     Example:
       >>> import fluid, numpy as np
@@ -169,30 +169,30 @@ class LearningRateMonitor(Handler):
         self._every = Every(every, "LearningRateMonitor")
 
     def measures(self) -> list[str]:
-        """One name for each `minimize`."""
+        """Return one name for each `minimize`."""
         return [name for program in self.trainer.programs for name in self._names(program)]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Find out whether all rates are told; what this raises of one that is not, is raised before the first step."""
+        """Read all rates once, so that a rate that cannot be read raises its error before the first step."""
         for program in self.trainer.programs.values():
             self.trainer.session.engine.current_rates(program)
 
     def steps_ahead(self) -> float:
-        """Any number, unless a handler acts on the rates."""
+        """Return infinity; if a handler acts on the rates, return the number of steps to the next report."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def fetches(self) -> list[str]:
-        """The same values: the training step knows them."""
+        """Return the names of the rates to fetch from the training step."""
         programs = self.trainer.programs.values()
         return list(dict.fromkeys(name for program in programs for name in rate_names(program)))
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Announce the rates of this step, if they are due."""
+        """Report the rates of this step, if they are due."""
         if self._every.at_step(self.done):
             rates = [event.fetched[name] for name in rate_names(self.trainer.programs[event.program])]
             self.announce(event.epoch, event.step, dict(zip(self._names(event.program), rates, strict=True)))
 
     def _names(self, program: str) -> list[str]:
-        """What the rates of a program are announced as."""
+        """Return the names under which the rates of a program are reported."""
         programs = self.trainer.programs
         return [value_name(programs, program, name) for name in rate_names(programs[program])]

@@ -1,4 +1,4 @@
-"""A handler that ends a training with infinities or NaNs, in the state before the step that made them."""
+"""TerminateOnNaN: a handler that ends a training with non-finite values, in the state before the failing step."""
 
 from typing import Any, NamedTuple
 
@@ -18,9 +18,9 @@ from fluid.trainer.step_request import StepRequest
 
 
 class _Batch(NamedTuple):
-    """A minibatch that a program was trained on since the last check.
+    """A minibatch of a training step since the last check.
 
-    The learning rates are those that were set then; `asked` is what handlers have asked of its step, or None.
+    `rates` are the learning rates that were set for the step. `request` holds the requests of handlers, or is None.
     """
 
     program: str
@@ -32,28 +32,28 @@ class _Batch(NamedTuple):
 
     @property
     def replaced(self) -> dict[str, Any]:
-        """What handlers have put in the place of values."""
+        """The values that handlers have overridden in this step, by name."""
         return {} if self.request is None else self.request.values
 
 
 @fitting("fluid.handlers.TerminateOnNaN")
 class TerminateOnNaN(Handler):
-    """Ends training with an error when the loss, a parameter, a state or an optimizer slot is infinite or NaN.
+    """A handler that ends training with an error if the loss, a parameter, a state or optimizer state is non-finite.
 
-    The scope is then as it was before the step that made it so: nothing is lost, and what is saved is finite. With
-    `report=True` that step is computed again with every named value, and the error says which value was the first that
-    is not finite, where in the program it was made, and which rows of the minibatch are the cause.
+    The scope then holds the values before the failing step: nothing is lost, and a saved state is finite. With
+    `report=True` the step is repeated with every named value. The error then names the first non-finite value, its line
+    in the program, and the rows of the minibatch that are the cause.
 
-    Each check waits for the device, and copies the parameters and slots there. With `every=100` both happen once in a
-    hundred steps; the minibatches since the last check are kept, and their steps are done again to find the one that
-    failed. Put this handler last, so that the others are told of a step only after it was checked.
+    Each check waits for the device, and copies the parameters and the optimizer state on the device. `every=100` checks
+    once in a hundred steps: the minibatches since the last check are kept, and their steps are repeated to find the
+    failing step. Put this handler last: the other handlers are then notified of a step only after the check.
 
     Args:
-      report: whether to compute the step again.
-      every: a number of steps.
+      report: True repeats the failing step for a report; False, the default, does not.
+      every: the number of steps between two checks, 1 by default.
 
     Raises:
-      NonFiniteError: from `train`.
+      NonFiniteError: raised by `train`, if a check finds a non-finite value.
 
     Example:
       >>> import fluid, numpy as np
@@ -79,10 +79,10 @@ class TerminateOnNaN(Handler):
         self._health = Health()
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Keep the state to go back to."""
+        """Copy the state, to restore it if a step fails."""
         state = self._state()
         self._slot_names = [name for name in self.trainer.session.state() if name.startswith("@slots/")]
-        # A state of the program, and a slot of some optimizers, may begin with an infinity. Parameters may not.
+        # A state of the program, or of some optimizers, may begin with an infinity. Parameters may not.
         self._health = Health.at_start(self._by_name(state))
         bad = self._health.exempt & {name for program in self.trainer.programs.values() for name in program.parameters}
         if complaint := Health().complaint({name: state.arrays[name] for name in bad if name in state.arrays}):
@@ -92,27 +92,27 @@ class TerminateOnNaN(Handler):
         self._keep(state)
 
     def steps_ahead(self) -> float:
-        """Up to the next check."""
+        """Return the number of steps to the next check."""
         return self._every.steps_left(self.done)
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Keep the minibatch until its step is checked."""
+        """Keep the minibatch until the check of its step."""
         rates = self.trainer.session.engine.rates.given(event.program)
         self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.request))
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Check the steps since the last check, if it is due."""
+        """Check the steps since the last check, if a check is due."""
         self._losses.append(event.metrics.unread(self.trainer.programs[event.program].loss_output))
         if self._every.at_step(self.done):
             self._check()
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Check the steps that are left, so that tests and files at the end of an epoch get good parameters."""
+        """Check the remaining steps, so that tests and files at the end of an epoch use finite parameters."""
         if self._batches:
             self._check()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Let go of the copy."""
+        """Release the copy of the state and the minibatches."""
         self._good = None
         self._batches = []
         self._losses = []
@@ -124,7 +124,7 @@ class TerminateOnNaN(Handler):
         self._keep(state)
 
     def _complaint(self, state: State, losses: list[Any]) -> str | None:
-        """What is wrong after some steps with these losses, or None."""
+        """Return a description of the first non-finite loss or array, or None."""
         found = self._health.complaint(self._by_name(state))
         lost = [loss for loss in map(number, on_host(losses)) if not np.isfinite(loss)]
         if lost:
@@ -132,7 +132,7 @@ class TerminateOnNaN(Handler):
         return f"the loss is finite, but {found}" if found else None
 
     def _find(self) -> None:
-        """Do the steps since the last check again, one by one; raise at the one that fails, in the state before it."""
+        """Repeat the steps since the last check, restore the state before the failing step, and raise."""
         session = self.trainer.session
         programs = self.trainer.programs
         assert self._good is not None
@@ -168,24 +168,24 @@ class TerminateOnNaN(Handler):
         )
 
     def _state(self) -> State:
-        """The arrays and slots that the steps of all programs change, as they are."""
+        """Return the arrays, optimizer states and step counter that training steps change, without a copy."""
         scope = self.trainer.session.scope
         programs = self.trainer.programs.values()
         names = dict.fromkeys(n for p in programs for n in (*(n for m in p.minimizes for n in m.parameters), *p.states))
         return State({n: scope.arrays[n] for n in names}, dict(scope.slots), scope.step)
 
     def _by_name(self, state: State) -> dict[str, Any]:
-        """The arrays and slots of a state, called as in `Session.state`."""
+        """Return the arrays and optimizer state leaves of a state, by their names in `Session.state`."""
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
     def _keep(self, state: State) -> None:
-        self._good = None  # first, so that there are never two copies
+        self._good = None  # release the old copy first: two copies would double the memory
         self._good = _copy(state)
         self._batches = []
         self._losses = []
 
     def _put(self, state: State) -> None:
-        """Put a copy into the scope: a step takes over the buffers that are there."""
+        """Put a copy of `state` into the scope: a step donates the buffers of the scope."""
         scope = self.trainer.session.scope
         copied = _copy(state)
         scope.arrays.update(copied.arrays)

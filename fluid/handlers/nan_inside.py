@@ -1,4 +1,4 @@
-"""Looks into loops and branches for the first named value that is not finite, and the step of the loop that made it."""
+"""Search in loops and branches: the first non-finite named value, and the loop step that computed the value."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -12,12 +12,12 @@ from fluid.core.equations import inner_jaxprs, is_literal, labelled, live_equati
 
 
 class Inside(NamedTuple):
-    """A named value inside of a loop or a branch.
+    """A named value inside a loop or a branch.
 
     Attributes:
-      name: of the value.
-      times: which step of the loop made it, from 0; of loops inside of loops the outermost first. For `layers.rnn` and
-        its like this is the place in the sequence.
+      name: the name of the value.
+      times: the index of the loop step that computed the value, from 0; one index for each nested loop, the outermost
+        first. For `layers.rnn` and similar layers, the index is the position in the sequence.
       value: the array.
     """
 
@@ -27,18 +27,18 @@ class Inside(NamedTuple):
 
 
 def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.ndarray | None) -> Inside | None:
-    """The first named value inside of loops and branches that is not finite, of those that a value depends on.
+    """Return the first non-finite named value inside the loops and branches on which a target depends.
 
-    Loops are run step by step; of each step that makes something infinite or NaN the named values are looked at.
+    Loops run step by step. For each step that makes a value non-finite, the named values of the step are checked.
 
     Args:
-      closed: the equations of a program whose values in loops carry labels.
-      arguments: of it, flat.
-      target: the variable of the value.
-      rows: bool `[batch]`: the rows of the minibatch to look at; None for all.
+      closed: the closed jaxpr of a program, in which values inside loops carry labels.
+      arguments: the arguments of the jaxpr, flat.
+      target: the variable of the target in the jaxpr.
+      rows: bool `[batch]`: the rows of the minibatch to check; None for all.
 
     Returns:
-      The value; or None when no value inside explains the target.
+      The value; or None if no named value inside explains the target.
     """
     looking = _Looking(rows)
     level = looking.level(closed.jaxpr, closed.consts, [target])
@@ -46,15 +46,15 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
 
 
 class _Level:
-    """The equations of one function, compiled.
+    """The compiled equations of one function.
 
     Args:
       jaxpr: the equations.
-      consts: the values of its constants.
-      targets: only what these variables depend on is looked into; None for everything.
+      consts: the values of the constants of the jaxpr.
+      targets: only the loops and branches on which these variables depend are searched; None for all.
 
     Attributes:
-      events: labels, and equations that hold labels, in order.
+      events: labels, and equations that contain labels, in program order.
     """
 
     def __init__(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None):
@@ -70,17 +70,17 @@ class _Level:
         self._compiled = jax.jit(functools.partial(jax.core.eval_jaxpr, longer, consts))
 
     def run(self, arguments: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
-        """Run the equations; returns the outputs, and a function that gives the values of what events read."""
+        """Run the equations; return the outputs, and a function from a variable that events read to its value."""
         found = self._compiled(*arguments)
         values = dict(zip(self._read, found[self._outputs :], strict=True))
         return found[: self._outputs], lambda v: v.val if is_literal(v) else values[v]
 
 
 class _Looking:
-    """Searches for a value that is not finite, from the outside in.
+    """A search for a non-finite value, from the outermost function inwards.
 
     Args:
-      rows: bool `[batch]`: which rows to look at; None for all.
+      rows: bool `[batch]`: the rows to check; None for all.
     """
 
     def __init__(self, rows: np.ndarray | None):
@@ -88,13 +88,13 @@ class _Looking:
         self._levels: dict[int, tuple[Any, _Level]] = {}
 
     def level(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None) -> _Level:
-        """The compiled equations of a function: those of a body are compiled once."""
+        """Return the compiled equations of a function, from a cache: the body of a loop is compiled once."""
         if id(jaxpr) not in self._levels:
             self._levels[id(jaxpr)] = (jaxpr, _Level(jaxpr, consts, targets))
         return self._levels[id(jaxpr)][1]
 
     def search(self, level: _Level, read: Callable[[Any], Any]) -> Inside | None:
-        """The first value that is not finite, of a function whose events have read these values."""
+        """Return the first non-finite named value of a function, or None; `read` returns the values of variables."""
         for event in level.events:
             name = labelled(event)
             values = [read(v) for v in event.invars]
@@ -126,7 +126,7 @@ class _Looking:
     def _loop(
         self, body: Any, consts: list[Any], carry: list[Any], steps: Iterator[tuple[int, list[Any]]], carried: int
     ) -> Inside | None:
-        """Run a loop step by step, up to the first one that makes something infinite or NaN under a name."""
+        """Run a loop up to the first step in which a named value becomes non-finite; return this value, or None."""
         level = self.level(*_opened(body))
         for number, slices in steps:
             outputs, read = level.run([*consts, *carry, *slices])
@@ -155,22 +155,22 @@ class _Looking:
         return None
 
     def _spoils(self, before: list[Any], after: list[Any]) -> bool:
-        """Whether a step makes what is carried infinite or NaN where it was finite, or puts something such out."""
+        """Return whether a loop step makes a finite carry element non-finite, or has a non-finite output."""
         kept = zip(before, after[: len(before)], strict=True)
         if any((self._bad(new) & ~self._bad(old)).any() for old, new in kept):
             return True
         return any(self._bad(value).any() for value in after[len(before) :])
 
     def _bad(self, value: Any) -> np.ndarray:
-        """Where a value is not finite, in the rows that are looked at."""
+        """Return a bool mask of the non-finite elements of a value, in the rows to check."""
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return np.zeros((), bool)
-        bad = ~np.asarray(jnp.isfinite(value))  # NumPy's function does not know bfloat16
+        bad = ~np.asarray(jnp.isfinite(value))  # np.isfinite does not support bfloat16
         return bad[self._rows] if self._rows is not None and bad.shape[:1] == self._rows.shape else bad
 
 
 def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[Any], Iterator[tuple[int, list[Any]]]]:
-    """What all steps of a scan read, what the first one starts with, and for each step its number and slices."""
+    """Return the constants of a scan, the initial carry, and the index and input slices of each step in order."""
     consts, carried = scan_counts(equation)
     carried += consts
     numbers = range(equation.params["length"])
@@ -179,11 +179,11 @@ def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[An
 
 
 def _opened(function: Any) -> tuple[Any, Sequence[Any]]:
-    """The equations and the constants of a function inside of an equation."""
+    """Return the equations and the constants of a function inside an equation."""
     return getattr(function, "jaxpr", function), getattr(function, "consts", ())
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Whether there are named values inside of an equation, also in branches."""
+    """Return whether an equation contains named values, also in nested loops and branches."""
     inside = (e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns)
     return any(labelled(e) is not None or _holds_labels(e) for e in inside)

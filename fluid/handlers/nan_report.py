@@ -1,4 +1,4 @@
-"""The NaN report: which value of a step was the first that is not finite, and what made it so."""
+"""NonFiniteReport: the first non-finite value of a training step, and its cause."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from fluid.runtime import Request, Session
 from fluid.runtime.fetch import GRAD, rate_names
 from fluid.runtime.step import Step, TrainingState, step_key
 
-# How often the step is done again, at most, to find rows where the value itself does not show them.
+# The maximum number of repeated steps in a search for rows that the value itself does not show.
 _TRIALS = 64
 
 
 class State(NamedTuple):
-    """What a training step changes: arrays by name, optimizer slots, the step counter."""
+    """The values that a training step changes: arrays by name, optimizer state, step counter."""
 
     arrays: dict[str, Any]
     slots: Any
@@ -28,22 +28,22 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class NonFiniteReport:
-    """What was found out about a step with an infinity or a NaN; `str(report)` is the text for a person.
+    """A report about a training step with a non-finite value; `str(report)` is readable text.
 
     Attributes:
-      epoch: from 0.
-      step: from 0, within the epoch.
-      kind: of what is not finite: "feed", "value", "gradient" or "update"; "unknown" when nothing was found.
-      name: the first feed, value (in program order), gradient (from the loss backwards) or parameter that is not
-        finite.
-      layer: the name of the layer that made it, such as `fc_0`; or None.
+      epoch: the index of the epoch, from 0.
+      step: the index of the step within the epoch, from 0.
+      kind: the kind of the non-finite value: "feed", "value", "gradient" or "update"; "unknown" if no value was found.
+      name: the name of the first non-finite feed, value (in program order), gradient (from the loss backwards) or
+        parameter.
+      layer: the name of the layer that computed the value, such as `fc_0`; or None.
       site: the line of the user's program, as `file:line in function`.
-      found: how many infinities and NaNs there are, and where the first one is.
-      rows: the rows of the minibatch that are the cause; empty when no single rows are.
-      batch: number of rows of the minibatch.
-      outer: the named value outside, where the value is inside of a loop or a branch; else empty.
-      times: in which step of the loop the value was made, from 0; of loops inside of loops the outermost first. In
-        `layers.rnn`, `DynamicRNN` and `StaticRNN` this is the place in the sequence.
+      found: the numbers of infinities and NaNs, and the index of the first one, as text.
+      rows: the rows of the minibatch that are the cause; empty if no single rows are.
+      batch: the number of rows of the minibatch.
+      outer: if the value is inside a loop or a branch, the named value outside that depends on it; else empty.
+      times: the index of the loop step that computed the value, from 0; one index for each nested loop, the outermost
+        first. In `layers.rnn`, `DynamicRNN` and `StaticRNN` the index is the position in the sequence.
 
     Example:
       >>> report = NonFiniteReport(0, 7, "value", "log_0.tmp_0", "log_0", "net.py:3 in net", "1 of 8: -inf", (2,), 8)
@@ -112,15 +112,15 @@ _STORIES = {
 def investigate(
     session: Session, program: Program, before: State, feed: Mapping[str, Any], epoch: int, step: int
 ) -> NonFiniteReport:
-    """Do a step again, with every named value fetched, and find the first that is not finite.
+    """Repeat a step with every named value fetched, and report the first non-finite value.
 
     Args:
-      session: holds the arrays that the step does not change; nothing in it is changed.
-      program: the program.
+      session: holds the arrays that the step does not change; the session itself is not changed.
+      program: the program of the step.
       before: the state before the step.
-      feed: its minibatch.
-      epoch: the epoch of the step, for the report.
-      step: its number in the epoch, for the report.
+      feed: the minibatch of the step.
+      epoch: the index of the epoch, for the report.
+      step: the index of the step in the epoch, for the report.
     """
     replay = _Replay(session, program, before, feed)
     for find in (_in_feeds, _in_values, _in_gradients, _in_update):
@@ -131,7 +131,7 @@ def investigate(
 
 
 class _Replay:
-    """A step that can be done again and again, fetching this or that, and changes nothing."""
+    """A training step that can be repeated with different fetches, without side effects."""
 
     def __init__(self, session: Session, program: Program, before: State, feed: Mapping[str, Any]):
         self.session = session
@@ -142,10 +142,10 @@ class _Replay:
         self.values = [n for n, v in program.values.items() if jnp.issubdtype(jnp.dtype(v.dtype), jnp.inexact)]
 
     def fetching(self, names: list[str]) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
-        """A compiled function from a feed to the arrays after the step, and the named values.
+        """Return a compiled function from a feed to the arrays after the step, and the fetched values by name.
 
-        A step function of the user's own is used only where its update is what is looked for: values and gradients are
-        those of the program.
+        A custom step function is used only without fetches, when its update is examined: fetched values and gradients
+        come from the program.
         """
         program = self.program
         before = self.before
@@ -164,15 +164,15 @@ class _Replay:
         return run
 
     def rows(self, fetch: str, value: Any, follows_batch: bool) -> tuple[int, ...]:
-        """The rows of the minibatch that are the cause of a value that is not finite."""
+        """Return the rows of the minibatch that are the cause of a non-finite value."""
         if follows_batch and _is_batch(value, self.batch):
             bad = _bad_rows(value)
-            if not bad.all():  # otherwise one row may have spoilt the others, as in a batch norm
+            if not bad.all():  # if all rows are bad, one row may be the cause, as in a batch norm
                 return tuple(np.flatnonzero(bad).tolist())
         return self._rows_by_trial(fetch)
 
     def inside(self, name: str, value: Any) -> Inside | None:
-        """The value inside of a loop or a branch for which a named value is not finite, if there is one."""
+        """Return the value inside a loop or a branch that makes a named value non-finite, or None."""
         program = self.program
         scope = self.session.scope
         every = {**scope.arrays, **self.before.arrays}
@@ -188,7 +188,10 @@ class _Replay:
         return first_inside(closed, jax.tree.leaves((arrays, self.feed)), jax.tree.leaves(variables[name])[0], rows)
 
     def _rows_by_trial(self, fetch: str) -> tuple[int, ...]:
-        """Search by halves: a part of the rows, repeated to the size of the minibatch, that gives the value too."""
+        """Return the rows that make a fetched value non-finite, by a binary search.
+
+        Each trial fills the minibatch with repetitions of some of its rows.
+        """
         run = self.fetching([fetch])
         trials = 0
 
@@ -204,7 +207,7 @@ class _Replay:
 
         def search(rows: np.ndarray) -> list[int]:
             if trials >= _TRIALS:
-                return rows.tolist()  # not cleared, as far as was looked
+                return rows.tolist()  # the limit of trials: these rows may be the cause
             if not bad(rows):
                 return []
             if len(rows) == 1:
@@ -215,7 +218,7 @@ class _Replay:
 
 
 def _bad_rows(value: Any) -> np.ndarray:
-    """Which rows of a value hold something that is not finite: bool `[batch]`."""
+    """Return a mask of the rows with non-finite elements, bool `[batch]`."""
     array = _real(value)
     return ~np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)
 
@@ -266,7 +269,7 @@ def _in_update(replay: _Replay) -> dict[str, Any] | None:
 
 
 def _rates(replay: _Replay) -> str:
-    """The learning rates of the step, of the optimizers that tell them."""
+    """Return the learning rates of the step as text, for the optimizers that expose a rate."""
     told = []
     session = replay.session
     program = replay.program.name
@@ -294,11 +297,11 @@ def _is_batch(value: Any, batch: int) -> bool:
 
 
 def _real(value: Any) -> np.ndarray:
-    """A value as an array, with zeros in the padding."""
+    """Return a value as a NumPy array, with zeros in the padding."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = filled(value, 0)
     array = np.asarray(value)
-    return array if array.dtype.kind == "f" else array.astype(np.float32)  # NumPy's functions do not know bfloat16
+    return array if array.dtype.kind == "f" else array.astype(np.float32)  # NumPy's functions do not support bfloat16
 
 
 def _spoilt(value: Any) -> bool:
@@ -306,7 +309,7 @@ def _spoilt(value: Any) -> bool:
 
 
 def _told(value: Any) -> str:
-    """The infinities and NaNs in a value: how many of each, and where the first one is."""
+    """Return a text with the counts of infinities and NaNs in a value, and the index of the first one."""
     array = _real(value)
     bad = ~np.isfinite(array)
     kinds = {"nan": np.isnan(array), "inf": np.isposinf(array), "-inf": np.isneginf(array)}

@@ -1,4 +1,4 @@
-"""Functions that are called every so often while training: `every` and `once`."""
+"""Handlers from functions: `every` and `once` call a function after a number of steps or epochs."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,20 +10,20 @@ from fluid.trainer.evaluation.values import Every, Interval
 from fluid.trainer.handlers import check_signature, warn_of_return
 
 PeriodicFunction = Callable[[Any], Any]
-"""What `every` and `once` take: a function of an EndStepEvent, or of an EndEpochEvent where they count epochs."""
+"""The function that `every` and `once` take: its argument is an EndStepEvent, or an EndEpochEvent for epochs."""
 
 
 def every(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
-    """Makes a handler of a function, which is called after every so many steps or epochs.
+    """Convert a function to a handler that calls the function after every interval of steps or epochs.
 
     Args:
-      interval: a number of steps, or "epoch", "2 epochs" ... Steps are those of the Trainer, before a resume included.
+      interval: a number of steps, or "epoch", "2 epochs" ... All steps of the Trainer count, also before a resume.
 
     Returns:
-      A decorator: it takes a function of one event, an EndStepEvent or, for epochs, an EndEpochEvent.
+      A decorator for a function of one event: an EndStepEvent, or an EndEpochEvent if the interval is in epochs.
 
     Raises:
-      ArgumentError: the interval makes no sense.
+      ArgumentError: the interval is invalid.
       ArgumentTypeError: the function cannot be called with one event.
 
     Example:
@@ -42,17 +42,17 @@ def every(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
 
 
 def once(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
-    """Makes a handler of a function, which is called once in each training: after so many steps or epochs.
+    """Convert a function to a handler that calls the function once in each training, after some steps or epochs.
 
     Args:
-      interval: as for `every`; the function is called the first time that it is due, and not again when the training is
-        interrupted and resumed.
+      interval: as for `every`; the function is called after the first interval, and not again when an interrupted
+        training resumes.
 
     Returns:
-      A decorator, as that of `every`.
+      A decorator, as `every` returns.
 
     Raises:
-      ArgumentError: the interval makes no sense.
+      ArgumentError: the interval is invalid.
       ArgumentTypeError: the function cannot be called with one event.
 
     Example:
@@ -71,23 +71,23 @@ def once(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
 
 
 class _Periodic(Handler):
-    """Calls a function whenever it is due."""
+    """A handler that calls a function after each interval."""
 
     def __init__(self, function: PeriodicFunction, due: Every):
         self._function = function
         self._due = due
 
     def steps_ahead(self) -> float:
-        """Up to the step after which it is due."""
+        """Return the number of steps to the next call of the function."""
         return self._due.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Call the function, if it is due."""
+        """Call the function, if the interval ends here."""
         if self._due.at_step(self.done):
             self._call(event)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Call the function, if it is due."""
+        """Call the function, if the interval ends here."""
         if self._due.at_epoch(event):
             self._call(event)
 
@@ -97,27 +97,27 @@ class _Periodic(Handler):
 
 
 class _Once(_Periodic):
-    """Calls a function the first time that it is due."""
+    """A handler that calls a function after the first interval only."""
 
     def __init__(self, function: PeriodicFunction, due: Every):
         super().__init__(function, due)
         self._called = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Start afresh, unless an interrupted training continues."""
+        """Allow one call of the function again, unless an interrupted training resumes."""
         if not event.resumed:
             self._called = False
 
     def steps_ahead(self) -> float:
-        """Up to the step after which it is due; any number once the function was called."""
+        """Return the number of steps to the call of the function; infinity after the call."""
         return math.inf if self._called else super().steps_ahead()
 
     def state(self) -> dict[str, Any]:
-        """Whether the function was called."""
+        """Return, as JSON, whether the function was called."""
         return {"called": self._called}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore from a checkpoint whether the function was called."""
         self._called = state["called"]
 
     def _call(self, event: EndStepEvent | EndEpochEvent) -> None:

@@ -1,4 +1,4 @@
-"""A plot that grows while training goes on."""
+"""LivePlot: a handler that plots measured values during training."""
 
 import time
 from collections.abc import Mapping
@@ -14,15 +14,15 @@ from fluid.trainer.evaluation.values import Interval, number
 
 @fitting("fluid.handlers.LivePlot")
 class LivePlot(Recorder):
-    """Draws the scalars of the program and what other handlers announce over the steps, in one figure that grows.
+    """A handler that plots the scalars of the program, and the values of other handlers, over the steps of training.
 
-    Values that end in the same name, such as `loss` and `test_loss`, share one set of axes. Each call of `train` begins
-    a new figure.
+    Values whose names share an ending, such as `loss` and `test_loss`, share one set of axes. Each call of `train`
+    begins a new figure.
 
     Args:
-      path: of the PNG file to write. None shows the figure in a notebook, and elsewhere writes `training.png`.
+      path: the PNG file to write. None shows the figure in a notebook, and elsewhere writes `training.png`.
       every: a number of steps, or "epoch"; the mean over these steps is one point.
-      interval: at least so many seconds lie between two drawings; the last one is made when training ends.
+      interval: the least time between two drawings, in seconds. The last drawing follows the end of training.
 
     Raises:
       ArgumentError: the package matplotlib is not installed.
@@ -46,7 +46,7 @@ class LivePlot(Recorder):
         check_matplotlib("fluid.handlers.LivePlot")
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Start with no curves."""
+        """Start a new figure without curves."""
         super().begin_train(event)
         self._curves = {}
         self._handle = None
@@ -54,17 +54,17 @@ class LivePlot(Recorder):
         self._next = time.monotonic()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Draw, if there is something new and the last drawing is old enough."""
+        """Draw, if there are new points and `interval` has passed."""
         super().begin_epoch(event)
         self._draw_if_due()
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Draw, if there is something new and the last drawing is old enough."""
+        """Draw, if there are new points and `interval` has passed."""
         super().begin_step(event)
         self._draw_if_due()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Draw everything, with the steps since the last point as a point of their own."""
+        """Draw all points; the mean over the remaining steps is one more point."""
         if self._means().read():
             self._close(event.epochs)
         super().end_train(event)
@@ -74,7 +74,7 @@ class LivePlot(Recorder):
     def _draw_if_due(self) -> None:
         if self._new and time.monotonic() >= self._next:
             self._draw()
-            self._next = time.monotonic() + self._interval  # from the end of the drawing, which takes a while
+            self._next = time.monotonic() + self._interval  # counted from the end of the drawing, which may be slow
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
         """Add a point to each curve."""

@@ -1,4 +1,4 @@
-"""A handler that lowers the learning rate when a value has stopped to become better."""
+"""ReduceLROnPlateau: a handler that lowers the learning rate when a value stops improving."""
 
 import logging
 from collections.abc import Mapping
@@ -14,29 +14,29 @@ log = logging.getLogger("fluid")
 
 @fitting("fluid.handlers.ReduceLROnPlateau")
 class ReduceLROnPlateau(Monitor):
-    """Multiplies the learning rate by a factor when a value has not become better for a while.
+    """A handler that multiplies the learning rate by a factor when a value has stopped improving.
 
-    The rate is set as by `trainer.learning_rate = ...`: nothing is compiled anew, checkpoints keep it, and a schedule
-    ends at the rate that it has then. A program with several `minimize` has all of its rates lowered, and so have
-    several programs, unless one is named.
+    The rate is set as by `trainer.learning_rate = ...`: nothing is recompiled, checkpoints keep the rate, and a
+    schedule is replaced by the new rate. All rates of a program with several `minimize` are lowered. The rates of all
+    programs are lowered, unless `program` names one.
 
     Args:
-      monitor: name of the value, as for EarlyStopping.
-      factor: what the rate is multiplied by, above 0 and below 1.
-      patience: how many measurements in a row may be no better than the best before the rate is lowered.
+      monitor: the name of the value, as for EarlyStopping.
+      factor: the factor of the rate, above 0 and below 1.
+      patience: the number of consecutive measurements without improvement after which the rate is lowered.
       mode: as for EarlyStopping.
-      min_delta: by how much a value must be better than the best to count as better.
-      cooldown: how many measurements after that do not count, so that the new rate has time to show what it does.
-      min_lr: the rate is never set to less.
-      program: the name of the program whose rates are lowered; those of all by default.
+      min_delta: the least difference to the best value that counts as an improvement.
+      cooldown: the number of measurements after a change that do not count, so that the new rate can take effect.
+      min_lr: the least rate that is set.
+      program: the name of the program whose rates are lowered; all programs by default.
 
     Attributes:
       best: the best value so far, or None.
 
     Raises:
-      ArgumentError: an argument makes no sense.
-      UnknownNameError: nothing measures such a value, or the optimizer is a bare optax transformation, which does not
-        tell its learning rate; raised when training begins.
+      ArgumentError: an argument is invalid.
+      UnknownNameError: nothing measures this value, or the optimizer is a bare optax transformation, which does not
+        expose its learning rate; raised when training begins.
 
     Example:
       >>> import fluid, numpy as np
@@ -71,21 +71,21 @@ class ReduceLROnPlateau(Monitor):
         self._cooldown = whole_number("ReduceLROnPlateau", "cooldown", cooldown, least=0)
         self._min_lr = min_lr
         self._program = program
-        self._worse = 0  # how many measurements in a row were no better
-        self._resting = 0  # how many measurements still do not count
+        self._worse = 0  # consecutive measurements without improvement
+        self._resting = 0  # remaining measurements of the cooldown
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Refuse an optimizer whose rate cannot be set."""
+        """Raise UnknownNameError if the rate of an optimizer cannot be set."""
         super().begin_train(event)
         for program in self._lowered():
             self.trainer.session.learning_rates(program)
 
     def state(self) -> dict[str, Any]:
-        """The best value, how many measurements since were no better, and how many will not count."""
+        """Return the best value, the measurements without improvement, and the rest of the cooldown, as JSON."""
         return {**super().state(), "worse": self._worse, "resting": self._resting}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore the counts from a checkpoint."""
         super().restore(state)
         self._worse = state["worse"]
         self._resting = state["resting"]
@@ -121,5 +121,5 @@ class ReduceLROnPlateau(Monitor):
         log.info("%s has not become better than %s: the learning rate is %s now", self.monitor, self.best, shown)
 
     def _lowered(self) -> list[str]:
-        """The names of the programs whose rates are lowered."""
+        """Return the names of the programs whose rates are lowered."""
         return list(self.trainer.programs) if self._program is None else [self._program]

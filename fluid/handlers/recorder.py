@@ -1,4 +1,4 @@
-"""Recorder: what handlers that write or draw the scalars of a training have in common."""
+"""Recorder: the base class of handlers that write or plot the scalars of a training."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from fluid.trainer.evaluation.values import Every, Interval, by_name
 
 
 class Recorder(Averaging):
-    """A handler that gathers scalars, and hands them to `_write` some steps later, when reading them takes no waiting.
+    """A handler that collects scalars, and passes them to `_write` some steps later, when the device has computed them.
 
     Args:
-      every: how often the outputs of the program are recorded: their means since the last time. What other handlers
-        announce is recorded as it comes.
+      every: the interval at which outputs of the program are recorded, as means since the last record. Values of other
+        handlers are recorded when they are reported.
     """
 
     first_process_only = True
@@ -27,35 +27,35 @@ class Recorder(Averaging):
         self._waiting: deque[tuple[int, int, Any]] = deque()  # epoch, steps done, and means or values by name
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Write everything that was gathered."""
+        """Write all pending records."""
         super().begin_epoch(event)
         self._flush()
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Write the records of steps that the loop itself has waited for."""
+        """Write the records of steps for which the loop has already waited."""
         self._flush(self.done - self._dispatcher.in_flight)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the step to the means, and close the record if it is due."""
+        """Add the step to the means, and close the record if it is complete."""
         super().end_step(event)
         if self._every.at_step(self.done):
             self._close(event.epoch)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Close the record if it is due."""
+        """Close the record if it is complete."""
         if self._every.at_epoch(event):
             self._close(event.epoch)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Gather what another handler announced."""
+        """Record values that another handler has reported."""
         self._waiting.append((event.epoch, self.done, by_name(event.metrics)))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write everything that was gathered."""
+        """Write all pending records."""
         self._flush()
 
     def state(self) -> dict[str, Any]:
-        """The means that are not complete yet; complete records, which are not part of it, are written before."""
+        """Write all complete records, and return the incomplete means as JSON."""
         self._flush()
         return super().state()
 
@@ -63,7 +63,7 @@ class Recorder(Averaging):
         self._waiting.append((epoch, self.done, self._take()))
 
     def _flush(self, until: float = float("inf")) -> None:
-        """Write the records of at most so many steps done."""
+        """Write the records up to `until` steps done; all records by default."""
         while self._waiting and self._waiting[0][1] <= until:
             epoch, done, values = self._waiting.popleft()
             self._write(epoch, done, values.read() if isinstance(values, TrainingMeans) else values)

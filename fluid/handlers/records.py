@@ -1,4 +1,4 @@
-"""Handlers that write what is measured to files."""
+"""CSVLogger and TensorBoard: handlers that write measured values to files."""
 
 import csv
 import itertools
@@ -21,21 +21,22 @@ log = logging.getLogger("fluid")
 
 @fitting("fluid.handlers.CSVLogger")
 class CSVLogger(Logger):
-    """Writes a table with a row for each epoch, or for every so many steps.
+    """A logger that writes a CSV table with a row for each epoch, or for a number of steps.
 
-    The columns are `epoch`, `step` (steps done, those before a resume included), the scalars of the program, as means
-    over the steps since the row before, and what other handlers announce: the last value since the row before.
+    The columns are `epoch`, `step` (steps done, including the steps before a resume), the scalars of the program, and
+    the values of other handlers. The scalars are means over the steps since the last row. A value of another handler is
+    the last one since the last row.
 
-    A file that exists is continued. A training that resumes keeps the rows up to the step at which it begins, and
-    replaces later ones, whose steps are trained again. A training that begins at step 0 moves the file of another
-    training to `log.1.csv`, and logs that as a warning.
+    An existing file is continued. A resumed training keeps the rows up to its first step, and replaces the later rows,
+    whose steps are trained again. A training that begins at step 0 moves the file of another training to `log.1.csv`,
+    and logs a warning.
 
     Args:
-      path: of the file; its folder is created if it does not exist.
-      every: a number of steps, or "epoch", "2 epochs" ...
+      path: the path of the file; its folder is created if necessary.
+      every: the interval of the rows: a number of steps, or "epoch", "2 epochs" ...
 
     Raises:
-      ArgumentError: the file has other columns, or two columns have one name; when training begins.
+      ArgumentError: the file has other columns, or two columns have one name; raised when training begins.
 
     Example:
       >>> import fluid, numpy as np
@@ -57,7 +58,7 @@ class CSVLogger(Logger):
         self._file: Any = None
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the file."""
+        """Open the file, with the rows to keep."""
         self._columns = ["epoch", "step", *known_values(self)]
         twice = [name for name in self._columns if self._columns.count(name) > 1]
         if twice:
@@ -75,7 +76,7 @@ class CSVLogger(Logger):
         self._file = open(self._path, "a", newline="", encoding="utf-8")
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write a row, which is in the file when this returns."""
+        """Write a row, and flush the file."""
         row = {"epoch": epoch, "step": step, **{name: f"{value:.9g}" for name, value in values.items()}}
         csv.writer(self._file).writerow([row.get(column, "") for column in self._columns])
         self._file.flush()
@@ -85,7 +86,7 @@ class CSVLogger(Logger):
         self._file.close()
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Add the values to the row of this step, if that is closed but not written yet, or else to the next row."""
+        """Add values to the row of this step if the row is closed and still unwritten, else to the next row."""
         announced = self._announced
         if self._waiting and self._waiting[-1][1] == self.done:
             _, announced = self._waiting[-1][2]
@@ -102,7 +103,7 @@ class CSVLogger(Logger):
         super()._write(epoch, done, {**mean.read(), **announced})
 
     def _rows_to_keep(self) -> list[list[str]]:
-        """The rows of an earlier training up to the step at which this one begins."""
+        """Return the rows of an earlier training up to the first step of this training."""
         try:
             with open(self._path, newline="", encoding="utf-8") as file:
                 header, *rows = list(csv.reader(file)) or [self._columns]
@@ -121,7 +122,7 @@ class CSVLogger(Logger):
         return kept
 
     def _move_aside(self, count: int) -> None:
-        """Rename the file of another training to the first free name."""
+        """Rename the file of another training, which has `count` rows, to the first free name."""
         stem, ending = os.path.splitext(self._path)
         free = next(name for i in itertools.count(1) if not os.path.exists(name := f"{stem}.{i}{ending}"))
         os.rename(self._path, free)
@@ -135,14 +136,14 @@ class CSVLogger(Logger):
 
 @fitting("fluid.handlers.TensorBoard")
 class TensorBoard(Logger):
-    """Writes scalars for TensorBoard; `tensorboard --logdir LOGDIR` shows them.
+    """A logger that writes scalars for TensorBoard; `tensorboard --logdir LOGDIR` shows them.
 
-    These are the scalars of the program, as means over the steps since the last time, and every value that another
-    handler announces. A training that resumes replaces what was written after the step at which it begins.
+    The scalars are the outputs of the program, as means over the steps since the last write, and every value that
+    another handler reports. A resumed training replaces the values that were written after its first step.
 
     Args:
-      logdir: directory of the run.
-      every: a number of steps, or "epoch", "2 epochs" ...
+      logdir: the directory of the run.
+      every: the interval: a number of steps, or "epoch", "2 epochs" ...
 
     Raises:
       ArgumentError: the package tensorboard is not installed.
@@ -162,12 +163,12 @@ class TensorBoard(Logger):
         """Open a new event file."""
         make_writer, proto = _tensorboard()
         self._writer = make_writer(self._logdir)
-        # Tells TensorBoard to forget what an earlier run wrote after this step.
+        # This event makes TensorBoard discard the values that an earlier run wrote from this step on.
         start = proto.SessionLog(status=proto.SessionLog.START)
         self._writer.add_event(proto.Event(wall_time=time.time(), step=self.done + 1, session_log=start))
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Add an event."""
+        """Add an event with the values of one step."""
         _, proto = _tensorboard()
         event = proto.Event(wall_time=time.time(), step=step)
         for name, value in values.items():
@@ -175,7 +176,7 @@ class TensorBoard(Logger):
         self._writer.add_event(event)
 
     def flush(self) -> None:
-        """Write the events to the file."""
+        """Write the pending events to the file."""
         self._writer.flush()
 
     def close(self, error: BaseException | None) -> None:

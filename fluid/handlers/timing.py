@@ -1,4 +1,4 @@
-"""Handlers that say where the time goes."""
+"""Timer and Profiler: handlers that measure the time of training steps."""
 
 import math
 import time
@@ -15,19 +15,21 @@ from fluid.trainer.evaluation.values import Every, Interval
 
 @fitting("fluid.handlers.Timer")
 class Timer(Handler):
-    """Announces how long steps take, and whether the loop waits for data or for the device.
+    """A handler that reports the time of steps, and how long the loop waits for data or for the device.
 
-    Four times are announced, in milliseconds, as means over the steps since the last time: `step_ms`, from the end of
-    one step to the end of the next; `data_ms`, for reading and converting a minibatch, which happens while the device
-    works; `data_wait_ms`, the part of it for which the device had nothing left to do, so that training waited for data;
-    and `device_ms`, for which the loop did nothing but wait for the device. Where `data_wait_ms` is much of `step_ms`,
-    the reader is the bottleneck. Whether the device is still at work is looked at after each reading of 20 ms and more,
-    and after a few of the others at once. Put this handler first, so that it surrounds all others.
+    Four times are reported, in milliseconds, as means over the steps since the last report:
 
-    The first step of each call of `train`, which may compile, is left out.
+    - `step_ms`: from the end of one step to the end of the next.
+    - `data_ms`: for reading and converting a minibatch, while the device works.
+    - `data_wait_ms`: the part of `data_ms` in which the device was idle, so that training waited for data.
+    - `device_ms`: the time in which the loop only waited for the device.
+
+    If `data_wait_ms` is a large part of `step_ms`, the reader is the bottleneck. The device is checked for idleness
+    after each reading of at least 20 ms; several shorter readings share one check. Put this handler first, so that its
+    times include all other handlers. The first step of each call of `train`, which may compile, does not count.
 
     Args:
-      every: a number of steps.
+      every: the number of steps between two reports, 50 by default.
 
     Example:
       >>> import fluid
@@ -39,7 +41,7 @@ class Timer(Handler):
     def __init__(self, every: Interval = 50):
         self._every = Every(every, "Timer")
         self._first = True
-        self._mark: float | None = None  # when the last step of this epoch ended, once there was one
+        self._mark: float | None = None  # the end of the last step of this epoch; None before
         self._begin = 0.0
         self._step = 0.0
         self._data = 0.0
@@ -47,31 +49,31 @@ class Timer(Handler):
         self._count = 0
 
     def measures(self) -> list[str]:
-        """The names of the four times."""
+        """Return the names of the four times."""
         return ["step_ms", "data_ms", "data_wait_ms", "device_ms"]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Forget the times of an earlier training."""
+        """Reset the times of an earlier training."""
         self._first = True
         self._reset()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Leave out what comes between epochs, such as tests."""
+        """Exclude the time between epochs, such as tests."""
         self._mark = None
 
     def steps_ahead(self) -> float:
-        """Any number, unless a handler acts on the times."""
+        """Return infinity; if a handler acts on the times, return the number of steps to the next report."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Count the time that the minibatch took."""
+        """Add the time of reading the minibatch."""
         self._begin = time.perf_counter()
         self._data += event.seconds
         if self._mark is None:  # the first minibatch of an epoch is read before its step
             self._mark = self._begin - event.seconds
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Count the step, and announce the means if they are due."""
+        """Add the time of the step, and report the means if they are due."""
         now = time.perf_counter()
         self._step += now - (self._begin if self._mark is None else self._mark)
         self._mark = now
@@ -93,22 +95,22 @@ class Timer(Handler):
         self._count = 0
 
     def _waited(self) -> tuple[float, float]:
-        """For how many seconds this training has waited for data, and for the device."""
+        """Return the seconds that this training has waited for data, and for the device."""
         waits = self._dispatcher.waits
         return waits.data, waits.device
 
 
 @fitting("fluid.handlers.Profiler")
 class Profiler(Handler):
-    """Writes a profile of some steps, to be looked at with TensorBoard's profile plugin, XProf or Perfetto.
+    """A handler that writes a profile of some steps, for TensorBoard's profile plugin, XProf or Perfetto.
 
     Args:
-      steps: the first step and the one after the last, counted from 0 in each call of `train`. The first steps
-        compile, and are best left out.
-      logdir: directory for the profile.
+      steps: the index of the first step, and the index after the last step, from 0 in each call of `train`. Exclude
+        the first steps, which compile.
+      logdir: the directory for the profile.
 
     Raises:
-      ArgumentError: `steps` are no such pair.
+      ArgumentError: `steps` is not a pair of increasing indices from 0 on.
 
     Example:
       >>> import fluid
@@ -127,16 +129,16 @@ class Profiler(Handler):
         self._annotation: Any = None
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Count steps from here on."""
+        """Start to count steps from 0."""
         self._count = 0
 
     def steps_ahead(self) -> float:
-        """Up to the first of the steps, and from there up to the last."""
+        """Return the number of steps to the start or to the end of the profile; infinity after the end."""
         first, end = self._steps
         return first - self._count if self._count < first else end - self._count if self._count < end else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Start the profile at the first of the steps, and mark each step in it."""
+        """Start the profile at its first step, and mark each step in the profile."""
         if self._count == self._steps[0]:
             jax.profiler.start_trace(self._logdir)
             self._running = True
@@ -145,7 +147,7 @@ class Profiler(Handler):
             self._annotation.__enter__()
 
     def end_step(self, event: EndStepEvent) -> None:
-        """End the profile after the last of the steps, when the device has done it."""
+        """End the profile after its last step, when the device has finished the step."""
         self._count += 1
         if self._running and self._count == self._steps[1]:
             jax.block_until_ready(list(event.metrics))
@@ -154,7 +156,7 @@ class Profiler(Handler):
             self._stop()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """End the profile of a training that was shorter."""
+        """End the profile if training ends before its last step."""
         self._leave_step()
         self._stop()
 

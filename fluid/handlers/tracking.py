@@ -1,4 +1,4 @@
-"""Loggers that write to trackers of experiments: MLflow, and Weights & Biases."""
+"""MLflow and WandB: loggers that write to experiment trackers."""
 
 import time
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from fluid.handlers.logger import Logger
 from fluid.trainer import BeginTrainEvent
 from fluid.trainer.evaluation.values import Interval
 
-# Seconds between two transactions: values wait for so long, since each one costs some milliseconds.
+# Seconds between two transactions: each transaction costs some milliseconds, so values are batched.
 _INTERVAL = 1.0
-# MLflow takes at most so many values at once.
+# The largest number of values that MLflow takes in one batch.
 _AT_ONCE = 1000
 
 
 class _Tracker(Logger):
-    """A logger whose values belong to a run, which further calls of `train` and a training that resumes continue.
+    """A logger whose values belong to a run; further calls of `train` and a resumed training continue the run.
 
-    The training of another Trainer is another run. A run begins with its first values, so that a call of `train` which
-    has nothing to do leaves none.
+    Each Trainer has a separate run. A run begins with its first values, so a call of `train` without steps creates no
+    run.
     """
 
     run_id: str | None
@@ -31,22 +31,22 @@ class _Tracker(Logger):
         self._begun_run = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Wait for the first values."""
+        """Note that the run begins or continues with the first values."""
         self._begun_run = False
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write to the run, which begins or continues with the first values."""
+        """Write to the run; the first values begin or continue the run."""
         if not self._begun_run:
             self._begin_run()
             self._begun_run = True
         self._log(step, values)
 
     def state(self) -> dict[str, Any]:
-        """The means that are not complete yet, and which run this is."""
+        """Return the incomplete means and the id of the run, as JSON."""
         return {**super().state(), "run": self.run_id}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with these means, and with this run."""
+        """Restore the means and the id of the run from a checkpoint."""
         super().restore(state)
         self.run_id = state["run"]
 
@@ -55,31 +55,31 @@ class _Tracker(Logger):
         self.run_id = None
 
     def _begin_run(self) -> None:
-        """Make the run, or continue that of `run_id`."""
+        """Create a run, or continue the run `run_id`."""
         raise NotImplementedError
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Hand values to the tracker."""
+        """Pass values to the tracker."""
         raise NotImplementedError
 
 
 @fitting("fluid.handlers.MLflow")
 class MLflow(_Tracker):
-    """Writes scalars and the settings of a run to MLflow; `mlflow ui` shows them.
+    """A logger that writes scalars and the settings of a run to MLflow; `mlflow ui` shows them.
 
-    These are the scalars of the program, as means over the steps since the last time, and every value that another
-    handler announces. A training that resumes continues its run, in which no point is doubled. The global run of
-    MLflow, `mlflow.start_run`, is left alone.
+    The scalars are the outputs of the program, as means over the steps since the last write, and every value that
+    another handler reports. A resumed training continues its run without duplicate points. The logger does not use the
+    global run of MLflow, `mlflow.start_run`.
 
     Args:
-      experiment: its name; made if there is none.
-      tracking_uri: where MLflow keeps runs, such as "sqlite:///mlflow.db"; None for what MLflow has been told.
-      run_name: None lets MLflow find one.
-      params: settings to write down once, by name, such as `{"learning_rate": 1e-3}`.
-      every: a number of steps, or "epoch", "2 epochs" ...
+      experiment: the name of the experiment, which is created if it does not exist.
+      tracking_uri: the URI of the MLflow store, such as "sqlite:///mlflow.db"; None for the setting of MLflow.
+      run_name: the name of the run; None lets MLflow choose a name.
+      params: settings to write once for the run, by name, such as `{"learning_rate": 1e-3}`.
+      every: the interval: a number of steps, or "epoch", "2 epochs" ...
 
     Attributes:
-      run_id: MLflow's name of the run; None before the first values are written.
+      run_id: the id of the run in MLflow; None before the first values are written.
 
     Raises:
       ArgumentError: the package mlflow is not installed.
@@ -110,14 +110,14 @@ class MLflow(_Tracker):
         _mlflow()
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send all pending values."""
         for first in range(0, len(self._unsent), _AT_ONCE):
             self._client.log_batch(self.run_id, metrics=self._unsent[first : first + _AT_ONCE])
         self._unsent = []
         self._next = time.monotonic() + _INTERVAL
 
     def close(self, error: BaseException | None) -> None:
-        """Send what was gathered, and say how the run has ended."""
+        """Send all pending values, and set the final status of the run."""
         if self._begun_run:
             self.flush()
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
@@ -138,7 +138,7 @@ class MLflow(_Tracker):
             self._there |= {(name, point.step, point.value) for point in points}
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Gather the values, and send them when a second has passed."""
+        """Collect the values, and send them once a second."""
         _, make_metric = _mlflow()
         now = int(1000 * time.time())
         new = ((name, value) for name, value in values.items() if (name, step, value) not in self._there)
@@ -156,19 +156,19 @@ class MLflow(_Tracker):
 
 
 class WandB(_Tracker):
-    """Writes scalars to a run of Weights & Biases, which the package wandb shows in a browser.
+    """A logger that writes scalars to a run of Weights & Biases, which the package wandb shows in a browser.
 
-    These are the scalars of the program, as means over the steps since the last time, and every value that another
-    handler announces. A training that resumes continues its run. With `mode="offline"` the run is written to the folder
-    `wandb`, nothing is sent, and each call of `train` writes a part of its own; `wandb sync` joins them.
+    The scalars are the outputs of the program, as means over the steps since the last write, and every value that
+    another handler reports. A resumed training continues its run. `mode="offline"` writes the run to the folder `wandb`
+    and sends nothing; each call of `train` then writes a separate part, and `wandb sync` joins the parts.
 
     Args:
-      project: its name; None for what wandb has been told.
-      every: a number of steps, or "epoch", "2 epochs" ...
+      project: the name of the project; None for the setting of wandb.
+      every: the interval: a number of steps, or "epoch", "2 epochs" ...
       options: further arguments of `wandb.init`, such as `mode="offline"`, `name=`, `config={"learning_rate": 1e-3}`.
 
     Attributes:
-      run_id: wandb's name of the run; None before the first values are written.
+      run_id: the id of the run in wandb; None before the first values are written.
 
     Raises:
       ArgumentError: the package wandb is not installed.
@@ -186,7 +186,7 @@ class WandB(_Tracker):
         _wandb()
 
     def close(self, error: BaseException | None) -> None:
-        """End the run."""
+        """Finish the run, with exit code 0 or, after an error, 1."""
         if self._begun_run:
             self._run.finish(exit_code=0 if error is None else 1)
 
@@ -196,12 +196,12 @@ class WandB(_Tracker):
         self.run_id = self._run.id
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Hand the values to wandb, which writes them in a process of its own."""
+        """Pass the values to wandb, which writes them in a separate process."""
         self._run.log(dict(values), step=step)
 
 
 def _mlflow() -> tuple[Any, Any]:
-    """The client of MLflow, and its class of values."""
+    """Return the classes MlflowClient and Metric of MLflow."""
     try:
         from mlflow import MlflowClient
         from mlflow.entities import Metric

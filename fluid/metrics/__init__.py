@@ -1,8 +1,8 @@
 """Metrics that are accumulated over minibatches on the host, in bounded memory.
 
-Each has `update` for one minibatch, `eval` for the result so far and `reset`. `metric.of(...)` says which values of a
-program it reads, so that `trainer.test(reader, metrics={"auc": metric.of(preds="prediction", labels="label")})` streams
-over a whole data set.
+Each metric has `update` for one minibatch, `eval` for the result so far, and `reset`. `metric.of(...)` names the values
+of a program that the metric reads: `trainer.test(reader, metrics={"auc": metric.of(preds="prediction",
+labels="label")})` streams over a whole data set.
 """
 
 from fluid.metrics.average import WeightedAverage

@@ -1,4 +1,4 @@
-"""Means of numbers that weigh differently."""
+"""Weighted means of values that are added one by one."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from fluid import errors
 
 
 class WeightedAverage:
-    """The mean of values that are added one by one, each with its weight, such as the losses of minibatches.
+    """A weighted mean of values that are added one by one, such as the losses of minibatches.
 
-    `trainer.test` weighs what it averages by itself.
+    `trainer.test` weights its averages without this class.
 
     Example:
       >>> import fluid
@@ -30,14 +30,14 @@ class WeightedAverage:
         self._weight = 0.0
 
     def add(self, value: Any, weight: Any) -> None:
-        """Add a value.
+        """Add a value with its weight.
 
         Args:
-          value: a number or an array; all that are added have one shape.
-          weight: its weight, a number, such as the number of rows that it is the mean of.
+          value: a number or an array; all added values have one shape.
+          weight: the weight of the value, a number, such as the number of rows of a minibatch.
 
         Raises:
-          ArgumentTypeError: the value holds no numbers, or the weight is no number.
+          ArgumentTypeError: the value does not hold numbers, or the weight is not a number.
         """
         found = np.asarray(value)
         if found.dtype.kind not in "fiub" or np.size(weight) != 1 or np.asarray(weight).dtype.kind not in "fiu":
@@ -51,7 +51,7 @@ class WeightedAverage:
         self._weight += share
 
     def eval(self) -> Any:
-        """The mean so far, float64 in the shape of the values.
+        """Return the mean so far, float64 in the shape of the values.
 
         Raises:
           ArgumentError: nothing was added, or the weights sum to 0.

@@ -1,4 +1,4 @@
-"""Metrics of detected objects."""
+"""Metrics of object detection."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,23 +17,23 @@ Rows = core.SequenceBatch | Sequence[Any]
 class DetectionMAP(MetricBase):
     """Mean average precision of detected boxes (Everingham et al., 2010), over all classes that have objects.
 
-    A detection is compared with the object of its image and class with the largest intersection over union (IoU). It is
-    correct if this IoU exceeds `overlap_threshold`, and if no detection with a higher score has been matched with the
-    object. The average precision of a class is the area under the curve of precision and recall for all thresholds of
-    the score. The metric keeps the score of each detection, so its memory grows with their number.
+    Each detection is compared with one object of its image and class: the object with the largest intersection over
+    union (IoU). A detection is correct if this IoU exceeds `overlap_threshold` and no detection with a higher score
+    matches the object. The average precision of a class is the area under its precision-recall curve over all score
+    thresholds. The metric keeps the score of each detection, so its memory grows with the number of detections.
 
     Args:
-      name: how the metric is called in messages.
+      name: the name of the metric in messages.
       class_num: the number of classes, including the background; None for any number.
-      background_label: the class of the background, which is left out.
-      overlap_threshold: see above.
-      evaluate_difficult: whether objects marked as difficult are used. If not, detections that are matched with
-        one are not used either.
+      background_label: the class of the background, which is not evaluated.
+      overlap_threshold: the IoU that a correct detection exceeds.
+      evaluate_difficult: False ignores objects marked as difficult, and detections that match such an object.
       ap_version: "integral"; or "11point" for the mean of the best precisions at recalls of at least 0, 0.1, ... 1.
 
     Raises:
-      ArgumentError: another `ap_version`.
-      ArgumentTypeError: values of a program were given, as to Fluid's; `of` takes their names.
+      ArgumentError: `ap_version` is neither of these.
+      ArgumentTypeError: `name` is not a string, as in Fluid, where the first arguments are values of a program. `of`
+        takes the names of values.
 
     Example:
       >>> metric = DetectionMAP()
@@ -67,21 +67,21 @@ class DetectionMAP(MetricBase):
         super().__init__(name)
 
     def reset(self) -> None:
-        """Start again without images."""
+        """Forget all images."""
         self._images = 0
         self._objects: dict[int, int] = {}
         self._scores: dict[int, list[float]] = {}
         self._right: dict[int, list[bool]] = {}
 
     def update(self, input: Rows, gt_label: Rows, gt_box: Rows, gt_difficult: Rows | None = None) -> None:
-        """Add some images.
+        """Add the detections and objects of a minibatch of images.
 
         Args:
           input: `[label, score, x1, y1, x2, y2]` of each detection, as from `layers.detection_output`: a SequenceBatch
             `[batch, detections, 6]`, or a list with one array `[detections, 6]` for each image.
           gt_label: classes of the objects, a SequenceBatch `[batch, objects, 1]`, or a list.
-          gt_box: their boxes, a SequenceBatch `[batch, objects, 4]`, or a list.
-          gt_difficult: 1 for difficult objects and 0 for others, a SequenceBatch `[batch, objects, 1]`, or a list.
+          gt_box: boxes of the objects, a SequenceBatch `[batch, objects, 4]`, or a list.
+          gt_difficult: 1 for difficult objects, else 0, a SequenceBatch `[batch, objects, 1]`, or a list.
         """
         given = (input, gt_label, gt_box) if gt_difficult is None else (input, gt_label, gt_box, gt_difficult)
         images = [value.rows() if isinstance(value, core.SequenceBatch) else list(value) for value in given]
@@ -93,7 +93,7 @@ class DetectionMAP(MetricBase):
             self._add(_table(self, found, 6), labels, _table(self, box, 4), marked)
 
     def eval(self) -> float:
-        """The mean over the classes that have objects, 0 when none has; ArgumentError when nothing was measured."""
+        """Return the mean over the classes with objects, 0 if there are none; raise ArgumentError without images."""
         if not self._images:
             raise errors.ArgumentError(f"{self.name}.eval(): nothing was measured yet; call update first")
         counted = [label for label, count in self._objects.items() if count]
@@ -117,7 +117,7 @@ class DetectionMAP(MetricBase):
             self._match(label, found[found[:, 0] == label], boxes[own], skipped)
 
     def _match(self, label: int, found: np.ndarray, boxes: np.ndarray, skipped: np.ndarray) -> None:
-        """Find out which detections of a class in an image are correct."""
+        """Record the score of each detection of a class in one image, and whether the detection is correct."""
         taken = np.zeros(len(boxes), bool)
         for row in found[np.argsort(-found[:, 1], kind="stable")]:
             overlap = _overlaps(row[2:], boxes)
@@ -131,7 +131,7 @@ class DetectionMAP(MetricBase):
                 taken[best] = True
 
     def _precision(self, label: int) -> float:
-        """The average precision of a class."""
+        """Return the average precision of a class."""
         scores = np.array(self._scores.get(label, []))
         right = np.array(self._right.get(label, []), bool)
         hits = np.cumsum(right[np.argsort(-scores, kind="stable")])
@@ -150,7 +150,7 @@ class DetectionMAP(MetricBase):
 
 
 def _table(metric: MetricBase, rows: Any, columns: int) -> np.ndarray:
-    """Read rows of `columns` numbers, of which there may be none."""
+    """Convert rows of `columns` numbers to float64 `[rows, columns]`; there may be no rows."""
     table = np.asarray(rows, np.float64)
     if table.size % columns or table.shape[-1] not in (0, columns):
         raise errors.ArgumentError(
@@ -160,7 +160,7 @@ def _table(metric: MetricBase, rows: Any, columns: int) -> np.ndarray:
 
 
 def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Intersection over union of a box `[4]` with others `[n, 4]`."""
+    """Return the intersection over union of a box `[4]` with each of `others` `[n, 4]`, as `[n]`."""
     sides = np.maximum(np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2]), 0)
     shared = sides[:, 0] * sides[:, 1]
     areas = [np.prod(np.maximum(v[..., 2:] - v[..., :2], 0), axis=-1) for v in (box, others)]

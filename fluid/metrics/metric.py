@@ -1,4 +1,4 @@
-"""What all metrics have in common, and metrics of classes and of sequences."""
+"""Metrics: the base class, and metrics of classification and of sequences."""
 
 import copy
 import inspect
@@ -13,16 +13,16 @@ from fluid.name_hints import KnownAttributes
 
 
 class MetricBase(KnownAttributes):
-    """What all metrics have in common.
+    """The base class of metrics.
 
-    A subclass starts its counts in `reset`, adds to them in `update`, and computes the result in `eval`.
+    A subclass initialises its counts in `reset`, adds to the counts in `update`, and computes the result in `eval`.
 
     Args:
-      name: how the metric is called in messages; by default like its class.
+      name: the name of the metric in messages; the name of the class by default.
 
     Attributes:
-      inputs: for each argument of `update`, the value of a program that it reads; set by `of`.
-      parts: names of the numbers that `eval` returns, where it returns more than one; empty for a single number.
+      inputs: the name of the program value that each argument of `update` reads, by argument; set by `of`.
+      parts: the names of the numbers that `eval` returns, if there are several; empty for a single number.
 
     Example:
       >>> class Count(MetricBase):
@@ -45,15 +45,15 @@ class MetricBase(KnownAttributes):
         self.reset()
 
     def __repr__(self) -> str:
-        # Not the result: a metric that has measured nothing has none, and messages show such metrics too.
+        # The result is left out: a metric without data has none, and messages show such a metric too.
         inputs = ", ".join(f"{argument}={name!r}" for argument, name in self.inputs.items())
         return f"{self.name}()" + (f".of({inputs})" if inputs else "")
 
     def of(self, **inputs: str) -> "MetricBase":
-        """A fresh metric that reads values of a program.
+        """Return a copy of this metric, reset, that reads values of a program.
 
         Args:
-          inputs: for each argument of `update`, the name of an output, a feed or any named value.
+          inputs: the name of an output, a feed or any named value, for each argument of `update`.
 
         Example:
           >>> Precision().of(preds="fc_0.tmp_2", labels="label").inputs
@@ -65,25 +65,25 @@ class MetricBase(KnownAttributes):
         return bound
 
     def reset(self) -> None:
-        """Forget everything that was measured."""
+        """Forget all minibatches."""
         raise NotImplementedError
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Add one minibatch; the arguments are those of the subclass."""
+        """Add one minibatch; the subclass defines the arguments."""
         raise NotImplementedError
 
     def eval(self) -> Any:
-        """The result over all minibatches since the last reset: a number, or one for each of `parts`."""
+        """Return the result over all minibatches since the last reset: a number, or one for each of `parts`."""
         raise NotImplementedError
 
 
 Metrics = Mapping[str, MetricBase]
-"""What `Trainer.test(metrics=...)` takes: metrics by name, each told by `of` what it reads."""
+"""The type of `Trainer.test(metrics=...)`: metrics by name; `of` has set the inputs of each metric."""
 
 
 @fitting("fluid.metrics.Accuracy")
 class Accuracy(MetricBase):
-    """Share of the examples whose predicted class is their label.
+    """The share of the examples whose predicted class equals the label.
 
     Example:
       >>> accuracy = Accuracy()
@@ -96,7 +96,7 @@ class Accuracy(MetricBase):
     """
 
     def reset(self) -> None:
-        """Start again from zero counts."""
+        """Reset all counts to zero."""
         self._total = 0.0
         self._weight = 0.0
 
@@ -106,12 +106,12 @@ class Accuracy(MetricBase):
         Args:
           value: the accuracy of the minibatch, a scalar.
           weight: the number of its examples, a scalar.
-          preds: scores of the classes, `[batch, classes]`, of which the largest is the predicted class; or
+          preds: scores of the classes, `[batch, classes]`, where the largest score is the predicted class; or
             probabilities of class 1, `[batch]` or `[batch, 1]`, which predict class 1 from 0.5 on.
-          labels: the right classes, whole numbers `[batch]` or `[batch, 1]`.
+          labels: the correct classes, whole numbers `[batch]` or `[batch, 1]`.
 
         Raises:
-          ArgumentError: an argument is missing, there is no label for each prediction, or a label is no class.
+          ArgumentError: an argument is missing, labels and predictions differ in number, or a label is not a class.
         """
         if preds is not None and labels is not None and value is None and weight is None:
             right = _predicted_classes(self, preds) == _class_labels(self, labels, preds)
@@ -128,13 +128,13 @@ class Accuracy(MetricBase):
         self._weight += weight
 
     def eval(self) -> float:
-        """Return the accuracy; ArgumentError when nothing was measured."""
+        """Return the accuracy; raise ArgumentError before any `update`."""
         return self._total / _measured(self, self._weight)
 
 
 @fitting("fluid.metrics.Precision")
 class Precision(MetricBase):
-    """Of the examples predicted to be positive, the share that is positive.
+    """The share of the examples predicted as positive that are positive.
 
     Example:
       >>> precision = Precision()
@@ -144,24 +144,24 @@ class Precision(MetricBase):
     """
 
     def reset(self) -> None:
-        """Start again from zero counts."""
+        """Reset all counts to zero."""
         self._true = 0
         self._predicted = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Add probabilities `[batch, 1]` or `[batch]`, positive from 0.5 on, and labels of 0 and 1."""
+        """Add probabilities `[batch, 1]` or `[batch]`, which predict positive from 0.5 on, and labels of 0 and 1."""
         positive, labels = _binary(self, preds, labels)
         self._true += int((positive & labels).sum())
         self._predicted += int(positive.sum())
 
     def eval(self) -> float:
-        """The precision, 0 when nothing was predicted to be positive."""
+        """Return the precision; 0 if no example was predicted as positive."""
         return _share(self._true, self._predicted)
 
 
 @fitting("fluid.metrics.Recall")
 class Recall(MetricBase):
-    """Of the examples that are positive, the share predicted to be positive.
+    """The share of the positive examples that are predicted as positive.
 
     Example:
       >>> recall = Recall()
@@ -171,18 +171,18 @@ class Recall(MetricBase):
     """
 
     def reset(self) -> None:
-        """Start again from zero counts."""
+        """Reset all counts to zero."""
         self._true = 0
         self._positive = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Add probabilities `[batch, 1]` or `[batch]`, positive from 0.5 on, and labels of 0 and 1."""
+        """Add probabilities `[batch, 1]` or `[batch]`, which predict positive from 0.5 on, and labels of 0 and 1."""
         positive, labels = _binary(self, preds, labels)
         self._true += int((positive & labels).sum())
         self._positive += int(labels.sum())
 
     def eval(self) -> float:
-        """The recall, 0 when nothing is positive."""
+        """Return the recall; 0 if no example is positive."""
         return _share(self._true, self._positive)
 
 
@@ -191,14 +191,14 @@ class Auc(MetricBase):
     """Area under the receiver operating characteristic, from a histogram of 4,096 bins of the predictions.
 
     Args:
-      name: how the metric is called in messages.
-      curve: "ROC", the only one.
+      name: the name of the metric in messages.
+      curve: "ROC", the only supported curve.
       num_thresholds: predictions are counted in `num_thresholds + 1` bins, the i-th from `i / num_thresholds` on, as in
-        `layers.auc`. The area is exact where a positive and a negative example never share a bin; a pair that does
-        counts half. More thresholds make it finer.
+        `layers.auc`. The area is exact if no bin holds both a positive and a negative example; a pair in one bin
+        counts half. More thresholds make the area more precise.
 
     Raises:
-      ArgumentError: another curve, or a number of thresholds below 1.
+      ArgumentError: the curve is not "ROC", or the number of thresholds is below 1.
 
     Example:
       >>> auc = Auc()
@@ -214,22 +214,22 @@ class Auc(MetricBase):
         super().__init__(name)
 
     def reset(self) -> None:
-        """Start again from zero counts."""
+        """Reset all counts to zero."""
         self._positive = np.zeros(self._thresholds + 1, np.int64)
         self._negative = np.zeros(self._thresholds + 1, np.int64)
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Add probabilities of class 1, `[batch]` or `[batch, 1]`, or of both, `[batch, 2]`; and labels of 0 and 1."""
+        """Add probabilities of class 1, `[batch]` or `[batch, 1]`, or of both classes, `[batch, 2]`, and 0/1 labels."""
         preds = np.asarray(preds)
         preds = preds[:, 1] if preds.ndim == 2 and preds.shape[1] == 2 else preds.reshape(-1)
         labels = _labels(self, labels, len(preds))
         _check_probabilities(self, preds)
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
-        np.add.at(self._positive, bins[labels], 1)  # takes as long as the minibatch is, not the histogram
+        np.add.at(self._positive, bins[labels], 1)  # its time grows with the minibatch, not the histogram
         np.add.at(self._negative, bins[~labels], 1)
 
     def eval(self) -> float:
-        """The area; 0 when one of the classes is missing."""
+        """Return the area; 0 if one of the two classes has no examples."""
         true = np.concatenate([[0], np.cumsum(self._positive[::-1])]).astype(np.float64)
         false = np.concatenate([[0], np.cumsum(self._negative[::-1])]).astype(np.float64)
         area = np.sum((false[1:] - false[:-1]) * (true[1:] + true[:-1]) / 2)
@@ -239,7 +239,7 @@ class Auc(MetricBase):
 
 @fitting("fluid.metrics.ChunkEvaluator")
 class ChunkEvaluator(MetricBase):
-    """Precision, recall and F1 of chunks, from the counts that `layers.chunk_eval` gives.
+    """Precision, recall and F1 of chunks, from the counts that `layers.chunk_eval` returns.
 
     Example:
       >>> chunks = ChunkEvaluator()
@@ -252,19 +252,19 @@ class ChunkEvaluator(MetricBase):
     parts = ("precision", "recall", "f1")
 
     def reset(self) -> None:
-        """Start again from zero counts."""
+        """Reset all counts to zero."""
         self._found = 0
         self._labelled = 0
         self._right = 0
 
     def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:
-        """Add the numbers of chunks that were predicted, that are labelled, and that are both."""
+        """Add the numbers of predicted chunks, of labelled chunks, and of correctly predicted chunks."""
         self._found += int(np.sum(num_infer_chunks))
         self._labelled += int(np.sum(num_label_chunks))
         self._right += int(np.sum(num_correct_chunks))
 
     def eval(self) -> tuple[float, float, float]:
-        """Precision, recall and F1, each 0 when its divisor is."""
+        """Return precision, recall and F1; each is 0 if its divisor is 0."""
         precision = _share(self._right, self._found)
         recall = _share(self._right, self._labelled)
         return precision, recall, _share(2 * self._right, self._found + self._labelled)
@@ -272,7 +272,7 @@ class ChunkEvaluator(MetricBase):
 
 @fitting("fluid.metrics.EditDistance")
 class EditDistance(MetricBase):
-    """Mean edit distance, and the share of sequences with an error, from what `layers.edit_distance` gives.
+    """The mean edit distance, and the share of sequences with an error, from the results of `layers.edit_distance`.
 
     Example:
       >>> distance = EditDistance()
@@ -284,13 +284,13 @@ class EditDistance(MetricBase):
     parts = ("distance", "error")
 
     def reset(self) -> None:
-        """Start again from zero counts."""
+        """Reset all counts to zero."""
         self._total = 0.0
         self._wrong = 0
         self._count = 0
 
     def update(self, distances: Any, seq_num: Any) -> None:
-        """Add the distances of some sequences, `[batch, 1]`, and how many they are."""
+        """Add the distances of a minibatch of sequences, `[batch, 1]`, and the number of sequences."""
         distances = np.asarray(distances, np.float64)
         if distances.size != int(np.sum(seq_num)):
             raise errors.ArgumentError(
@@ -302,13 +302,13 @@ class EditDistance(MetricBase):
         self._count += distances.size
 
     def eval(self) -> tuple[float, float]:
-        """The mean, and the share of distances above 0; ArgumentError when nothing was measured."""
+        """Return the mean, and the share of distances above 0; raise ArgumentError before any `update`."""
         count = _measured(self, self._count)
         return self._total / count, self._wrong / count
 
 
 class CompositeMetric(MetricBase):
-    """Several metrics of the same predictions and labels.
+    """A group of metrics that read one pair of predictions and labels.
 
     Example:
       >>> both = CompositeMetric()
@@ -323,7 +323,7 @@ class CompositeMetric(MetricBase):
         super().__init__(name)
 
     def __copy__(self) -> "CompositeMetric":
-        # Copies have metrics of their own, so that what `of` makes leaves those of the original as they are.
+        # A copy copies its metrics too: else a metric that `of` returns would change the counts of this metric.
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._metrics = [copy.copy(metric) for metric in self._metrics]
@@ -332,10 +332,10 @@ class CompositeMetric(MetricBase):
     def add_metric(self, metric: MetricBase) -> None:
         """Add one more metric.
 
-        Its name becomes one of the `parts`; where it has parts itself, its name and theirs.
+        The name of the metric becomes one of the `parts`. A metric with parts adds one entry "name_part" for each part.
 
         Raises:
-          ArgumentTypeError: it is no metric, or its `update` does not take `preds` and `labels`.
+          ArgumentTypeError: `metric` is not a metric, or its `update` does not take `preds` and `labels`.
         """
         if not isinstance(metric, MetricBase):
             raise errors.ArgumentTypeError(
@@ -353,25 +353,25 @@ class CompositeMetric(MetricBase):
         self.parts = [*self.parts, *([f"{metric.name}_{part}" for part in metric.parts] or [metric.name])]
 
     def reset(self) -> None:
-        """Reset all of them."""
+        """Reset all metrics of the group."""
         for metric in self._metrics:
             metric.reset()
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Update all of them."""
+        """Update all metrics of the group."""
         for metric in self._metrics:
             metric.update(preds=preds, labels=labels)
 
     def eval(self) -> list[Any]:
-        """One result each, in the order in which they were added."""
+        """Return the result of each metric, in the order of `add_metric`."""
         return [metric.eval() for metric in self._metrics]
 
 
 def names_of(metrics: Metrics) -> list[str]:
-    """The values of a program that metrics read, each once.
+    """Return the names of the program values that metrics read, each once.
 
     Raises:
-      ArgumentTypeError: something is no metric, or was not told what to read.
+      ArgumentTypeError: an entry is not a metric, or has no inputs.
 
     Example:
       >>> names_of({"p": Precision().of(preds="p", labels="y"), "r": Recall().of(preds="p", labels="y")})
@@ -391,7 +391,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _measured(metric: MetricBase, count: float) -> float:
-    """How much was measured, or the error that says that nothing was."""
+    """Return `count`, or raise ArgumentError if it is 0."""
     if not count:
         raise errors.ArgumentError(f"{metric.name}.eval(): nothing was measured yet; call update first")
     return count

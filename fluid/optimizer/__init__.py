@@ -1,6 +1,6 @@
-"""Optimizers: Fluid's names and numbers, optax underneath; any optax transformation is accepted beside them.
+"""Optimizers: Fluid's names and numbers on top of optax; any optax transformation is accepted too.
 
-They are loaded on use. `__init__.pyi` says which file each name comes from.
+The names are loaded on first use. `__init__.pyi` lists the file of each name.
 """
 
 from fluid import lazy, name_hints

@@ -20,9 +20,9 @@ class Adagrad(Optimizer):
     """Adagrad (Duchi et al., 2011): `m += g * g; p -= rate * g / (sqrt(m) + epsilon)`.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
-      epsilon: keeps the divisor from 0.
-      initial_accumulator_value: of m.
+      learning_rate: as for Optimizer, like the keyword arguments.
+      epsilon: keeps the divisor above 0.
+      initial_accumulator_value: the initial value of m.
 
     Example:
       >>> import fluid
@@ -52,9 +52,9 @@ class DecayedAdagrad(Optimizer):
     """Adagrad with a moving mean: `m = decay * m + (1 - decay) * g * g; p -= rate * g / (sqrt(m) + epsilon)`.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
-      decay: share of m that stays.
-      epsilon: keeps the divisor from 0.
+      learning_rate: as for Optimizer, like the keyword arguments.
+      decay: share of m that an update keeps.
+      epsilon: keeps the divisor above 0.
 
     Example:
       >>> import fluid
@@ -73,14 +73,14 @@ class DecayedAdagrad(Optimizer):
 
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
-    """Adadelta (Zeiler, 2012): steps as large as past steps were, so that a rate of 1 is the paper's algorithm.
+    """Adadelta (Zeiler, 2012): steps follow the size of past steps; a rate of 1 is the algorithm of the paper.
 
     `m = rho m + (1 - rho) g g; d = g sqrt(u + epsilon) / sqrt(m + epsilon); u = rho u + (1 - rho) d d; p -= rate * d`.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer. The original ignores its rate; here it counts.
-      epsilon: keeps the first steps from being 0.
-      rho: share of both averages that stays.
+      learning_rate: as for Optimizer, like the keyword arguments. PaddlePaddle ignores the rate; fluid applies it.
+      epsilon: keeps the first steps above 0.
+      rho: share of both averages that an update keeps.
 
     Example:
       >>> import fluid
@@ -93,7 +93,7 @@ class Adadelta(Optimizer):
     rho: float = 0.95
 
     def rule(self) -> optax.GradientTransformation:
-        """The rule of `optax.adadelta`."""
+        """Return the rule of `optax.adadelta`."""
         return optax.adadelta(self.learning_rate, self.rho, self.epsilon)
 
 
@@ -101,14 +101,14 @@ class Adadelta(Optimizer):
 class RMSProp(Optimizer):
     """RMSProp (Tieleman and Hinton, 2012): divides by the root of a moving mean square.
 
-    `m = rho m + (1 - rho) g g; v = momentum * v + rate * g / sqrt(m + epsilon); p -= v`; centered, with a the moving
-    mean of g, it divides by `sqrt(m - a a + epsilon)`.
+    `m = rho m + (1 - rho) g g; v = momentum * v + rate * g / sqrt(m + epsilon); p -= v`. If centered, the divisor is
+    `sqrt(m - a a + epsilon)`, where a is the moving mean of g.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
-      rho: share of the averages that stays.
-      epsilon: keeps the divisor from 0.
-      momentum: share of the velocity that stays.
+      learning_rate: as for Optimizer, like the keyword arguments.
+      rho: share of the averages that an update keeps.
+      epsilon: keeps the divisor above 0.
+      momentum: share of the velocity that an update keeps.
       centered: divide by the standard deviation rather than by the root of the mean square.
 
     Example:
@@ -123,14 +123,14 @@ class RMSProp(Optimizer):
     centered: bool = False
 
     def rule(self) -> optax.GradientTransformation:
-        """The rule of `optax.rmsprop`."""
+        """Return the rule of `optax.rmsprop`."""
         return optax.rmsprop(
             self.learning_rate, self.rho, self.epsilon, centered=self.centered, momentum=self.momentum or None
         )
 
 
 class FtrlState(NamedTuple):
-    """State of FTRL: the number of updates done, the sums of squares n, and the linear terms z."""
+    """The state of FTRL: the number of updates done, the sums of squares n, and the linear terms z."""
 
     count: Any
     squared: Any
@@ -141,14 +141,14 @@ class FtrlState(NamedTuple):
 class Ftrl(Optimizer):
     """FTRL-Proximal (McMahan et al., 2013): sparse weights under an L1 penalty.
 
-    `n' = n + g g; z += g - (n' ** -lr_power - n ** -lr_power) / rate * p`, then p is 0 where `|z| <= l1`, else
-    `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. A weight that never had a gradient stays as it is.
+    `n' = n + g g; z += g - (n' ** -lr_power - n ** -lr_power) / rate * p`, then p is 0 if `|z| <= l1`, else
+    `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. A weight without any gradient so far does not change.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
+      learning_rate: as for Optimizer, like the keyword arguments.
       l1: factor of the penalty on the absolute values of the weights.
-      l2: factor of the penalty on their squares.
-      lr_power: the power of n by which the rate of a weight falls.
+      l2: factor of the penalty on the squares of the weights.
+      lr_power: the exponent of n with which the rate of a weight falls.
 
     Example:
       >>> import fluid
@@ -162,15 +162,15 @@ class Ftrl(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """Whether rows without a gradient change too: where the rate changes, every weight does."""
+        """True if rows without a gradient change too: with a schedule, every weight changes with the rate."""
         return callable(self.learning_rate) or self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:
-        """The rule with one learning rate for all parameters."""
+        """Return the rule with one learning rate for all parameters."""
         return self.scaled_rule({})
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
-        """The rule with a learning rate for each parameter, which stands inside its formula."""
+        """Return the rule with a learning rate for each parameter: the formula of FTRL contains the rate."""
 
         def init(params: Any) -> FtrlState:
             return FtrlState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
@@ -187,8 +187,8 @@ class Ftrl(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _step(self, g: Any, p: Any, squared: Any, linear: Any, rate: Any) -> tuple[Any, Any, Any]:
-        """The update of one parameter, its next sum of squares and its next linear term, all of its shape."""
-        # The formula divides by the rate. At a rate of 0, as a warm-up starts with, nothing changes.
+        """Return the update, the next sum of squares and the next linear term of one parameter, all in its shape."""
+        # The formula divides by the rate. At a rate of 0, the start of a warm-up, nothing changes.
         moving = jnp.asarray(rate > 0)
         rate = jnp.asarray(jnp.where(moving, rate, 1), p.dtype)
         total = squared + g * g

@@ -26,10 +26,10 @@ class Adam(Optimizer):
     `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= rate * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon)`.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
+      learning_rate: as for Optimizer, like the keyword arguments.
       beta1: decay of the mean.
       beta2: decay of the mean square.
-      epsilon: keeps the divisor from 0.
+      epsilon: keeps the divisor above 0.
 
     Example:
       >>> import fluid
@@ -42,7 +42,7 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     def rule(self) -> optax.GradientTransformation:
-        """The corrected mean divided by the root of the mean square."""
+        """Divide the corrected mean by the root of the mean square."""
 
         def step(count: Any) -> OfTwo:
             correction = jnp.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
@@ -53,19 +53,19 @@ class Adam(Optimizer):
 
 @dataclass(frozen=True)
 class AdamW(Optimizer):
-    """Adam with weight decay beside the gradient, not in it (Loshchilov and Hutter, 2019); it is `optax.adamw`.
+    """Adam with weight decay decoupled from the gradient (Loshchilov and Hutter, 2019), by `optax.adamw`.
 
     `p -= rate * (m' / (sqrt(v') + epsilon) + weight_decay * p)` with the corrected averages m' and v' of Adam. The
-    learning rate of a ParamAttr multiplies the decay too.
+    learning rate of a ParamAttr also multiplies the decay.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
+      learning_rate: as for Optimizer, like the keyword arguments.
       beta1: decay of the mean.
       beta2: decay of the mean square.
-      epsilon: keeps the divisor from 0.
+      epsilon: keeps the divisor above 0.
       weight_decay: share of each weight that a step with rate 1 subtracts.
-      exclude_from_weight_decay_fn: called with each parameter (its `name`, `shape` and `dtype`); returns whether it is
-        left out of the decay.
+      exclude_from_weight_decay_fn: a function of a parameter (its `name`, `shape` and `dtype`); True excludes the
+        parameter from the decay.
 
     Example:
       >>> import fluid
@@ -80,7 +80,7 @@ class AdamW(Optimizer):
     exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
 
     def rule(self) -> optax.GradientTransformation:
-        """The rule of `optax.adamw`."""
+        """Return the rule of `optax.adamw`."""
         decayed = unless(self.exclude_from_weight_decay_fn)
         betas = (self.beta1, self.beta2, self.epsilon)
         return optax.adamw(self.learning_rate, *betas, weight_decay=self.weight_decay, mask=decayed)
@@ -88,15 +88,15 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True)
 class Adamax(Optimizer):
-    """Adamax (Kingma and Ba, 2015): Adam with the largest gradient in place of the mean square.
+    """Adamax (Kingma and Ba, 2015): Adam with the largest gradient instead of the mean square.
 
     `m = b1 m + (1 - b1) g; n = max(|g|, b2 n + epsilon); p -= rate / (1 - b1^t) * m / n`.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
+      learning_rate: as for Optimizer, like the keyword arguments.
       beta1: decay of the mean.
       beta2: decay of the largest gradient.
-      epsilon: keeps the divisor from 0.
+      epsilon: keeps the divisor above 0.
 
     Example:
       >>> import fluid
@@ -109,7 +109,7 @@ class Adamax(Optimizer):
     epsilon: float = 1e-8
 
     def rule(self) -> optax.GradientTransformation:
-        """The corrected mean divided by the largest gradient."""
+        """Divide the corrected mean by the largest gradient."""
 
         def largest(n: Any, g: Any) -> Any:
             return jnp.maximum(jnp.abs(g), self.beta2 * n + self.epsilon)
@@ -123,18 +123,18 @@ class Adamax(Optimizer):
 
 @dataclass(frozen=True)
 class Lamb(Optimizer):
-    """LAMB (You et al., 2020): Adam, with a rate for each parameter that follows the ratio of its norms.
+    """LAMB (You et al., 2020): Adam, with a rate for each parameter that is scaled by the ratio of two norms.
 
     `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; r = m / (sqrt(v) + epsilon) + lamb_weight_decay * p;
-    p -= rate * |p| / |r| * r`, the ratio being 1 where one of the norms is 0. As in the original, the averages are not
-    corrected for their start; `fluid.optimizer.Optax(optax.lamb(rate))` does so.
+    p -= rate * |p| / |r| * r`. The ratio is 1 if one of the norms is 0. As in PaddlePaddle, the averages are not
+    corrected for their start; `fluid.optimizer.Optax(optax.lamb(rate))` corrects them.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
+      learning_rate: as for Optimizer, like the keyword arguments.
       lamb_weight_decay: weight decay.
       beta1: decay of the mean.
       beta2: decay of the mean square.
-      epsilon: keeps the divisor from 0.
+      epsilon: keeps the divisor above 0.
       exclude_from_weight_decay_fn: as for AdamW.
 
     Example:
@@ -151,11 +151,11 @@ class Lamb(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: the norms are those of whole parameters."""
+        """True: the norms need whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Mean and mean square, weight decay, and the ratio of the norms, in one chain."""
+        """Chain the mean and mean square, the weight decay, and the ratio of the norms."""
 
         def step(count: Any) -> OfTwo:
             return lambda m, v: m / (jnp.sqrt(v) + self.epsilon)
@@ -173,12 +173,12 @@ def _mean_square(decay: float) -> OfTwo:
 
 
 def _moments(beta1: float, size: OfTwo, step: Step) -> optax.GradientTransformation:
-    """The rules of Adam's kind, before the learning rate.
+    """Return a rule like Adam's, without the learning rate.
 
     Args:
       beta1: decay of the moving mean of gradients.
-      size: gives the next measure of their size, from the old one and a gradient.
-      step: gives for a number of updates what makes an update of mean and size.
+      size: a function from the old measure of gradient size and a gradient to the next measure.
+      step: a function from the number of updates to a function that computes the update from mean and size.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:

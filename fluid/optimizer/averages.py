@@ -1,7 +1,7 @@
 """Averages of parameters over the course of training: ExponentialMovingAverage, ModelAverage.
 
-An average is kept among the optimizer's slots and follows each change of the parameters. It is saved and restored with
-the slots; `save_params` does not write it, and it is not among the parameters of the program.
+An average is part of the optimizer state and follows each change of the parameters. It is saved and restored with the
+optimizer state. `save_params` does not write it, and it is not a parameter of the program.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ from fluid.optimizer.wrapper import Wrapped, Wrapper
 
 @dataclass(frozen=True)
 class Average:
-    """What averages of parameters have in common.
+    """The base class of averages of parameters.
 
-    Averages with equal settings are the same average; the setting `name` tells two of them apart. The objects hold no
-    state: averaged values lie in the slots, and what `apply` has replaced lies in the Session.
+    Averages with equal settings are the same average; the setting `name` distinguishes two of them. The objects hold no
+    state: averaged values are in the optimizer state, and the Session holds the parameters that `apply` has replaced.
     """
 
     def start(self, params: Any) -> Any:
-        """The average's state before the first update."""
+        """Return the state of the average before the first update."""
         raise NotImplementedError
 
     def step(self, state: Any, params: Any) -> Any:
-        """The average's next state, after an update has given the parameters these values."""
+        """Return the next state of the average, after an update has set the parameters to `params`."""
         raise NotImplementedError
 
     def value(self, state: Any, params: Any) -> dict[str, Any]:
-        """The averaged parameters; the parameters themselves before the first update."""
+        """Return the averaged parameters; before the first update, return `params`."""
         raise NotImplementedError
 
     def update(self) -> None:
-        """Inside a program function, after `minimize`: keep this average of all parameters that are minimised there.
+        """Keep this average of all minimised parameters; call in a program function, after `minimize`.
 
         Raises:
           OutsideProgramError: no program function is running.
-          ProgramError: nothing is minimised yet.
+          ProgramError: `minimize` was not called before.
 
         Example:
           >>> import fluid
@@ -72,7 +72,7 @@ class Average:
         frame.made.minimizations[:] = [m._replace(optimizer=self.track(m.optimizer)) for m in frame.made.minimizations]
 
     def track(self, optimizer: OptimizerLike) -> Minimizer:
-        """An optimizer that updates like the given one, and keeps this average of its parameters.
+        """Return an optimizer that updates like `optimizer`, and keeps this average of its parameters.
 
         Args:
           optimizer: a fluid optimizer or an optax transformation.
@@ -80,13 +80,13 @@ class Average:
         return Averaged(optimizer, self)
 
     def values(self, target: Any) -> dict[str, Any]:
-        """The averaged parameters by name.
+        """Return the averaged parameters by name.
 
         Args:
           target: a Session, or a Trainer.
 
         Raises:
-          ArgumentError: no program of it keeps this average.
+          ArgumentError: no program of `target` keeps this average.
         """
         session = _session(target)
         value = self.value if session.engine.members is None else jax.vmap(self.value)
@@ -95,7 +95,7 @@ class Average:
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
                 state = _find(minimize.optimizer, slots, self)
                 if state is not None:
-                    # Where two optimizers update one parameter, the later one sees the value at the end of the step.
+                    # If two optimizers update one parameter, only the later one sees its value at the end of the step.
                     found |= value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
         if not found:
             raise errors.ArgumentError(
@@ -106,21 +106,21 @@ class Average:
 
     @contextlib.contextmanager
     def apply(self, target: Any, need_restore: bool = True) -> Iterator[None]:
-        """Replace the parameters by their averages while a block runs, which may test, infer and save.
+        """Replace the parameters by their averages during a `with` block, which may test, infer and save.
 
-        Training steps that would change these parameters are refused meanwhile: putting the parameters back would undo
-        them.
+        Inside the block, a training step that changes these parameters is an error: restoring the parameters would undo
+        the step.
 
         Args:
           target: a Session, or a Trainer.
-          need_restore: False leaves the averages in place after the block, until `restore` is called.
+          need_restore: False keeps the averages after the block, until `restore` is called.
 
         Raises:
-          ArgumentError: no program of it keeps this average.
+          ArgumentError: no program of `target` keeps this average.
         """
         session = _session(target)
         values = self.values(session)
-        first = self not in session.engine.replaced  # applied twice, the first time has replaced the parameters
+        first = self not in session.engine.replaced  # of nested calls, only the first one holds the parameters
         if first:
             session.engine.replaced[self] = {n: session.scope.arrays[n] for n in values}
         session.scope.arrays.update(values)
@@ -131,7 +131,7 @@ class Average:
                 self.restore(session)
 
     def restore(self, target: Any) -> None:
-        """Put back the parameters that `apply(target, need_restore=False)` of this average, or an equal one, replaced.
+        """Restore the parameters that `apply(target, need_restore=False)` of this average, or an equal one, replaced.
 
         Args:
           target: a Session, or a Trainer.
@@ -149,12 +149,12 @@ class Average:
 
 
 class ExponentialState(NamedTuple):
-    """State of an exponential moving average.
+    """The state of an exponential moving average.
 
     Attributes:
       count: updates done.
       weight: the sum of the weights of all updates.
-      total: for each parameter the weighted sum of its values.
+      total: the weighted sum of the values of each parameter.
     """
 
     count: Any
@@ -166,14 +166,15 @@ class ExponentialState(NamedTuple):
 class ExponentialMovingAverage(Average):
     """The exponential moving average of parameters, corrected for its start at 0.
 
-    `total = d * total + (1 - d) * p`, and the average is the total divided by the sum of the weights in it, which is
-    `1 - d ** n` after n updates with one d.
+    `total = d * total + (1 - d) * p`. The average is the total divided by the sum of its weights. This
+    sum is `1 - d ** n` after n updates with a constant d.
 
     Args:
       decay: d, at least 0 and below 1.
-      thres_steps: limits d to at most `(1 + n) / (10 + n)`, so that the average forgets the beginning quickly. True
-        takes the number of updates, with this one, for n; a function computes n from that number; None sets no limit.
-      name: tells averages with equal settings apart.
+      thres_steps: limits d to at most `(1 + n) / (10 + n)`, so that the average forgets the beginning quickly. With
+        True, n is the number of updates, including the current one; a function computes n from this number; None sets
+        no limit.
+      name: distinguishes averages with equal settings.
 
     Raises:
       ArgumentError: the decay is below 0, or not below 1.
@@ -210,37 +211,37 @@ class ExponentialMovingAverage(Average):
             )
 
     def start(self, params: Any) -> ExponentialState:
-        """No updates, and sums of zero."""
+        """Return the state before the first update: no updates, and sums of zero."""
         return ExponentialState(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32), optax.tree.zeros_like(params))
 
     def step(self, state: ExponentialState, params: Any) -> ExponentialState:
-        """Add the parameters to the sums, after these were multiplied by the decay."""
+        """Multiply the sums by the decay, then add the weighted parameters."""
         count = state.count + 1
         decay = jnp.float32(self.decay)
         if self.thres_steps:
             n = self.thres_steps(count) if callable(self.thres_steps) else count
             decay = jnp.minimum(decay, jnp.asarray((1 + n) / (10 + n), jnp.float32))
-        # The weights are summed like the parameters, so that the division cancels the rounding of both.
+        # Weights and parameters are summed by one formula, so that the division cancels the rounding of both.
         weight = decay * state.weight + (1 - decay)
         total = jax.tree.map(lambda t, p: (decay * t + (1 - decay) * p).astype(t.dtype), state.total, params)
         return ExponentialState(count, weight, total)
 
     def value(self, state: ExponentialState, params: Any) -> dict[str, Any]:
-        """The sums divided by the sum of the weights."""
+        """Return the sums divided by the sum of the weights; before the first update, return `params`."""
         begun = state.count > 0
         weight = jnp.where(begun, state.weight, 1)
         return {n: jnp.where(begun, state.total[n] / weight, p).astype(p.dtype) for n, p in params.items()}
 
 
 class WindowState(NamedTuple):
-    """State of an average over windows.
+    """The state of an average over windows.
 
     Attributes:
       count: updates done.
       size: updates in the current window.
-      mean: for each parameter the mean of its values in the current window; 0 while that is empty.
-      old_size: updates in the window before.
-      old_mean: for each parameter the mean of its values in the window before; 0 while there is none.
+      mean: the mean of each parameter in the current window; 0 while the window is empty.
+      old_size: updates in the previous window.
+      old_mean: the mean of each parameter in the previous window; 0 while there is none.
     """
 
     count: Any
@@ -254,15 +255,15 @@ class WindowState(NamedTuple):
 class ModelAverage(Average):
     """The plain average of parameters over a window at the end of training (Polyak and Juditsky, 1992).
 
-    A window ends, and the next one begins, when it holds at least `min_average_window` updates, and at least
-    `average_window_rate` times all updates so far or `max_average_window`, whichever is smaller. The average is over
-    the current window and the one before. `update()` after `minimize`, or `track`, chooses the parameters.
+    A window ends, and the next one begins, when it holds at least `min_average_window` updates and enough of all
+    updates. Enough is `average_window_rate` times all updates so far, but at most `max_average_window`. The average is
+    over the current and the previous window. `update()` after `minimize`, or `track`, chooses the parameters.
 
     Args:
-      average_window_rate: share of all updates that a window shall hold.
-      min_average_window: a window holds at least so many updates.
-      max_average_window: a window with so many updates need not hold the share.
-      name: tells averages with equal settings apart.
+      average_window_rate: the share of all updates that a window must hold before it ends.
+      min_average_window: the least number of updates in a complete window.
+      max_average_window: the number of updates at which a window may end without the share.
+      name: distinguishes averages with equal settings.
       regularization: accepted for programs written for Fluid, but has no effect: an average has no gradient.
 
     Raises:
@@ -291,8 +292,8 @@ class ModelAverage(Average):
             )
 
     def start(self, params: Any) -> WindowState:
-        """Two empty windows."""
-        # No array is in two places: a step takes the buffers of its slots over.
+        """Return the state before the first update: two empty windows."""
+        # Every field is a separate array: a step donates the buffers of the optimizer state.
         return WindowState(
             count=jnp.zeros([], jnp.int32),
             size=jnp.zeros([], jnp.int32),
@@ -302,19 +303,19 @@ class ModelAverage(Average):
         )
 
     def step(self, state: WindowState, params: Any) -> WindowState:
-        """Add the parameters to the mean of the current window; if that is full now, begin the next one."""
+        """Add the parameters to the mean of the current window; if the window is then full, begin the next one."""
         count = state.count + 1
         size = state.size + 1
         mean = jax.tree.map(lambda m, p: (m + (p - m) / size).astype(m.dtype), state.mean, params)
         wanted = jnp.minimum(self.max_average_window, jnp.floor(count * self.average_window_rate))
         full = (size >= self.min_average_window) & (size >= wanted)
-        # An empty window has the mean 0 and not that of the window before: a NaN in it would never go away.
+        # The mean of an empty window is 0: with the mean of the previous window, a NaN would stay forever.
         ended = WindowState(count, jnp.zeros_like(size), optax.tree.zeros_like(mean), size, mean)
         continued = WindowState(count, size, mean, state.old_size, state.old_mean)
         return jax.tree.map(lambda a, b: jnp.where(full, a, b), ended, continued)
 
     def value(self, state: WindowState, params: Any) -> dict[str, Any]:
-        """The mean over both windows."""
+        """Return the mean over both windows; before the first update, return `params`."""
         total = jnp.maximum(state.size + state.old_size, 1)
         share = state.size / total
 
@@ -327,22 +328,22 @@ class ModelAverage(Average):
 
 @dataclass(frozen=True)
 class Averaged(Wrapper):
-    """An optimizer, and an average of the parameters that it changes; made by `Average.track`."""
+    """An optimizer with an average of its parameters; created by `Average.track`."""
 
     average: Average
 
     def start(self, params: Any) -> Any:
-        """The average's state before the first update."""
+        """Return the state of the average before the first update."""
         return self.average.start(params)
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
-        """The parameters as they are, and the average's next state."""
+        """Return the parameters unchanged, and the next state of the average."""
         return params, self.average.step(own, params)
 
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
-    """The state of an average among the slots of an optimizer, or None."""
-    # The slots of all wrappers lie inside those of loss scaling, and with accumulate_steps > 1 of gathering gradients.
+    """Return the state of an average within an optimizer state, or None."""
+    # The states of all wrappers are inside the state of loss scaling and, if accumulate_steps > 1, of `accumulate`.
     if isinstance(slots, Scaled):
         slots = slots.inner
     if isinstance(slots, Accumulated):

@@ -1,4 +1,4 @@
-"""What all optimizers have in common; optax transformations as optimizers; what is accepted as one."""
+"""Optimizer bases: Minimizer, Optimizer, the Optax adapter, and the conversion of accepted values to optimizers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NO_RATE = (
     "    fluid.Trainer(program, Mine(learning_rate=0.001))"
 )
 
-# Settings of rules that go the wrong way, or compute NaN, with a negative number.
+# Settings with which an update goes the wrong way, or is NaN, if the number is negative.
 _NOT_NEGATIVE = (
     *("epsilon", "l1", "l2", "initial_accumulator_value"),
     *("weight_decay", "lamb_weight_decay", "lars_weight_decay", "lars_coeff"),
@@ -47,26 +47,26 @@ not_called("fluid.optimizer", "fluid.optimizer.SGD(0.1), fluid.optimizer.Adam(1e
 
 
 class Transformation(Protocol):
-    """An optax transformation, as far as it is looked at before it is used."""
+    """An optax transformation: the two attributes that are checked before use."""
 
     @property
     def init(self) -> Callable[..., Any]:
-        """From parameters to the state."""
+        """The function from parameters to the initial state."""
 
     @property
     def update(self) -> Callable[..., Any]:
-        """From gradients, state and parameters to updates and the next state."""
+        """The function from gradients, state and parameters to updates and the next state."""
 
 
 class Minimizer:
-    """What can minimise a loss: an Optimizer, or a Wrapper around one, such as Lookahead.
+    """The base class of everything that minimises a loss: an Optimizer, or a Wrapper such as Lookahead.
 
     Attributes:
-      parameter_list: names of the parameters to change, where `minimize` is given none; None for all trainable ones.
-      accumulate_steps: over how many steps gradients are gathered for one update.
-      lazy_mode: whether rows of tables that have no gradient may stay as they are, although the rule would change their
-        slots.
-      whole_tables: whether an update needs whole tables, because the rows that have a gradient do not tell all.
+      parameter_list: names of the parameters to update if `minimize` names none; None for all trainable parameters.
+      accumulate_steps: the number of steps whose gradients are accumulated for one update.
+      lazy_mode: True if table rows without a gradient may stay unchanged, although the rule would change their
+        optimizer state.
+      whole_tables: True if an update needs whole tables, because the rows with a gradient are not enough.
 
     Example:
       >>> isinstance(Optax(optax.sgd(0.1)), Minimizer)
@@ -76,8 +76,8 @@ class Minimizer:
     _set_by: ClassVar = {"learning_rate": ", or set the rate of a Trainer: trainer.learning_rate = 0.01"}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse arguments that the class does not have, such as `lr=`, with those that it has."""
-        if args or kwargs:  # copies are made without
+        """Reject arguments that the class does not have, such as `lr=`; the error names the valid arguments."""
+        if args or kwargs:  # copy.copy passes no arguments
             misfit = core.misfit_of(cls.__init__, f"fluid.optimizer.{cls.__name__}", (None, *args), kwargs)
             if misfit is not None:
                 raise misfit
@@ -86,70 +86,70 @@ class Minimizer:
 
     @property
     def parameter_list(self) -> Sequence[Any] | None:
-        """Names of the parameters to change; None for all trainable ones."""
+        """Names of the parameters to update; None for all trainable parameters."""
         return None
 
     @property
     def declared_rate(self) -> Rate | None:
-        """The learning rate that was given, a number or a schedule; None where the rule does not tell it."""
+        """The configured learning rate, a number or a schedule; None if the rule does not expose its rate."""
         return None
 
     @property
     def accumulate_steps(self) -> int:
-        """Over how many steps gradients are gathered for one update."""
+        """The number of steps whose gradients are accumulated for one update."""
         return 1
 
     @property
     def lazy_mode(self) -> bool:
-        """Whether rows without a gradient may stay as they are."""
+        """True if table rows without a gradient may stay unchanged."""
         return False
 
     @property
     def whole_tables(self) -> bool:
-        """Whether an update needs whole tables, as it does where gradients are gathered."""
+        """True if an update needs whole tables; the default is True if gradients are accumulated."""
         return self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:
-        """The optax transformation from gradients to the updates that are added to the parameters."""
+        """Return the optax transformation from gradients to the updates that are added to the parameters."""
         raise NotImplementedError
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """The optax transformation of one update, once gradients are gathered.
+        """Return the optax transformation of one update, after gradients are accumulated.
 
         Args:
-          settings: the ParamAttr of each parameter, or None, by name. Those that are not trainable are frozen: their
-            updates are zeros, and their slots stay.
+          settings: the ParamAttr of each parameter, or None, by name. Parameters that are not trainable are frozen:
+            their updates are zeros, and their optimizer state does not change.
         """
         raise NotImplementedError
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """This optimizer with another learning rate; the state of its transformation has the same structure.
+        """Return a copy with another learning rate; the structure of the optimizer state does not change.
 
         Args:
-          rate: a scalar, which may be traced. Where a schedule was given, the schedule decides while it is negative.
+          rate: a scalar, which may be traced. A negative rate means: use the schedule, if one is configured.
 
         Raises:
-          UnknownNameError: the rule does not tell its learning rate.
+          UnknownNameError: the rule does not expose its learning rate.
         """
         raise errors.UnknownNameError(_NO_RATE)
 
     def current_rate(self, slots: Any) -> Any:
-        """The learning rate of the next update, a scalar.
+        """Return the learning rate of the next update, a scalar.
 
         Args:
           slots: the state of the optax transformation.
 
         Raises:
-          UnknownNameError: the rule does not tell its learning rate.
+          UnknownNameError: the rule does not expose its learning rate.
         """
         raise NotImplementedError
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """This optimizer with a clip of `fluid.clip` for its gradients, unless it has one."""
+        """Return a copy that clips gradients by `clip` of `fluid.clip`; an existing clip is kept."""
         return self
 
     def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """The optax transformation of one step: it gathers gradients, if asked to, and updates.
+        """Return the optax transformation of one step: accumulate gradients if `accumulate_steps` > 1, then update.
 
         Args:
           settings: the ParamAttr of each parameter, or None, by name.
@@ -165,22 +165,22 @@ class Minimizer:
         startup_program: object = None,
         grad_clip: Any = None,
     ) -> None:
-        """Inside a program function: record that this optimizer minimises a loss.
+        """Record, inside a program function, that this optimizer minimises a loss.
 
         Args:
           loss: a scalar, `[]` or `[1]`.
-          parameter_list: names, globs such as "head/*", or values of the parameters to change; by default the
-            optimizer's own `parameter_list`, or else every trainable parameter of the program. Moving statistics go on
-            in any case; `fluid.frozen` and `trainer.freeze` stop them.
-          no_grad_set: names, globs or values of parameters that stay as they are.
+          parameter_list: names, globs such as "head/*", or values of the parameters to update. The default is the
+            `parameter_list` of the optimizer, or else every trainable parameter of the program. Moving statistics are
+            always updated; `fluid.frozen` and `trainer.freeze` stop them.
+          no_grad_set: names, globs or values of parameters that do not change.
           startup_program: accepted for programs written for Fluid, but has no effect: a Session starts with initial
             values by itself.
-          grad_clip: a clip of `fluid.clip`, if the optimizer has none.
+          grad_clip: a clip of `fluid.clip`, used if the optimizer has none.
 
         Raises:
           OutsideProgramError: no program function is running.
-          ProgramError: the loss is no float scalar.
-          UnknownNameError: a parameter is not of this program.
+          ProgramError: the loss is not a float scalar.
+          UnknownNameError: a parameter does not belong to this program.
 
         Example:
           >>> import fluid
@@ -207,22 +207,22 @@ class Minimizer:
 
 @dataclass(frozen=True)
 class Optimizer(Minimizer):
-    """What all optimizers have in common; a subclass defines its `rule`.
+    """The base class of optimizers; a subclass defines its `rule`.
 
-    Gradients are clipped, then the decay of the regularizer is added, then the rule makes updates of them. Each update
+    Gradients are clipped, then the decay of the regularizer is added, then the rule computes the updates. Each update
     is multiplied by the `learning_rate` of its parameter's ParamAttr.
 
     Args:
       learning_rate: a number, or a schedule: a function of the number of updates done.
       regularization: a decay of `fluid.regularizer`, for parameters whose ParamAttr has none.
       grad_clip: a clip of `fluid.clip`, applied to the gradients of all parameters.
-      parameter_list: names and globs of the parameters to change, where `minimize` is given none; all trainable ones by
+      parameter_list: names and globs of the parameters to update if `minimize` names none; all trainable parameters by
         default.
       name: accepted for programs written for Fluid; not used.
-      lazy_mode: rows of tables (`embedding(is_sparse=True)`) that have no gradient stay as they are, although the rule
-        would change their slots.
-      accumulate_steps: one update for so many steps, with the mean of their gradients. Where the loss is a mean over
-        examples, that is the update of a single step with all these minibatches in one.
+      lazy_mode: rows of tables (`embedding(is_sparse=True)`) without a gradient stay unchanged, although the rule
+        would change their optimizer state.
+      accumulate_steps: the number of steps for one update, which uses the mean of their gradients. If the loss is a
+        mean over examples, the update equals one step on all these minibatches joined.
 
     Example:
       >>> import optax
@@ -265,21 +265,21 @@ class Optimizer(Minimizer):
                 f"{kind}(regularization={self.regularization!r}): expected a decay, as in "
                 f"regularization=fluid.regularizer.L2Decay(1e-4)"
             )
-        for name in ("beta1", "beta2"):  # of those that have them
+        for name in ("beta1", "beta2"):  # not every optimizer has these settings
             decay = getattr(self, name, 0.0)
             if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 <= float(decay) < 1:
                 raise errors.ArgumentError(
                     f"{kind}({name}={decay!r}): expected a decay from 0 to below 1, as in {name}=0.9"
                 )
-        if type(self).__module__.startswith("fluid."):  # elsewhere these names may mean something else
+        if type(self).__module__.startswith("fluid."):  # in a user's class these names may mean something else
             self._check_numbers()
             self._doubt_numbers()
 
     def _check_numbers(self) -> None:
-        """Refuse numbers with which the rule of an optimizer of fluid moves nowhere, or away from the minimum.
+        """Reject settings with which an optimizer of fluid does not move, or moves away from the minimum.
 
         Raises:
-          ArgumentError: there is one.
+          ArgumentError: a setting is out of range.
         """
         kind = type(self).__name__
         for name in ("rho", "decay", "momentum"):
@@ -301,7 +301,7 @@ class Optimizer(Minimizer):
                 )
 
     def _doubt_numbers(self) -> None:
-        """Warn of numbers in the place of each other, and of two decays of the weights."""
+        """Warn about swapped numbers, and about two weight decays at once."""
         kind = type(self).__name__
         rate = self.learning_rate
         for name, next_to in (("beta1", "beta2"), ("momentum", "")):
@@ -330,27 +330,27 @@ class Optimizer(Minimizer):
 
     @property
     def declared_rate(self) -> Rate | None:
-        """The learning rate that was given."""
+        """The configured learning rate, a number or a schedule."""
         return self.learning_rate
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """This optimizer with another learning rate."""
+        """Return a copy with another learning rate, a scalar; a negative rate keeps a configured schedule."""
         return replaced(self, learning_rate=instead_of(self.learning_rate, rate))
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """This optimizer with a clip for its gradients, unless it has one."""
+        """Return a copy that clips gradients by `clip`; an optimizer with a clip is returned unchanged."""
         return self if self.grad_clip is not None else replaced(self, grad_clip=clip)
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
-        """The rule, with the learning rate of each parameter multiplied by a factor.
+        """Return the rule, with the learning rate of each parameter multiplied by a factor.
 
         Args:
-          factors: by name of parameter.
+          factors: the factor of each parameter, by parameter name.
         """
         return optax.chain(self.rule(), multiply(factors))
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Clip, decay and rule in one chain, for the parameters that are trainable."""
+        """Chain clipping, decay and the rule, for the trainable parameters."""
         attrs = {name: attr or ParamAttr() for name, attr in settings.items()}
         clips = {n: a.gradient_clip for n, a in attrs.items() if a.gradient_clip is not None}
         stages = [clip_each(clips)] if clips else []
@@ -366,14 +366,14 @@ class Optimizer(Minimizer):
         return leave_out(update, frozen) if frozen else update
 
     def current_rate(self, slots: Any) -> Any:
-        """The learning rate, or the schedule's value for the number of updates done."""
+        """Return the learning rate, or the value of the schedule at the number of updates done, float32 `[]`."""
         rate = self.learning_rate
         return jnp.asarray(rate(updates_done(slots)) if callable(rate) else rate, jnp.float32)
 
 
 @dataclass(frozen=True)
 class Optax(Optimizer):
-    """Any optax transformation as an optimizer, so that it has `minimize` and follows every ParamAttr.
+    """An adapter from any optax transformation to an optimizer with `minimize`, which respects every ParamAttr.
 
     `fluid.Trainer` accepts the bare transformation too; this class is for programs that call `minimize`.
 
@@ -382,7 +382,7 @@ class Optax(Optimizer):
       regularization: and the other keyword arguments, as for Optimizer.
 
     Raises:
-      ArgumentTypeError: it is no optax transformation.
+      ArgumentTypeError: `tx` is not an optax transformation.
 
     Example:
       >>> import fluid, optax
@@ -401,35 +401,35 @@ class Optax(Optimizer):
             )
 
     def rule(self) -> optax.GradientTransformation:
-        """The transformation itself."""
+        """Return the transformation `tx`."""
         return self.tx
 
     @property
     def declared_rate(self) -> Rate | None:
-        """None: an optax transformation does not tell its learning rate."""
+        """None: an optax transformation does not expose its learning rate."""
         return None
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """Raise UnknownNameError: an optax transformation does not tell its learning rate."""
+        """Raise UnknownNameError: an optax transformation does not expose its learning rate."""
         raise errors.UnknownNameError(_NO_RATE)
 
     def current_rate(self, slots: Any) -> Any:
-        """Raise UnknownNameError: an optax transformation does not tell its learning rate."""
+        """Raise UnknownNameError: an optax transformation does not expose its learning rate."""
         raise errors.UnknownNameError(_NO_RATE)
 
 
 OptimizerLike = Minimizer | Transformation | Callable[[], Minimizer | Transformation]
-"""What is accepted as an optimizer: one of fluid, an optax transformation, or a function that returns one of them."""
+"""An accepted optimizer: one of fluid, an optax transformation, or a function that returns one."""
 
 
 def as_optimizer(value: OptimizerLike) -> Minimizer:
-    """Make an optimizer of what is accepted as one.
+    """Convert an accepted value to an optimizer.
 
     Args:
-      value: an Optimizer or Wrapper, an optax transformation, or a function without arguments that returns one of them.
+      value: an Optimizer or Wrapper, an optax transformation, or a function without arguments that returns one.
 
     Raises:
-      ArgumentTypeError: it is none of those.
+      ArgumentTypeError: `value` is none of these.
 
     Example:
       >>> import fluid
@@ -445,14 +445,14 @@ def as_optimizer(value: OptimizerLike) -> Minimizer:
 
 
 def innermost(optimizer: Minimizer) -> Minimizer:
-    """Return the optimizer inside of all wrappers."""
+    """Return the innermost optimizer, without its wrappers."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def _with_clip(optimizer: Minimizer, *clips: Any) -> Minimizer:
-    """Return the optimizer with the first of these clips that is given. Its own clip goes before them."""
+    """Return the optimizer with the first clip that is not None. A clip of the optimizer has priority."""
     given = [clip for clip in (getattr(innermost(optimizer), "grad_clip", None), *clips) if clip is not None]
     if not given:
         return optimizer
@@ -466,7 +466,7 @@ def _with_clip(optimizer: Minimizer, *clips: Any) -> Minimizer:
 
 
 def _minimizer(found: Any) -> Minimizer:
-    """An optimizer, or an optax transformation as one."""
+    """Return an optimizer unchanged, or wrap an optax transformation in Optax."""
     if isinstance(found, Minimizer):
         return found
     if is_optax(found):
@@ -478,7 +478,7 @@ def _minimizer(found: Any) -> Minimizer:
 
 
 def is_optax(value: Any) -> bool:
-    """Whether a value is an optax transformation."""
+    """Return whether a value is an optax transformation."""
     return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
 
 

@@ -1,4 +1,4 @@
-"""Dynamic loss scaling: gradients of half precision are computed of a multiple of the loss, so that none vanishes."""
+"""Dynamic loss scaling: half-precision gradients are computed from a multiple of the loss, so that none vanishes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PATIENCE = 2000
 
 
 class Scaled(NamedTuple):
-    """State of `skip_overflows`.
+    """The state of `skip_overflows`.
 
     Attributes:
-      scale: what the loss is multiplied by, float32 `[]`.
+      scale: the factor of the loss, float32 `[]`.
       finite: steps with finite gradients since the scale changed, int32 `[]`.
       inner: the state of the rule.
     """
@@ -30,14 +30,14 @@ class Scaled(NamedTuple):
 
 
 def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """A rule that leaves out updates whose gradients have overflowed, and adapts the scale of the loss.
+    """Return a rule that skips updates with overflowed gradients, and adapts the scale of the loss.
 
-    As in Micikevicius et al. (2018), section 3.2: gradients that are infinite or NaN halve the scale, and the update is
-    left out; after 2000 finite ones the scale is doubled. At a scale of 1 nothing is left out: what is not finite there
-    is no matter of the scale, and shall be seen.
+    As in Micikevicius et al. (2018), section 3.2: non-finite gradients halve the scale, and the update is skipped.
+    After 2000 finite gradients the scale doubles. At a scale of 1 no update is skipped: the scale is not the cause of
+    non-finite gradients there, and they must stay visible.
 
     Args:
-      rule: is given gradients of the loss itself, divided by the scale already.
+      rule: receives the gradients of the unscaled loss: they are already divided by the scale.
     """
 
     def init(params: Any) -> Scaled:
@@ -47,7 +47,7 @@ def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransfor
         finite = jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(grads)]).all()
         made = finite | (state.scale <= LEAST)
         updates, inner = rule.update(grads, state.inner, params)
-        # Selected and not branched: a branch would make the host wait for the device.
+        # Use `where` rather than a branch: a branch would make the host wait for the device.
         updates = jax.tree.map(lambda u: jnp.where(made, u, jnp.zeros_like(u)), updates)
         inner = jax.tree.map(lambda new, old: jnp.where(made, new, old), inner, state.inner)
         grown = state.finite + 1 >= PATIENCE
@@ -60,10 +60,10 @@ def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransfor
 
 
 def scale_of(slots: Any) -> Any:
-    """What the loss is multiplied by in the next step, a scalar; 1 without loss scaling."""
+    """Return the factor of the loss in the next step, a scalar; 1 without loss scaling."""
     return slots.scale if isinstance(slots, Scaled) else 1.0
 
 
 def was_skipped(before: Any, after: Any) -> Any:
-    """Whether the update between two states was left out; both are those of `skip_overflows`."""
+    """Return whether the update between two states of `skip_overflows` was skipped."""
     return after.scale < before.scale

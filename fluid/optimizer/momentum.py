@@ -22,7 +22,7 @@ class SGD(Optimizer):
     """Gradient descent: `p -= rate * g`.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
+      learning_rate: as for Optimizer, like the keyword arguments.
 
     Example:
       >>> import fluid
@@ -31,7 +31,7 @@ class SGD(Optimizer):
     """
 
     def rule(self) -> optax.GradientTransformation:
-        """The rule of `optax.sgd`."""
+        """Return the rule of `optax.sgd`."""
         return optax.sgd(self.learning_rate)
 
 
@@ -40,9 +40,9 @@ class Momentum(Optimizer):
     """Gradient descent with momentum: `v = momentum * v + g; p -= rate * v`.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
-      momentum: share of the velocity that stays.
-      use_nesterov: Nesterov's momentum: `p -= rate * (g + momentum * v)`.
+      learning_rate: as for Optimizer, like the keyword arguments.
+      momentum: share of the velocity that an update keeps.
+      use_nesterov: use Nesterov's momentum: `p -= rate * (g + momentum * v)`.
 
     Example:
       >>> import fluid
@@ -54,23 +54,23 @@ class Momentum(Optimizer):
     use_nesterov: bool = False
 
     def rule(self) -> optax.GradientTransformation:
-        """The rule of `optax.sgd` with momentum."""
+        """Return the rule of `optax.sgd` with momentum."""
         return optax.sgd(self.learning_rate, self.momentum, self.use_nesterov)
 
 
 @dataclass(frozen=True)
 class LarsMomentum(Optimizer):
-    """LARS (You et al., 2017): momentum, with a rate for each parameter that follows the ratio of its norms.
+    """LARS (You et al., 2017): momentum, with a rate for each parameter that is scaled by the ratio of two norms.
 
-    `v = momentum * v + rate * ratio * (g + lars_weight_decay * p); p -= v`, where the ratio is
-    `lars_coeff * |p| / (|g| + lars_weight_decay * |p|)`, or 1 where the parameter or its gradient is all zeros, so that
-    a parameter that starts at zero is trained too.
+    `v = momentum * v + rate * ratio * (g + lars_weight_decay * p); p -= v`. The ratio is
+    `lars_coeff * |p| / (|g| + lars_weight_decay * |p|)`. It is 1 if the parameter or its gradient is all zeros, so that
+    a parameter that starts at zero is trained.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
-      momentum: share of the velocity that stays.
-      lars_coeff: factor of the ratio, the paper's trust coefficient.
-      lars_weight_decay: weight decay, added to the gradient and counted in the ratio.
+      learning_rate: as for Optimizer, like the keyword arguments.
+      momentum: share of the velocity that an update keeps.
+      lars_coeff: factor of the ratio, called trust coefficient in the paper.
+      lars_weight_decay: weight decay, which is added to the gradient and is part of the ratio.
 
     Example:
       >>> import fluid
@@ -84,11 +84,11 @@ class LarsMomentum(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: the norms are those of whole parameters."""
+        """True: the norms need whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Gradient and decay, multiplied by the ratio of the norms and by the rate, then momentum."""
+        """Multiply gradient plus decay by the ratio of the norms and the rate, then apply momentum."""
 
         def scale(g: Any, p: Any) -> Any:
             p_norm = optax.safe_norm(p, 0.0)
@@ -112,10 +112,10 @@ class Lion(Optimizer):
     The paper advises a rate three to ten times smaller than for Adam, and a weight decay as many times larger.
 
     Args:
-      learning_rate: and the keyword arguments, as for Optimizer.
-      beta1: share of the moving mean in the step; the rest is the gradient.
+      learning_rate: as for Optimizer, like the keyword arguments.
+      beta1: share of the moving mean in the step; the gradient is the rest.
       beta2: decay of the moving mean.
-      weight_decay: decoupled from the gradient.
+      weight_decay: weight decay, decoupled from the gradient.
       exclude_from_weight_decay_fn: as for AdamW.
 
     Example:
@@ -130,29 +130,29 @@ class Lion(Optimizer):
     exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
 
     def rule(self) -> optax.GradientTransformation:
-        """The rule of `optax.lion`."""
+        """Return the rule of `optax.lion`."""
         decayed = unless(self.exclude_from_weight_decay_fn)
         return optax.lion(self.learning_rate, self.beta1, self.beta2, weight_decay=self.weight_decay, mask=decayed)
 
 
 @dataclass(frozen=True)
 class Muon(Optimizer):
-    """Muon (Jordan et al., 2024): momentum whose step, for a matrix, is made orthogonal by Newton-Schulz iterations.
+    """Muon (Jordan et al., 2024): momentum; Newton-Schulz iterations orthogonalise the step of each matrix.
 
-    Adam updates the parameters that are no matrices, and those for which `use_adam_fn` returns True.
+    Adam updates all other parameters, and the matrices for which `use_adam_fn` returns True.
 
     Args:
-      learning_rate: of the matrices; and the keyword arguments, as for Optimizer.
-      momentum: share of the velocity that stays.
-      use_nesterov: Nesterov's momentum.
-      ns_steps: Newton-Schulz iterations.
-      weight_decay: of the matrices, decoupled from the gradient.
-      adam_learning_rate: of all others; a number or a schedule. `trainer.learning_rate` is that of the matrices, and
-        setting it leaves this one as it is.
-      beta1: of Adam.
-      beta2: of Adam.
-      epsilon: of Adam, and in Muon's own division.
-      use_adam_fn: called with each parameter (its `name`, `shape` and `dtype`); returns whether Adam updates it
+      learning_rate: the learning rate of the matrices. The keyword arguments are as for Optimizer.
+      momentum: share of the velocity that an update keeps.
+      use_nesterov: use Nesterov's momentum.
+      ns_steps: the number of Newton-Schulz iterations.
+      weight_decay: weight decay of the matrices, decoupled from the gradient.
+      adam_learning_rate: learning rate of the parameters that Adam updates, a number or a schedule.
+        `trainer.learning_rate` is the rate of the matrices; setting it does not change `adam_learning_rate`.
+      beta1: decay of the mean in Adam.
+      beta2: decay of the mean square in Adam.
+      epsilon: epsilon of Adam and of the division in Muon.
+      use_adam_fn: a function of a parameter (its `name`, `shape` and `dtype`); True lets Adam update the parameter
         although it is a matrix, as is usual for embeddings and for the last layer.
 
     Example:
@@ -175,11 +175,11 @@ class Muon(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: a matrix is made orthogonal as a whole."""
+        """True: the orthogonalisation needs whole matrices."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Muon for matrices, Adam for everything else."""
+        """Return Muon for matrices, and Adam for everything else."""
         by_adam = self.use_adam_fn or (lambda parameter: False)
 
         def label(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""How large gradients and updates are: what tells whether a learning rate is too small or too large."""
+"""Norms of gradients and updates: they show whether a learning rate is too small or too large."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 
 def norm(arrays: Any) -> Any:
-    """The L2 norm of all numbers in a tree of arrays, float32 `[]`; 0 for no arrays.
+    """Return the L2 norm of all numbers in a tree of arrays, float32 `[]`; 0 for no arrays.
 
     Example:
       >>> float(norm({"w": jnp.array([[3.0]]), "b": jnp.array([4.0])}))
@@ -19,9 +19,9 @@ def norm(arrays: Any) -> Any:
 
 
 def ratio(before: Mapping[str, Any], after: Mapping[str, Any]) -> Any:
-    """The norm of what an update has added to parameters, divided by the norm that these had, float32 `[]`.
+    """Return the norm of an update divided by the norm of the parameters before the update, float32 `[]`.
 
-    About 1e-3 is usual. It is infinite where all parameters were 0, and 0 where all are frozen.
+    About 1e-3 is usual. The ratio is infinite if all parameters were 0, and 0 if all are frozen.
 
     Example:
       >>> round(float(ratio({"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([3.0, 4.1])})), 3)

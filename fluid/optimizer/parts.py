@@ -1,4 +1,4 @@
-"""What optimizers are put together from: stages of an optax chain."""
+"""Parts of optimizers: stages of an optax chain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = TypeVar("Kind")
 
 
 class Accumulated(NamedTuple):
-    """State of `accumulate`: the number of gradients since the last update, their mean, and the state of the rule."""
+    """The state of `accumulate`: count and mean of the gradients since the last update, and the state of the rule."""
 
     gathered: Any
     mean: Any
@@ -27,19 +27,19 @@ class Accumulated(NamedTuple):
 
 
 def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.GradientTransformation:
-    """A rule whose results are multiplied by the learning rate and subtracted."""
+    """Return a rule that multiplies the results of `scale` by the learning rate, and subtracts the product."""
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
 
 
 def instead_of(rate: Rate, given: Any) -> Rate:
-    """What stands where a learning rate was declared, once another one may be given.
+    """Return the learning rate to use, where `given` overrides the configured `rate`.
 
     Args:
-      rate: a number, or a schedule.
-      given: a scalar, which may be traced. It takes the place of a number, and of a schedule unless it is negative.
+      rate: the configured rate, a number or a schedule.
+      given: a scalar, which may be traced. It overrides a number always, and a schedule unless `given` is negative.
 
     Returns:
-      A scalar in place of a number, a schedule in place of a schedule: optax keeps other slots for a schedule.
+      A scalar for a number, and a schedule for a schedule: optax keeps a different state for a schedule.
     """
     if not callable(rate):
         return given
@@ -47,7 +47,7 @@ def instead_of(rate: Rate, given: Any) -> Rate:
 
 
 def same_rate(first: Rate | None, second: Rate | None) -> bool:
-    """Whether two learning rates are the same number, or schedules that compute the same."""
+    """Return whether two learning rates are equal numbers, or schedules with equal computations."""
     if callable(first) and callable(second):
         return first is second or _computation(first) == _computation(second)
     if callable(first) or callable(second) or first is None or second is None:
@@ -56,13 +56,13 @@ def same_rate(first: Rate | None, second: Rate | None) -> bool:
 
 
 def _computation(schedule: Callable[[Any], Any]) -> tuple[str, list[Any]]:
-    """What a schedule computes: its equations, and the constants in them."""
+    """Return the computation of a schedule: its equations as text, and the values of their constants."""
     closed = jax.make_jaxpr(schedule)(jax.ShapeDtypeStruct((), jnp.int32))
     return str(closed.jaxpr), [np.asarray(constant).tolist() for constant in closed.consts]
 
 
 def replaced(optimizer: Kind, **settings: Any) -> Kind:
-    """A copy of an optimizer with other settings, which are not checked: they may be values of a trace."""
+    """Return a copy of an optimizer with other settings, which are not checked because they may be traced."""
     copied = copy.copy(optimizer)
     for name, value in settings.items():
         object.__setattr__(copied, name, value)
@@ -70,7 +70,7 @@ def replaced(optimizer: Kind, **settings: Any) -> Kind:
 
 
 def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:
-    """The mask of the parameters that a function does not exclude; None when there is no function."""
+    """Return a function for the mask of the parameters that `exclude` keeps; None if `exclude` is None."""
     if exclude is None:
         return None
     argument = "exclude_from_weight_decay_fn"
@@ -78,7 +78,7 @@ def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[
 
 
 def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Clip some gradients, each by its own clip of `fluid.clip`."""
+    """Clip the gradient of each parameter in `clips` by the parameter's clip of `fluid.clip`."""
     rules = {n: clip.transformation() for n, clip in clips.items()}
 
     def clip(grads: Any, params: Any) -> Any:
@@ -91,7 +91,7 @@ def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
 
 
 def add_decay(decays: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Add to each gradient that of its regularizer of `fluid.regularizer`, if it has one."""
+    """Add the gradient of its regularizer of `fluid.regularizer`, or nothing for None, to each gradient."""
     return optax.stateless(
         lambda grads, params: {n: g + decays[n].gradient(params[n]) if decays[n] else g for n, g in grads.items()}
     )
@@ -103,13 +103,13 @@ def multiply(factors: Mapping[str, float]) -> optax.GradientTransformation:
 
 
 def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> optax.GradientTransformation:
-    """A rule for all parameters that, for now, sees and updates only those that are not named.
+    """Return a rule that freezes the named parameters and updates all others.
 
-    Slots of the others stay as they are, so the state has the structure of that for all parameters.
+    The optimizer state of the frozen parameters does not change, so the state keeps its full structure.
 
     Args:
-      rule: keeps what belongs to a parameter under its name, as optax does.
-      names: of the parameters that are left out; their updates are zeros.
+      rule: stores the state of a parameter under the name of the parameter, as optax does.
+      names: names of the frozen parameters; their updates are zeros.
     """
 
     def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
@@ -125,10 +125,10 @@ def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> opta
 
 
 def _part(state: Any, shapes: Any) -> Any:
-    """The part of a state that has the structure of another one.
+    """Return the part of an optimizer state that has the structure of `shapes`.
 
     Raises:
-      ArgumentError: a slot is there in another shape: it belongs to all parameters together.
+      ArgumentError: a leaf has another shape in `state`, so it belongs to all parameters at once.
     """
     known = dict(jax.tree_util.tree_leaves_with_path(state))
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
@@ -143,13 +143,13 @@ def _part(state: Any, shapes: Any) -> Any:
 
 
 def _with_part(state: Any, part: Any) -> Any:
-    """A state with the slots of a part of it."""
+    """Return a state in which the leaves of `part` replace the leaves at their paths."""
     new = dict(jax.tree_util.tree_leaves_with_path(part))
     return jax.tree_util.tree_map_with_path(lambda path, slot: new.get(path, slot), state)
 
 
 def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.GradientTransformation:
-    """Gather gradients, and give their mean to a rule every so many steps; parameters and slots change only then."""
+    """Accumulate gradients, and pass their mean to `rule` every `steps` steps, the only ones that change parameters."""
 
     def init(params: Any) -> Accumulated:
         return Accumulated(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params), rule.init(params))
@@ -173,7 +173,7 @@ def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.Gradient
 
 
 def updates_done(slots: Any) -> Any:
-    """How many updates an optimizer state has seen: the first field `count`, in the states of optax and of fluid."""
+    """Return the number of updates done: the first field `count`, in the states of optax and of fluid."""
     return next(v for path, v in jax.tree_util.tree_leaves_with_path(slots) if path[-1] == _COUNT)
 
 

@@ -1,4 +1,4 @@
-"""Wrappers: optimizers around another one, which see the parameters after its update. Lookahead is one."""
+"""Wrappers: optimizers that change the parameters after the update of an inner optimizer, such as Lookahead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fluid.optimizer.parts import Rate, replaced
 
 
 class Wrapped(NamedTuple):
-    """State of a wrapper: the state of the optimizer inside, and the wrapper's own."""
+    """The state of a wrapper: the state of the inner optimizer, and the state of the wrapper itself."""
 
     inner: Any
     own: Any
@@ -25,38 +25,38 @@ class Wrapped(NamedTuple):
 
 @dataclass(frozen=True)
 class Wrapper(Minimizer):
-    """An optimizer around another one: it lets that one update, and then changes the parameters by `after`.
+    """An optimizer around an inner optimizer, which updates first; then `after` changes the parameters.
 
     Args:
       inner_optimizer: a fluid optimizer or an optax transformation.
     """
 
-    inner_optimizer: Any  # what was given, an OptimizerLike, becomes a Minimizer
+    inner_optimizer: Any  # an OptimizerLike as argument; __post_init__ converts it to a Minimizer
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inner_optimizer", as_optimizer(self.inner_optimizer))
 
     @property
     def parameter_list(self) -> Sequence[Any] | None:
-        """The parameters of the optimizer inside."""
+        """The `parameter_list` of the inner optimizer."""
         return self.inner_optimizer.parameter_list
 
     @property
     def declared_rate(self) -> Rate | None:
-        """The learning rate of the optimizer inside."""
+        """The configured learning rate of the inner optimizer."""
         return self.inner_optimizer.declared_rate
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """The same around the optimizer inside with another learning rate."""
+        """Return a copy of this wrapper whose inner optimizer has another learning rate."""
         return replaced(self, inner_optimizer=self.inner_optimizer.at_rate(rate))
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """The same around the optimizer inside with a clip for its gradients."""
+        """Return a copy of this wrapper whose inner optimizer clips its gradients."""
         return replaced(self, inner_optimizer=self.inner_optimizer.clipped_by(clip))
 
     @property
     def accumulate_steps(self) -> int:
-        """The number of the optimizer inside: a wrapper acts after an update, not after each step."""
+        """The `accumulate_steps` of the inner optimizer: a wrapper acts after an update, not after each step."""
         return self.inner_optimizer.accumulate_steps
 
     @property
@@ -65,25 +65,25 @@ class Wrapper(Minimizer):
         return True
 
     def start(self, params: Any) -> Any:
-        """The wrapper's own state before the first update."""
+        """Return the state of the wrapper itself before the first update."""
         raise NotImplementedError
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
-        """The parameters to continue with, and the wrapper's own next state.
+        """Return the parameters to continue with, and the next state of the wrapper itself.
 
         Args:
-          own: the wrapper's own state.
+          own: the state of the wrapper itself.
           before: the parameters before the update, by name.
-          params: the parameters as the optimizer inside has updated them.
+          params: the parameters after the update of the inner optimizer, by name.
         """
         raise NotImplementedError
 
     def rule(self) -> optax.GradientTransformation:
-        """The rule of the optimizer inside, followed by `after`."""
+        """Return the rule of the inner optimizer, followed by `after`."""
         return self.one_update({})
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """The update of the optimizer inside, followed by `after`."""
+        """Return the update of the inner optimizer, followed by `after`."""
         rule = self.inner_optimizer.one_update(settings) if settings else self.inner_optimizer.rule()
 
         def init(params: Any) -> Wrapped:
@@ -100,12 +100,12 @@ class Wrapper(Minimizer):
         return optax.GradientTransformation(init, update)
 
     def current_rate(self, slots: Any) -> Any:
-        """The learning rate of the optimizer inside."""
+        """Return the learning rate of the next update of the inner optimizer, a scalar."""
         return self.inner_optimizer.current_rate(slots)
 
 
 class LookaheadState(NamedTuple):
-    """State of Lookahead: the number of updates done, and the slow weights by name."""
+    """The state of Lookahead: the number of updates done, and the slow weights by name."""
 
     count: Any
     slow: Any
@@ -113,19 +113,19 @@ class LookaheadState(NamedTuple):
 
 @dataclass(frozen=True)
 class Lookahead(Wrapper):
-    """Lookahead (Zhang et al., 2019): slow weights follow the optimizer inside, which starts again from them.
+    """Lookahead (Zhang et al., 2019): slow weights follow the inner optimizer, which restarts from the slow weights.
 
-    Every k updates `slow += alpha * (p - slow); p = slow`. At first the slow weights are the parameters before any
+    Every k updates `slow += alpha * (p - slow); p = slow`. The slow weights start as the parameters before the first
     update.
 
     Args:
       inner_optimizer: a fluid optimizer or an optax transformation.
-      alpha: how far the slow weights go towards the parameters, above 0 and up to 1.
-      k: the slow weights move once in so many updates, at least 1.
+      alpha: the share of the way to the parameters that the slow weights move, above 0 and up to 1.
+      k: the number of updates between two moves of the slow weights, at least 1.
 
     Raises:
       ArgumentError: alpha or k is out of range.
-      ArgumentTypeError: `inner_optimizer` is no optimizer.
+      ArgumentTypeError: `inner_optimizer` is not an optimizer.
 
     Example:
       >>> import fluid
@@ -146,13 +146,13 @@ class Lookahead(Wrapper):
             )
 
     def start(self, params: Any) -> LookaheadState:
-        """No updates; what the slow weights are is found out by the first one."""
+        """Return the state before the first update, which sets the slow weights."""
         return LookaheadState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params))
 
     def after(self, own: LookaheadState, before: Any, params: Any) -> tuple[Any, LookaheadState]:
-        """Move the slow weights every k updates, and the parameters to them."""
+        """Every k updates, move the slow weights and set the parameters to the slow weights."""
         count = own.count + 1
-        # Parameters may be loaded after the slots were made, so only the first update knows where they start.
+        # Parameters may be loaded after the state was created, so only the first update knows their initial values.
         slow = jax.tree.map(lambda s, p: jnp.where(own.count == 0, p, s), own.slow, before)
         due = count % self.k == 0
         slow = jax.tree.map(lambda s, p: jnp.where(due, s + self.alpha * (p - s), s), slow, params)

@@ -1,6 +1,6 @@
 """The training loop, its events and handlers, and Trainer.
 
-What not every script uses is loaded on use. `__init__.pyi` says which file each name comes from.
+Names that few scripts use are loaded on first use. `__init__.pyi` lists the file of each name.
 """
 
 from fluid import lazy

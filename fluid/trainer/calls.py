@@ -1,7 +1,7 @@
-"""The calls of `train`: which call starts anew, continues an interrupted one, or was done before a checkpoint.
+"""Calls of `train`: each call starts a new training, continues an interrupted one, or was finished earlier.
 
-`docs/resume.md` promises that a program with several calls, killed in one of them and run again, ends with the same
-bits. So a checkpoint holds the number of its call, and the positions in which earlier calls left their readers.
+`docs/resume.md` promises identical bits for a program with several calls that is killed in one call and run again. So a
+checkpoint holds the index of its call, and the position of each reader after each earlier call.
 """
 
 import logging
@@ -16,18 +16,18 @@ from fluid.trainer.resume import Progress, check_storable
 log = logging.getLogger("fluid")
 
 Readers = Sequence[ReaderLike | None]
-"""The reader of each program, as the user gave it."""
+"""The reader of each program, as passed by the user."""
 
 
 class Calls:
-    """The calls of `Trainer.train` in their order, and where each of them begins.
+    """The calls of `Trainer.train` in their order, and the position where each call begins.
 
-    A call that Ctrl-C, SIGTERM or `pause` ended continues with the next one. With checkpoints, a program that is run
-    again makes the same calls as before: a call that was done returns at once, and the interrupted call continues.
-    Each of that is logged, so that no call continues, or does nothing, without a word.
+    The next call continues a call that Ctrl-C, SIGTERM or `pause` ended. With checkpoints, a program that is run again
+    repeats its calls: a finished call returns immediately, and the interrupted call continues. Each continued or
+    skipped call is logged.
 
     Args:
-      checkpoints: where the position is restored from and saved to; None keeps it in this process only.
+      checkpoints: restores and saves the position; None keeps the position in this process only.
     """
 
     def __init__(self, checkpoints: Checkpoints | None):
@@ -39,17 +39,17 @@ class Calls:
     def begin(
         self, readers: Readers, source: Source, num_epochs: int, resume: bool | None
     ) -> tuple[Progress, NoCheckpoints]:
-        """Return the position where a call begins, and what saves it.
+        """Return the position where a call begins, and the object that saves the position.
 
         Args:
-          readers: as the user gave them.
-          source: its passes.
+          readers: the readers, as passed by the user.
+          source: the passes over the readers.
           num_epochs: the requested number of epochs.
           resume: see `Trainer.train`.
 
         Raises:
-          ArgumentError: there is nothing to resume, or a call that was done before had another `num_epochs`.
-          ArgumentTypeError: `resume` is something else than True, False or None.
+          ArgumentError: there is nothing to resume, or an earlier finished call had another `num_epochs`.
+          ArgumentTypeError: `resume` is not True, False or None.
         """
         if resume not in (None, True, False):
             raise errors.ArgumentTypeError(f"train(resume={resume!r}): expected True, False or None")
@@ -82,20 +82,20 @@ class Calls:
         return self._progress, self._checkpoints.of(self._progress)
 
     def end(self, progress: Progress, num_epochs: int) -> None:
-        """Note that a call has ended, all of it or by `stop`."""
+        """Record that a call has ended, after all epochs or by `stop`."""
         if self._open is not None and progress is not self._progress:
-            return  # it had nothing to do, and what was interrupted can still be continued
+            return  # this call did nothing; the interrupted call can still be continued
         self._open = None
         self._ended += 1
         if progress is self._progress:
             progress.finish(num_epochs)
 
     def leave_open(self, readers: Readers, how: str) -> None:
-        """Note that a call was interrupted or paused, so that the next one continues it.
+        """Record that a call was interrupted or paused, so that the next call continues it.
 
         Args:
-          readers: as the user gave them.
-          how: what happened to it, such as "interrupted".
+          readers: the readers, as passed by the user.
+          how: the event in one word, "interrupted" or "paused".
         """
         self._open = readers
         what_continues = "the next train() with the same reader continues there"
@@ -106,14 +106,14 @@ class Calls:
         log.warning("training was %s %s; %s", how, self._progress.place, what_continues)
 
     def go_back(self, progress: Progress) -> None:
-        """Let the next call continue from a position that was restored."""
+        """Make the next call continue from a restored position."""
         self._progress = progress
-        self._progress.frozen = None  # what is frozen from here on, the caller says
+        self._progress.frozen = None  # from here on, the caller decides about freezing
         self._ended = progress.call
         self._open = None
 
     def _start_anew(self) -> None:
-        """Let the next call begin with epoch 0, whatever there was before."""
+        """Make the next call begin with epoch 0, also after an interrupted or saved call."""
         if self._open is not None or self._progress.begun:
             log.warning("training starts with epoch 0; what was left to do %s is given up", self._progress.place)
             self._progress.finish(None)
@@ -121,11 +121,11 @@ class Calls:
         self._ended = self._progress.call
 
     def _has_read(self, readers: Readers) -> bool:
-        """Return whether the interrupted call had these very readers."""
+        """Return whether the interrupted call had the identical reader objects."""
         return self._open is not None and all(a is b for a, b in zip(readers, self._open, strict=True))
 
     def _continue(self, readers: Readers, num_epochs: int) -> bool:
-        """Continue the call that was interrupted in this process; return whether it has nothing left to do."""
+        """Continue the call that was interrupted in this process; return True if no epochs are left."""
         progress = self._progress
         if num_epochs <= progress.epoch:
             log.warning(
@@ -143,7 +143,7 @@ class Calls:
         return False
 
     def _run_again(self, source: Source, num_epochs: int, resume: bool | None) -> bool:
-        """Continue the same call of an earlier run; return whether the checkpoint is of a later call."""
+        """Continue this call from an earlier run; return True if the checkpoint belongs to a later call."""
         progress = self._progress
         if self._ended < progress.call:
             before = progress.finished_epochs[self._ended]

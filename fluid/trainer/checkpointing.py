@@ -1,4 +1,4 @@
-"""The checkpoints of a Trainer: save one, go back to one, continue from one."""
+"""HasCheckpoints: the methods of a Trainer that save and restore checkpoints."""
 
 import logging
 
@@ -12,10 +12,10 @@ log = logging.getLogger("fluid")
 
 
 class HasCheckpoints:
-    """The checkpoints of a Trainer, if it has a `checkpoint_config`.
+    """A base class of Trainer: saves and restores checkpoints, if the Trainer has a `checkpoint_config`.
 
     Attributes:
-      session: that of the Trainer.
+      session: the session of the Trainer.
     """
 
     session: Session
@@ -24,11 +24,11 @@ class HasCheckpoints:
     _training: bool
 
     def save_checkpoint(self) -> None:
-        """Save a checkpoint when all handlers are done with this step, or with the epoch it ends; handlers call this.
+        """Request a checkpoint from a handler: it is saved after all handlers of this step, or of the epoch that ends.
 
         Raises:
           CheckpointError: the Trainer has no `checkpoint_config`.
-          ArgumentError: no handler called it: nothing is being trained.
+          ArgumentError: no training is running, so no handler is the caller.
         """
         if self._checkpoints is None:
             raise errors.CheckpointError(
@@ -43,15 +43,15 @@ class HasCheckpoints:
         self._checkpoints.ask()
 
     def restore(self, step: int | str | None = None) -> None:
-        """Go back to a checkpoint: parameters, optimizer slots, counters and the position in the data.
+        """Restore a checkpoint: parameters, optimizer state, counters and the position in the data.
 
-        The next `train` continues from there. Its first save sets newer checkpoints aside.
+        The next `train` continues from this position. Its first save sets newer checkpoints aside.
 
         Args:
-          step: which one; "best" for the one that `keep_best` keeps, None for the newest.
+          step: the training step of the checkpoint; "best" for the checkpoint of `keep_best`, None for the newest.
 
         Raises:
-          CheckpointError: there is no such checkpoint, it is damaged, or the Trainer has no `checkpoint_config`.
+          CheckpointError: the checkpoint does not exist or is damaged, or the Trainer has no `checkpoint_config`.
 
         Example:
           >>> import fluid, numpy as np
@@ -75,7 +75,7 @@ class HasCheckpoints:
         self._calls.go_back(found)
 
     def _freeze_as_before(self, position: Progress) -> None:
-        """Freeze what was frozen when the checkpoint was written, if this call continues from there."""
+        """Freeze the names that were frozen in a checkpoint, if this call continues from the checkpoint."""
         before = position.frozen
         position.frozen = None
         if before is None or not position.begun or before == self.session.engine.freezing.chosen:

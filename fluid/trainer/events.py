@@ -1,17 +1,17 @@
-"""Events: what the training loop tells its handlers, in this order.
+"""Events: the messages of the training loop to its handlers, in this order.
 
     BeginTrainEvent
       BeginEpochEvent            once per epoch
         BeginStepEvent           once per minibatch
         EndStepEvent
       EndEpochEvent
-    EndTrainEvent                on every way out
+    EndTrainEvent                always, also after an error
 
-After `trainer.stop()` the current step ends, then its epoch, then the training. Ctrl-C lets the current step end, and
-leaves out the end of the epoch. An exception (in a handler or in the reader) leaves out the ends of the step and the
-epoch, which did not end. EndTrainEvent carries the exception, and it is raised.
+After `trainer.stop()` the current step ends, then its epoch, then the training. After Ctrl-C the current step ends, but
+there is no EndEpochEvent. After an exception in a handler or in the reader, there is no EndStepEvent and no
+EndEpochEvent. EndTrainEvent holds the exception, which is then raised.
 
-Between these come MeasuredEvents: handlers announce what they measured, such as the loss of a test, to all handlers.
+MeasuredEvents come between these events: a handler reports measured values, such as a test loss, to all handlers.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from fluid.runtime import Results
 from fluid.runtime.fetch import Fetch
 from fluid.trainer.step_request import StepRequest
 
-# It is said that training waits for data from this share of an epoch on, and for so many seconds at least.
+# Waiting for data is reported from this share of an epoch on, and from this number of seconds on.
 _CONSIDERABLE = 0.1
 _LONG = 1.0
 
@@ -31,7 +31,7 @@ K = TypeVar("K")
 
 
 def _told_by_kind(kind: type[K]) -> type[K]:
-    """Decorate a class of events: comparing an event with a class, or its name, is an error, since it is never true."""
+    """Decorate a class of events: a comparison with a class, or a class name, is an error, because it is never true."""
     equal = kind.__eq__
 
     def __eq__(self: Any, other: object) -> bool:
@@ -53,8 +53,8 @@ class BeginTrainEvent:
     """Training begins.
 
     Attributes:
-      num_epochs: how many epochs `train` was asked for, those included that were done before an interruption.
-      resumed: whether this continues a training that was interrupted.
+      num_epochs: the requested number of epochs, including the epochs before an interruption.
+      resumed: True if this call continues an interrupted training.
 
     Example:
       >>> BeginTrainEvent(num_epochs=2)
@@ -71,8 +71,9 @@ class BeginEpochEvent:
     """One pass over the reader begins.
 
     Attributes:
-      epoch: from 0 within a call of `train`; a call that continues an interrupted one counts on from where that was.
-      first_step: its first step; not 0 when an epoch that was interrupted is continued.
+      epoch: the index of the epoch, from 0 in a call of `train`; a call that continues an interrupted call continues
+        the count.
+      first_step: the index of the first step; above 0 if an interrupted epoch continues.
 
     Example:
       >>> BeginEpochEvent(epoch=0)
@@ -86,15 +87,15 @@ class BeginEpochEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginStepEvent:
-    """A minibatch is ready and its step about to run.
+    """A minibatch is ready, and its step is about to run.
 
     Attributes:
       epoch: as in BeginEpochEvent.
-      step: from 0, within the epoch.
-      feed: the minibatch by name of feed, as the step gets it.
-      seconds: how long reading and converting it took.
+      step: the index of the step within the epoch, from 0.
+      feed: the minibatch by feed name, as passed to the step.
+      seconds: the time of reading and converting the minibatch, in seconds.
       request: the requests of handlers for this step, by `fetch` and `override`.
-      program: the name of the program that the step is of.
+      program: the name of the program that the step trains.
 
     Example:
       >>> BeginStepEvent(epoch=0, step=5)
@@ -109,16 +110,15 @@ class BeginStepEvent:
     program: str = field(default="", repr=False, compare=False)
 
     def fetch(self, names: Fetch) -> None:
-        """Have this step return more values: by name in `event.fetched` of its EndStepEvent, on the device.
+        """Fetch more values from this step, by name in `event.fetched` of its EndStepEvent, on the device.
 
-        The same values in many steps are one compilation. What every step shall return, a handler lists in
-        `Handler.fetches`.
+        Each new set of names is one compilation. For values of every step, use `Handler.fetches`.
 
         Args:
           names: a name or several, as for `Session.run`: named values, globs, `fc_0.w_0@GRAD`, `grad_norm_0` ...
 
         Raises:
-          UnknownNameError: the program has no such value.
+          UnknownNameError: the program has no value of this name.
 
         Example:
           >>> import fluid, numpy as np
@@ -138,14 +138,14 @@ class BeginStepEvent:
         self._request().fetch(names)
 
     def override(self, values: Mapping[str, Any]) -> None:
-        """Have this step go on with other values, as `Session.run` does with what is fed by name.
+        """Replace values in this step, as `Session.run` does with values that are fed by name.
 
         Args:
-          values: arrays by name of a feed, a named value, a parameter or a state; a scalar stands for an array of it.
+          values: arrays by name of a feed, a named value, a parameter or a state; a scalar fills the whole array.
 
         Raises:
-          UnknownNameError: the program has no such value.
-          ArgumentError: another handler has replaced it in this step.
+          UnknownNameError: the program has no value of this name.
+          ArgumentError: another handler has replaced the value in this step.
         """
         self._request().override(values)
 
@@ -161,15 +161,15 @@ class BeginStepEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndStepEvent:
-    """A step was handed to the device: its metrics can be read, and reading one waits for the device.
+    """A step was dispatched to the device; reading one of its metrics waits for the device.
 
     Attributes:
       epoch: as in BeginEpochEvent.
-      step: from 0, within the epoch.
-      metrics: the program's outputs for this minibatch, in order and by name.
-      fetched: the values that handlers have asked for, by `Handler.fetches` or `BeginStepEvent.fetch`, by name.
-      examples: how many examples the minibatch has.
-      program: the name of the program that the step is of, whose outputs the metrics are.
+      step: the index of the step within the epoch, from 0.
+      metrics: the outputs of the program for this minibatch, in order and by name.
+      fetched: the values that handlers have requested, by `Handler.fetches` or `BeginStepEvent.fetch`, by name.
+      examples: the number of examples in the minibatch.
+      program: the name of the program of this step and of `metrics`.
 
     Example:
       >>> EndStepEvent(epoch=0, step=5, metrics=Results([0.5])).metrics[0]
@@ -191,16 +191,16 @@ class EndEpochEvent:
 
     Attributes:
       epoch: as in BeginEpochEvent.
-      steps: how many steps it had.
-      completed: False when `stop()` ended it before the reader did.
-      compiled: how many times its steps made XLA compile.
+      steps: the number of steps in the epoch.
+      completed: False if `stop()` ended the epoch before its last minibatch.
+      compiled: the number of compilations for its steps.
       padding: the share of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
-      seconds: how long it took.
-      data_wait: for how many of them training waited for minibatches, while the device had nothing to do.
+      seconds: the duration of the epoch, in seconds.
+      data_wait: the seconds in which training waited for minibatches while the device was idle.
       metrics: the scalars that the program returns, by name, over the steps of the epoch: means, weighted by the
-        examples of each step; sums, maxima and so on where the program says so, see `layers.metric`. Of several
-        programs they are called `generator/loss`, over the steps of each. They are computed when somebody reads one,
-        which waits for the last steps; NaN when there was no step.
+        examples of each step; sums, maxima and so on if the program declares them by `layers.metric`. With several
+        programs the names are like `generator/loss`, over the steps of each program. Reading a value computes all and
+        waits for the last steps; without steps, values are NaN.
 
     Example:
       >>> EndEpochEvent(epoch=0, steps=10).completed
@@ -218,9 +218,9 @@ class EndEpochEvent:
 
     @property
     def feeding(self) -> str:
-        """Compilations, padding and waiting: "2 programs compiled, 12% padding, 40% of the time waiting for data".
+        """A text such as "2 programs compiled, 12% padding, 40% of the time waiting for data".
 
-        Empty when there were none. Waiting is left out below a tenth of the time, and below a second.
+        Parts without content are left out, and so is waiting below a tenth of the time or below a second.
         """
         parts = []
         if self.compiled:
@@ -238,9 +238,9 @@ class EndTrainEvent:
     """Training ended: after all epochs, by `stop()`, or by an exception.
 
     Attributes:
-      epochs: how many epochs are completed, those included that were done before an interruption.
-      stopped: whether `stop()` ended it.
-      error: the exception that ended it and will be raised, or None.
+      epochs: the number of completed epochs, including the epochs before an interruption.
+      stopped: True if `stop()` ended the training.
+      error: the exception that ended the training and will be raised, or None.
 
     Example:
       >>> EndTrainEvent(epochs=10).error is None
@@ -255,11 +255,11 @@ class EndTrainEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class MeasuredEvent:
-    """A handler measured something, see `Handler.announce`.
+    """A handler has reported measured values by `Handler.announce`.
 
     Attributes:
       epoch: as in BeginEpochEvent.
-      step: the last step that was done, from 0 within the epoch.
+      step: the index of the last step done within the epoch, from 0.
       metrics: scalars by name, such as `test_loss`.
 
     Example:
@@ -275,7 +275,7 @@ class MeasuredEvent:
 Event = (
     BeginTrainEvent | BeginEpochEvent | BeginStepEvent | EndStepEvent | EndEpochEvent | EndTrainEvent | MeasuredEvent
 )
-"""What a handler can be told."""
+"""Any event that a handler receives."""
 
 EventHandler = Callable[[Event], Any]
-"""A function that is told of every event; what it returns is ignored."""
+"""A function that receives every event; its result is ignored."""

@@ -1,4 +1,4 @@
-"""Handlers: objects and functions around the training loop that are told of its events."""
+"""Handlers: objects and functions around the training loop that receive its events."""
 
 import inspect
 import logging
@@ -39,27 +39,27 @@ _METHODS: dict[type, str] = {
     EndTrainEvent: "end_train",
     MeasuredEvent: "measured",
 }
-# These reach the innermost handler first, all other events the outermost one.
+# These events go to the innermost handler first, all other events to the outermost handler first.
 _OUTWARDS = (EndStepEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent)
 _RENAMED = {"Checkpoint": "CheckpointEvery"}  # class names in checkpoints of earlier versions
 
 
 class Handler:
-    """Is told of the events of a training: override the methods of those that matter; the others do nothing.
+    """The base class of handlers of training events: override the methods of the events to handle.
 
     Handlers are nested like the layers of an onion. A begin event passes through `handlers=[...]` from the first to the
-    last, an end event and an announcement from the last to the first, so that each handler surrounds those after it;
-    `event_handler=` is the innermost. `end_train` comes on every way out, once for each handler that `begin_train`
-    reached.
+    last; end events and measured values pass from the last to the first. So each handler surrounds all later handlers;
+    `event_handler=` is the innermost. `end_train` is always called, also after an error, once for each handler whose
+    `begin_train` was called.
 
     Attributes:
-      trainer: the Trainer whose training this is, set before `begin_train`.
-      first_process_only: of several processes that train together, whether the first one alone tells this handler of
-        events: True for what writes files or to the screen. What changes the training, tests or saves is told in all of
-        them.
-      acts_on_measured: whether `measured` does more than to write values down, so that it has to come right after the
-        step that was measured.
-      for_members: whether it takes the events of a `fluid.Population`, in which each scalar is an array `[members]`.
+      trainer: the Trainer that is training, set before `begin_train`.
+      first_process_only: True if, in a multi-process training, only the first process calls this handler: for handlers
+        that write files or to the screen. All processes must call a handler that changes the training, tests or saves.
+      acts_on_measured: True if `measured` does more than record values, so that it must run right after the measured
+        step.
+      for_members: True if the handler accepts the events of a `fluid.Population`, in which each scalar is an array
+        `[members]`.
 
     Example:
       >>> import fluid, numpy as np
@@ -80,51 +80,51 @@ class Handler:
     first_process_only = False
     acts_on_measured = True
     for_members = True
-    _file_of: PathLike | None = None  # the file that it alone writes
+    _file_of: PathLike | None = None  # the file that only this handler writes
     _dispatcher: "Dispatcher"
 
     @property
     def done(self) -> int:
-        """Steps done since the parameters were new: also those of earlier calls of `train` and before a resume."""
+        """The number of training steps done, including earlier calls of `train` and the steps before a resume."""
         return self._dispatcher.done
 
     def measures(self) -> Sequence[str]:
-        """The names of the values that this handler announces; other handlers ask for them before the first step."""
+        """Return the names of the values that this handler reports; read by other handlers before the first step."""
         return ()
 
     def fetches(self) -> Sequence[str]:
-        """The names of values of the training step that this handler wants to see in `event.fetched` of `end_step`.
+        """Return the names of the values of the training step that `end_step` receives in `event.fetched`.
 
-        All that `Session.run` can fetch while training: named values, `fc_0.w_0@GRAD`, `grad_norm_0` ... They are
-        computed in the step itself, and stay on the device until one is read. Asked for once, before the first step. Of
-        several programs, each gives those that it has.
+        The names are as for `Session.run` in training: named values, `fc_0.w_0@GRAD`, `grad_norm_0` ... The step
+        computes the values, which stay on the device until they are read. The method is called once, before the first
+        step. With several programs, each program fetches the names that it has.
         """
         return ()
 
     def steps_ahead(self) -> float | None:
-        """How many training steps may run from here before this handler has to be told of the last of them.
+        """Return how many training steps may run before this handler must be notified of the last of them.
 
-        With `Trainer(steps_per_dispatch=...)` several steps run in one call of the device, and are told of when all are
-        under way: an event holds the values of its step, the trainer is that after the last step of the call. So a
-        handler that looks at it, tests, saves or changes something in every hundredth step lets `100 - self.done % 100`
-        steps run: a call ends there.
+        With `Trainer(steps_per_dispatch=...)`, several steps run in one call of the device, and handlers are notified
+        when all these steps are in flight. An event holds the values of its step, but the trainer has the state after
+        the last step of the call. So a handler that tests, saves, or uses the trainer in every hundredth step returns
+        `100 - self.done % 100`: a call then ends at this step.
 
         Returns:
-          At least 1, which lets each step run by itself; `math.inf` where the values of events are enough; None says
-          nothing: "auto" runs step after step then. By default it is None for a handler with `begin_step` or
-          `end_step`, and `math.inf` for others.
+          At least 1, which runs steps one by one; `math.inf` if the values of events are enough; or None for no
+          declaration, so that "auto" runs steps one by one. The default is None for a handler with `begin_step` or
+          `end_step`, else `math.inf`.
         """
         kind = type(self)
         hears_steps = kind.begin_step is not Handler.begin_step or kind.end_step is not Handler.end_step
         return None if hears_steps else math.inf
 
     def announce(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
-        """Tell all handlers of measured values: they get a MeasuredEvent.
+        """Report measured values to all handlers, as a MeasuredEvent.
 
         Args:
-          epoch: from 0.
-          step: the last step that was done, from 0 within the epoch.
-          values: scalars by name; those on the device may stay there.
+          epoch: the index of the epoch, from 0.
+          step: the index of the last step done within the epoch, from 0.
+          values: scalars by name; scalars may be on the device.
 
         Raises:
           ArgumentError: `measures()` does not list one of the names.
@@ -140,43 +140,43 @@ class Handler:
         self._dispatcher(MeasuredEvent(epoch, step, Results(list(values.values()), list(values))))
 
     def state(self) -> dict[str, Any]:
-        """What a resumed training needs of this handler, as JSON; kept in every checkpoint."""
+        """Return the state of this handler for a resumed training, as JSON; every checkpoint holds it."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state` returned, before `begin_train`."""
+        """Restore the result of `state`; called before `begin_train`."""
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Before the first epoch."""
+        """Handle the start of training, before the first epoch."""
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Before the first step of an epoch."""
+        """Handle the start of an epoch, before its first step."""
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Before a step."""
+        """Handle the start of a step."""
 
     def end_step(self, event: EndStepEvent) -> None:
-        """After a step."""
+        """Handle the end of a step."""
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """After the last step of an epoch."""
+        """Handle the end of an epoch, after its last step."""
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """After everything, also after an error."""
+        """Handle the end of training, also after an error."""
 
     def measured(self, event: MeasuredEvent) -> None:
-        """After a handler announced values, such as those of a test."""
+        """Handle values that a handler has reported, such as the results of a test."""
 
 
 Handlers = Handler | EventHandler | Sequence[Handler | EventHandler]
-"""What `trainer.train(handlers=...)` takes: one, or several, the outermost first."""
+"""The type of `trainer.train(handlers=...)`: one handler, or several, the outermost first."""
 
 
 def listed(handlers: Handlers) -> list[Handler | EventHandler]:
-    """Handlers as a list, also a single one.
+    """Return one or several handlers as a list.
 
     Raises:
-      ArgumentTypeError: it is neither a handler nor a sequence.
+      ArgumentTypeError: `handlers` is neither a handler nor a sequence.
 
     Example:
       >>> listed(print), listed([print, print]) == [print, print]
@@ -193,22 +193,22 @@ def listed(handlers: Handlers) -> list[Handler | EventHandler]:
 
 
 class Dispatcher:
-    """Delivers events to handlers and to plain functions.
+    """A dispatcher of events to handlers and to plain functions.
+
+    A warning names methods of handlers that look like event methods, and that no event calls.
 
     Args:
       handlers: Handler objects or functions of one event, outermost first.
-      trainer: whose training they surround.
+      trainer: the Trainer of the training.
 
     Attributes:
-      done: training steps done.
-      in_flight: how many of these may be under way on the device still.
-      acting: whether a handler acts on what another one announces.
+      done: the number of training steps done.
+      in_flight: the number of these steps that may still be in flight on the device.
+      acting: True if a handler acts on values that another handler reports.
 
     Raises:
-      ArgumentTypeError: one is neither, or cannot be called with one event.
-      ArgumentError: two handlers announce values of one name.
-
-    Warns of methods whose names begin like those of events, and that no event calls.
+      ArgumentTypeError: an entry is not a handler, or cannot be called with one event.
+      ArgumentError: two handlers report values of one name.
     """
 
     def __init__(self, handlers: Sequence[Handler | EventHandler], trainer: Any = None):
@@ -220,7 +220,7 @@ class Dispatcher:
             _check_names(kind)
         for handler in self._handlers:
             check_attributes(handler)
-        # The methods of each handler by event; an event for which a handler has none costs it nothing.
+        # The methods of each handler by event; an event without a method of the handler costs nothing.
         self._methods = [{} if _is_for_another(handler) else _methods_of(handler) for handler in handlers]
         self._order: dict[type, list[Callable[[Any], Any]]] = {
             kind: [methods[kind] for methods in self._in_order_of(kind) if kind in methods] for kind in _METHODS
@@ -228,7 +228,7 @@ class Dispatcher:
         _check_announced(self._handlers)
         _check_files(self._handlers)
         self._trainer = trainer
-        self._entered = 0  # how many handlers the beginning has reached
+        self._entered = 0  # the number of handlers that have received the BeginTrainEvent
         self.done = 0
         self.in_flight = IN_FLIGHT
         self.waits = Waits()
@@ -248,11 +248,11 @@ class Dispatcher:
             _raise_in_own_words(error)
 
     def hear(self, kind: type) -> bool:
-        """Whether a handler is told of such events."""
+        """Return whether a handler receives events of this class."""
         return bool(self._order[kind])
 
     def enter(self, event: BeginTrainEvent) -> None:
-        """Deliver the beginning, and count the handlers that it reached."""
+        """Deliver the BeginTrainEvent, and count the handlers that have received it."""
         self._entered = 0
         self.done = 0 if self._trainer is None else int(self._trainer.session.scope.step)
         for methods in self._methods:
@@ -264,11 +264,11 @@ class Dispatcher:
                     _raise_in_own_words(error)
 
     def leave(self, event: EndTrainEvent) -> None:
-        """Deliver the end to every handler that the beginning reached; one that fails does not keep it from the others.
+        """Deliver the EndTrainEvent to each handler that received the BeginTrainEvent, also after a handler has failed.
 
         Raises:
-          Exception: the first one that a handler raised, unless the event holds the error that ended the training:
-            that one gets a note then.
+          Exception: the first exception of a handler; if the event already holds an error, the error gets a note
+            instead.
         """
         entered = self._methods[: self._entered]
         self._entered = 0
@@ -287,24 +287,24 @@ class Dispatcher:
             event.error.add_note(f"while a handler was told of this, it raised {failure!r}")
 
     def steps_ahead(self) -> tuple[float | None, float]:
-        """How many steps may run before a handler has to be told of the last of them, see `Handler.steps_ahead`.
+        """Return how many steps may run before a handler must be notified, see `Handler.steps_ahead`.
 
         Returns:
-          That number, None where a handler says nothing; and what it is for those that say something.
+          The minimum over all handlers, or None if one declares no number; and the minimum over the declared numbers.
         """
         said = [handler.steps_ahead() for handler in self._told]
         least = min((each for each in said if each is not None), default=math.inf)
         return None if self._silent or None in said else least, least
 
     def measures(self) -> list[str]:
-        """The names of all values that handlers announce."""
+        """Return the names of all values that handlers report."""
         return [name for handler in self._handlers for name in handler.measures()]
 
     def fetches(self, programs: Sequence[Program]) -> list[tuple[str, ...]]:
-        """For each program the names of all values of its training step that handlers want to see, each once.
+        """Return, for each program, the names of the values that handlers fetch from its training step, each once.
 
         Raises:
-          UnknownNameError: no program has such a value.
+          UnknownNameError: no program has a value of this name.
         """
         names = [name for handler in self._handlers for name in handler.fetches()]
         if len(programs) == 1:
@@ -316,11 +316,11 @@ class Dispatcher:
         return [tuple(dict.fromkeys(n for some in each for n in some)) for each in found]
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the states of the handlers in their order, for a training that continues."""
+        """Return the states of the handlers in their order, for a resumed training."""
         return [{"handler": _qualified(handler), "state": handler.state()} for handler in self._told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Pass each part of what `state` returned to the next handler of its class; log a state that none takes."""
+        """Pass each state to the next handler of its class; log a state that no handler takes."""
         waiting = list(self._handlers)
         for position, entry in enumerate(states):
             handler = _taker(waiting, entry["handler"])
@@ -349,11 +349,12 @@ def _qualified(handler: Handler) -> str:
 def _taker(handlers: Sequence[Handler], name: str) -> Handler | None:
     """Return the first handler of a class; None if there is none.
 
-    A class that has moved to another module, or the name of a class alone, as in earlier versions, counts by its name.
+    If no qualified name matches, the name of the class decides: the class may have moved to another module, and earlier
+    versions saved only the name.
 
     Args:
-      handlers: the handlers that have no state yet, in their order.
-      name: from `_qualified`.
+      handlers: the handlers without a state so far, in their order.
+      name: the result of `_qualified`.
     """
     simple = name.rpartition(".")[2]
     names = (simple, _RENAMED.get(simple))
@@ -362,12 +363,12 @@ def _taker(handlers: Sequence[Handler], name: str) -> Handler | None:
 
 
 def _is_for_another(handler: Handler | EventHandler) -> bool:
-    """Whether another process has the events of a handler."""
+    """Return whether only another process calls this handler."""
     return isinstance(handler, Handler) and handler.first_process_only and not group().is_first
 
 
 def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], Any]]:
-    """What to call for each kind of event: the methods that a Handler overrides; a function for all of them."""
+    """Return the callable for each class of event: overridden methods of a Handler, or one function for all events."""
     if isinstance(handler, Handler):
         kind = type(handler)
         names = {event: name for event, name in _METHODS.items() if getattr(kind, name) is not getattr(Handler, name)}
@@ -387,11 +388,11 @@ def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], A
 
 
 def warn_of_return(function: Callable[..., Any], returned: Any) -> None:
-    """Warn, once for each handler, of a result that looks as if it were meant to end the training, and does not.
+    """Warn, once for each handler, of a result that seems to request the end of training, but has no effect.
 
     Args:
-      function: a handler, or a method of one.
-      returned: its result, of any kind. A lambda has no choice but to return one, so it may return anything.
+      function: a handler, or a method of a handler.
+      returned: the result of any type. A lambda always has a result, so a lambda may return anything.
     """
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
@@ -413,15 +414,15 @@ def warn_of_return(function: Callable[..., Any], returned: Any) -> None:
 
 
 def check_signature(function: Callable[..., Any], what: str, wanted: str) -> None:
-    """Refuse a function that cannot be called with one event.
+    """Raise ArgumentTypeError for a function that cannot be called with one event.
 
     Args:
-      function: of the user.
-      what: it is, for the message.
-      wanted: the arguments that it should have, as in "(event)".
+      function: the function of the user.
+      what: a description of the function, for the message.
+      wanted: the expected arguments, as in "(event)".
 
     Raises:
-      ArgumentTypeError: it cannot.
+      ArgumentTypeError: the function cannot be called with one event.
     """
     try:
         signature = inspect.signature(function)
@@ -447,7 +448,7 @@ def _raise_in_own_words(error: Exception) -> NoReturn:
 
 
 def _fetched(program: Program, name: str) -> tuple[str, ...]:
-    """What a name stands for in one of several programs; nothing where that has no such value."""
+    """Return the values of a program that a name or glob matches; nothing if there are none."""
     try:
         return check_fetch(program, [name], TRAIN)
     except errors.UnknownNameError:
@@ -455,7 +456,7 @@ def _fetched(program: Program, name: str) -> tuple[str, ...]:
 
 
 def _check_announced(handlers: Sequence[Handler]) -> None:
-    """Refuse two handlers that announce values of one name: who follows it would take both for the same."""
+    """Raise ArgumentError if two handlers report values of one name: their readers could not distinguish the two."""
     owners: dict[str, str] = {}
     for handler in handlers:
         kind = type(handler).__name__
@@ -469,7 +470,7 @@ def _check_announced(handlers: Sequence[Handler]) -> None:
 
 
 def _check_files(handlers: Sequence[Handler]) -> None:
-    """Refuse two handlers that write one file: each would replace what the other has written."""
+    """Raise ArgumentError if two handlers write one file: each would overwrite the other."""
     owners: dict[str, str] = {}
     for handler in handlers:
         kind = type(handler).__name__
@@ -485,7 +486,7 @@ def _check_files(handlers: Sequence[Handler]) -> None:
 
 
 def _check_names(kind: type) -> None:
-    """Warn of methods that look as if they were meant to be called with events, and never will be."""
+    """Warn of methods that look like event methods, but that no event calls."""
     bases = kind.__mro__[: kind.__mro__.index(Handler)]
     own = {name for base in bases for name, value in vars(base).items() if callable(value)} - set(vars(Handler))
     for name in sorted(own):

@@ -13,14 +13,14 @@ from fluid.trainer.policy import Call, Policy
 
 
 class Waits:
-    """Seconds for which a training has waited since it began.
+    """The seconds that a training has waited since its start.
 
-    Reading costs time only where the device has nothing left to do meanwhile. The loop looks after each reading that
-    takes long, and now and then after others, whether that is so; if it is, what was read since the last look counts.
+    Reading costs time only while the device is idle. The loop checks for idleness after each long reading, and
+    sometimes after shorter ones. If the device is idle, the time of reading since the last check counts.
 
     Attributes:
-      data: for minibatches.
-      device: for the results of steps.
+      data: seconds of waiting for minibatches.
+      device: seconds of waiting for the results of steps.
 
     Example:
       >>> waits = Waits()
@@ -36,15 +36,15 @@ class Waits:
         self._read = 0.0
 
     def begin_pass(self, read: float) -> None:
-        """Begin a pass; `read` seconds of its reading were counted before."""
+        """Begin a pass, of which `read` seconds of reading were counted before."""
         self._read = read
 
     def look(self, read: float, idle: bool) -> None:
-        """Count the seconds of reading since the last look, or since the beginning of the pass.
+        """Check for idleness: if `idle`, count the seconds of reading since the last check or the start of the pass.
 
         Args:
-          read: seconds for which minibatches of this pass were read and converted.
-          idle: whether the device had nothing left to do when the last of them was there.
+          read: seconds in which minibatches of this pass were read and converted so far.
+          idle: True if the device had finished all steps when the last minibatch was ready.
         """
         if idle:
             self.data += read - self._read
@@ -52,14 +52,14 @@ class Waits:
 
 
 class Losses(Policy):
-    """The losses of the steps in flight. Limits their number by waiting for them, and warns of NaN and infinities.
+    """A policy that limits the number of steps in flight by waiting for losses, and warns of non-finite losses.
 
     Args:
-      waits: records the seconds spent waiting.
-      waited: callback, called with the name of the program after waiting for its steps; None for nothing.
+      waits: records the seconds of waiting.
+      waited: a callback with the name of the program, called after waiting for its steps; None for no callback.
 
     Attributes:
-      warned: whether a loss was not finite, so that a warning was given.
+      warned: True after a warning of a non-finite loss.
 
     Example:
       >>> losses = Losses(Waits())
@@ -78,15 +78,15 @@ class Losses(Policy):
 
         Args:
           loss: a scalar, or the scalars of all these steps, `[at least count]`.
-          epoch: of these steps.
-          step: the first of them.
-          count: how many there are.
+          epoch: the epoch of these steps.
+          step: the index of the first step.
+          count: the number of steps, 1 by default.
         """
         self._in_flight.add((loss, epoch, step, count), count)
 
     @property
     def idle(self) -> bool:
-        """True if the device has done all steps."""
+        """True if the device has finished all steps."""
         newest = self._in_flight.newest
         return newest is None or bool(newest[0].is_ready())
 
@@ -98,7 +98,7 @@ class Losses(Policy):
                 self._waited(call.program)
 
     def wait_for_half(self) -> bool:
-        """Wait for the older half of the steps if too many are in flight; return whether it has waited.
+        """Wait for the older half of the steps if too many are in flight; return True after waiting.
 
         Only the newest loss of that half is read.
         """
@@ -114,7 +114,7 @@ class Losses(Policy):
 
     def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
         begun = time.perf_counter()
-        loss = np.asarray(loss)  # to reshape it on the device would be a compilation
+        loss = np.asarray(loss)  # reshaping on the device would need a compilation
         self._waits.device += time.perf_counter() - begun
         if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
             return
@@ -126,7 +126,7 @@ class Losses(Policy):
 
 
 def _lost(losses: np.ndarray, where: str) -> str:
-    """Return the warning for a loss that is not finite, or for the losses of a population."""
+    """Return the warning for a non-finite loss, or for the losses of a population."""
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(losses) > 1:
         members = ", ".join(map(str, lost))

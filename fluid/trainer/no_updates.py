@@ -1,4 +1,4 @@
-"""Warnings of a training that learns nothing: no update is made, the learning rate is 0, or the loss does not fall."""
+"""NoUpdates: warnings of a training that learns nothing: no updates, a rate of 0, or a loss that does not fall."""
 
 import logging
 import math
@@ -26,9 +26,8 @@ _BEFORE, _AFTER = 16, 4
 class NoUpdates(Handler):
     """A handler that warns, once, of a training without updates, or with a schedule that is over.
 
-    It also logs, at the end, that the loss did not fall.
-
-    It checks after the first epoch of a call of `train`, when the number of steps is known, and after the last epoch.
+    The handler checks after the first epoch of a call of `train`, when the number of steps is known, and after the last
+    epoch. At the end, the handler also logs that the loss did not fall.
     """
 
     acts_on_measured = False
@@ -81,8 +80,8 @@ class NoUpdates(Handler):
         """Return the warning for this call of `train`; None if its optimizers make updates.
 
         Args:
-          optimizers: of the program.
-          program: its name.
+          optimizers: the optimizers of the program.
+          program: the name of the program.
           planned: the number of the last step of this call.
           epoch: the number of steps in an epoch.
         """
@@ -108,7 +107,7 @@ class NoUpdates(Handler):
 
 
 def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
-    """Return whether a schedule gave 0 for most updates so far, and gives 0 for all that follow."""
+    """Return whether a schedule is 0 for most updates so far, and for all later updates."""
     if not callable(rate) or _is_positive(rate, done):
         return False
     if any(_is_positive(rate, count) for count in _spread(done, planned, _AFTER)):

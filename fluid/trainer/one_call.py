@@ -1,4 +1,4 @@
-"""Training in one call."""
+"""`fluid.train`: create a Trainer and train it in one call."""
 
 import inspect
 from typing import Any
@@ -25,12 +25,12 @@ def train(
       program_func: as for Trainer.
       reader: as for `Trainer.train`.
       num_epochs: as for `Trainer.train`.
-      optimizer: as for Trainer; Adam with its defaults when the program minimises nothing itself.
+      optimizer: as for Trainer; Adam with its defaults if the program does not call `minimize`.
       event_handler: as for `Trainer.train`.
-      options: further arguments of `Trainer.train`, such as `handlers` and `test_reader`; all others are of Trainer.
+      options: further arguments of `Trainer.train`, such as `handlers` and `test_reader`, and of Trainer.
 
     Returns:
-      The Trainer, to test, save or train on.
+      The Trainer, to test, save or continue training.
 
     Example:
       >>> import fluid, numpy as np

@@ -1,4 +1,4 @@
-"""Handlers and the progress bar around a loop of one's own over a Session."""
+"""Loop: handlers and a progress bar around a custom training loop over a Session."""
 
 import contextlib
 import logging
@@ -37,32 +37,32 @@ log = logging.getLogger("fluid")
 
 
 class Loop(HasParameters, KnownAttributes):
-    """Tells handlers of the steps of a loop of your own, as a Trainer does of its steps; one of them is a progress bar.
+    """A custom training loop that notifies handlers of its steps, as a Trainer does, and shows a progress bar.
 
-    `with loop:` surrounds the training, `for feed in loop:` goes over its minibatches, epoch by epoch, and
-    `loop.step(feed)` is `session.step(feed)` with the events around it. Whatever else the loop does, such as a step of
-    another program, it does by itself. To handlers it is `self.trainer`.
+    `with loop:` surrounds the training, `for feed in loop:` iterates over its minibatches, epoch by epoch, and
+    `loop.step(feed)` is `session.step(feed)` with its events. Other work of the loop, such as a step of another
+    program, has no events. For handlers, the loop is `self.trainer`.
 
-    To be continued exactly, handlers included, it is among the `state_of` of a `fluid.Checkpoint`.
+    To resume the loop exactly, including handlers, put it into the `state_of` of a `fluid.Checkpoint`.
 
     Args:
-      session: what the loop trains.
-      feeds: the minibatches of an epoch: what `fluid.reader.prefetch` returned, or any iterable that can be gone over
-        once for each epoch, or a function that returns one.
-      num_epochs: how many passes, those included that were done before an interruption.
-      program: whose steps handlers are told of: its name, its function or itself; may be left out when there is one.
-      handlers: as for `Trainer.train`; functions of one event as well.
-      progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
+      session: the session that the loop trains.
+      feeds: the minibatches of an epoch: a result of `fluid.reader.prefetch`, or any iterable that can be iterated once
+        for each epoch, or a function that returns an iterable.
+      num_epochs: the number of passes, including passes before an interruption.
+      program: the program whose steps notify handlers: a name, a function or a Program; optional if there is one.
+      handlers: as for `Trainer.train`; functions of one event are accepted too.
+      progress: True shows a progress bar, False does not, None shows it on a terminal and in a notebook.
 
     Attributes:
       session: the Session.
       program: the Program.
-      epoch: how many epochs have ended.
-      stopping: whether `stop` was called, so that the loop ends with the minibatch that is under way.
+      epoch: the number of epochs that have ended.
+      stopping: True after `stop` was called, so that the loop ends after the current minibatch.
 
     Raises:
-      ArgumentError: the program minimises nothing, or `num_epochs` is no number of epochs.
-      ArgumentTypeError: something is no handler.
+      ArgumentError: the program minimises nothing, or `num_epochs` is not a number of epochs.
+      ArgumentTypeError: an entry of `handlers` is not a handler.
 
     Example:
       >>> import fluid, numpy as np
@@ -114,20 +114,20 @@ class Loop(HasParameters, KnownAttributes):
         self._batch_feed = next(iter(rows), None)
         self._losses = Losses(self._tell.waits)
         self._shown: contextlib.ExitStack | None = None
-        self._passes = 0  # epochs that have ended, unless `feeds` counts them
-        self._steps = 0  # steps of this epoch
-        self._reading = False  # whether an epoch has begun and not ended
+        self._passes = 0  # the number of ended epochs, unless `feeds` counts them
+        self._steps = 0  # the number of steps in this epoch
+        self._reading = False  # True within an epoch
         self._saved: Mapping[str, Any] | None = None
         self.stopping = False
 
     @property
     def epoch(self) -> int:
-        """How many epochs have ended."""
+        """The number of epochs that have ended."""
         return self._feeds.epoch if isinstance(self._feeds, Feeds) else self._passes
 
     @property
     def history(self) -> History:
-        """What the loop has measured so far, as that of `Trainer.train`."""
+        """The measurements of the loop so far, as `Trainer.train` returns."""
         return self._keeper.history
 
     def __enter__(self) -> "Loop":
@@ -165,10 +165,10 @@ class Loop(HasParameters, KnownAttributes):
             )
 
     def __iter__(self) -> Iterator[Any]:
-        """Give the minibatches of all epochs, until there are no more, or something has called `stop`.
+        """Iterate over the minibatches of all epochs, until their end or a call of `stop`.
 
         Raises:
-          ReaderError: raised while reading: an epoch has no minibatch, as the second one of an iterator.
+          ReaderError: raised by the iterator: an epoch has no minibatch, as the second epoch of an exhausted iterator.
         """
         self._check_entered()
         if self.epoch >= self._num_epochs > 0:
@@ -182,17 +182,17 @@ class Loop(HasParameters, KnownAttributes):
             yield from self._one_pass()
 
     def step(self, feed: Mapping[str, Any]) -> Results:
-        """Train one step, with its events around it.
+        """Train one step, and notify handlers before and after the step.
 
         Args:
           feed: as for `Session.step`, with all feeds of the program.
 
         Returns:
-          Results: the program's outputs, on the device.
+          Results: the outputs of the program, on the device.
 
         Raises:
           FeedError, UnknownNameError: as from `Session.step`.
-          ArgumentError: it is not inside `with loop:` and `for feed in loop:`.
+          ArgumentError: the call is not inside `with loop:` and `for feed in loop:`.
         """
         self._check_entered()
         request = StepRequest(self.program)
@@ -215,7 +215,7 @@ class Loop(HasParameters, KnownAttributes):
         return metrics
 
     def stop(self) -> None:
-        """End with the minibatch that is under way, and its epoch with it."""
+        """End the loop and its epoch after the current minibatch."""
         self.stopping = True
 
     def test(self, reader: ReaderLike, feed_order: FeedOrder = None, metrics: Metrics | None = None) -> Results:
@@ -223,7 +223,7 @@ class Loop(HasParameters, KnownAttributes):
         return self._evaluate(reader, feed_order, metrics or {})
 
     def save_checkpoint(self) -> None:
-        """Refuse what a handler asks of a Trainer: here the loop itself says when it can be saved.
+        """Raise CheckpointError: in a custom loop, handlers cannot request checkpoints.
 
         Raises:
           CheckpointError: always.
@@ -234,7 +234,7 @@ class Loop(HasParameters, KnownAttributes):
         )
 
     def state(self) -> dict[str, Any]:
-        """What the handlers need to go on, and how far the loop is, as JSON; for `restore`."""
+        """Return the states of the handlers and the position of the loop, as JSON; for `restore`."""
         return {
             "handlers": self._tell.state(),
             "done": self._tell.done,
@@ -243,7 +243,7 @@ class Loop(HasParameters, KnownAttributes):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned in an earlier process; takes effect with the next `with loop:`."""
+        """Restore the result of `state` in an earlier process; takes effect with the next `with loop:`."""
         self._saved = state
         self._passes = state["epochs"]
         self._steps = state["steps"]
@@ -262,13 +262,13 @@ class Loop(HasParameters, KnownAttributes):
         return member_called(program, [self._only], method)
 
     def _one_pass(self) -> Iterator[Any]:
-        """The minibatches of one epoch, or of what an interruption has left of it, with the events around them."""
+        """Yield the minibatches of one epoch, or the rest of an interrupted epoch, and notify handlers of the epoch."""
         compiled = self.session.compilations.of_training
         epoch = self.epoch
         self._tell(BeginEpochEvent(epoch, self._steps))
         feeds = self._feeds() if callable(self._feeds) else iter(self._feeds)
         feed = None
-        if not self._steps:  # else an interruption may have left nothing of this epoch
+        if not self._steps:  # after an interruption, nothing of this epoch may be left
             feeds = nonempty(iter(feeds), self._feeds)
         done = self._tell.done
         self._reading = True
@@ -295,10 +295,10 @@ class Loop(HasParameters, KnownAttributes):
         self._tell(EndEpochEvent(epoch, steps, completed=not self.stopping, compiled=done, metrics=metrics))
 
     def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """A feed as the step takes it.
+        """Convert a feed to the arrays of the step, by name.
 
         Raises:
-          FeedError: it is not that of the program.
+          FeedError: the names are not the feeds of the program.
         """
         if isinstance(feed, Feed) and feed.program is self.program:
             return feed.arrays

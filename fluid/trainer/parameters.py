@@ -1,4 +1,4 @@
-"""What a Trainer does with its parameters between steps: read, save, load, freeze, export, and set their rate."""
+"""HasParameters: the methods of a Trainer that read, save, load, freeze and export parameters, or set their rate."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,19 +16,19 @@ from fluid.trainer.programs import Member, ProgramFunction
 log = logging.getLogger("fluid")
 
 LearningRate = float | tuple[float, ...]
-"""The learning rate of a program; of one that calls `minimize` several times, of each."""
+"""The learning rate of a program; a tuple if the program calls `minimize` several times."""
 
 RateToSet = float | Sequence[float | None] | None
-"""A learning rate to set; None for the declared one."""
+"""A learning rate to set; None restores the rate of the optimizer."""
 
 
 class HasParameters:
-    """The parameters of a Trainer.
+    """A base class of Trainer: reads, saves, loads, freezes and exports parameters, and sets their learning rate.
 
     Attributes:
-      session: that of the Trainer.
-      program: its program, if there is one.
-      programs: its programs by name.
+      session: the session of the Trainer.
+      program: the program of the Trainer, if there is one program.
+      programs: the programs of the Trainer by name.
     """
 
     session: Session
@@ -40,7 +40,7 @@ class HasParameters:
 
     @property
     def place(self) -> str | list[str]:
-        """The device, such as "cpu:0"; a list with `parallel`. Can be set before the first step, see `Session.place`.
+        """The device, such as "cpu:0"; a list with `parallel`. May be set before the first step, see `Session.place`.
 
         Example:
           >>> import fluid
@@ -59,18 +59,19 @@ class HasParameters:
 
     @property
     def params(self) -> ReadOnlyArrays:
-        """Parameters and states by name, as they are now: copies, for `fluid.Inferencer(params=trainer.params)`.
+        """Copies of the current parameters and states by name, as for `fluid.Inferencer(params=trainer.params)`.
 
-        The dict is read-only. `trainer.session.scope["fc_0.w_0"] = array` sets a parameter, `load_params` several.
+        The dict is read-only. `trainer.session.scope["fc_0.w_0"] = array` sets one parameter, `load_params` sets many.
         """
         return self.session.params()
 
     @property
     def learning_rate(self) -> LearningRate | dict[str, LearningRate]:
-        """The learning rate of the next step; a tuple where the program calls `minimize` several times.
+        """The learning rate of the next step; a tuple if the program calls `minimize` several times.
 
-        Set, it takes the place of the declared number or schedule; None puts that back. Nothing is compiled anew. Of
-        several programs it is a dict by their names, and so is what is set, for those that it names.
+        A rate that is set replaces the number or schedule of the optimizer; None restores the rate of the optimizer.
+        Nothing is recompiled. With several programs, the value is a dict by program name; a dict that is set may name
+        some of the programs.
         """
         found: dict[str, LearningRate] = {}
         for name in self.programs:
@@ -96,13 +97,13 @@ class HasParameters:
         """Write parameters and moving statistics to one file, atomically.
 
         Args:
-          path: of the file; in a directory that exists, `params.fluid` is written. A file that ends in ".safetensors"
-            has that format, which has no checksum: numbers that the disk changes are read without an error.
+          path: the path of the file; for an existing directory, `params.fluid` in it. The ending ".safetensors" chooses
+            this format, which has no checksum: damaged numbers are read without an error.
           names: names and globs, such as `["backbone/*"]`; all by default.
 
         Raises:
           ArgumentError: `names` is empty.
-          UnknownNameError: something in it is no name here.
+          UnknownNameError: an entry of `names` matches no parameter or state.
           ParameterFileError: the file cannot be written.
         """
         self.session.save_params(path, names)
@@ -114,10 +115,10 @@ class HasParameters:
         rename: Rename = None,
         skip: str | Sequence[str] = (),
     ) -> None:
-        """Load what a Trainer is given to start from; arguments as for `load_params`.
+        """Load the initial parameters of a Trainer; arguments as for `load_params`.
 
         Raises:
-          ArgumentTypeError: there are several sources; or none, and it is said what shall be taken.
+          ArgumentTypeError: there are several sources; or none, although `strict`, `rename` or `skip` are set.
         """
         if len(sources) > 1 or (not sources and (rename or skip or not strict)):
             raise errors.ArgumentTypeError(
@@ -130,21 +131,22 @@ class HasParameters:
     def load_params(
         self, source: Parameters, strict: bool = True, rename: Rename = None, skip: str | Sequence[str] = ()
     ) -> LoadReport:
-        """Set parameters and moving statistics from a file, or from arrays by name. Optimizer slots stay as they are.
+        """Load parameters and moving statistics from a file or arrays by name. The optimizer state does not change.
 
         Args:
-          source: a file of `save_params`, one that ends in ".safetensors", or arrays by name.
-          strict: False accepts what is missing there, which keeps its value, and what there is more; both are logged.
-          rename: names there to names here, with globs: `{"old/*": "new/*"}`.
-          skip: names and globs of what is not taken, whatever its shape is: `["head/*"]`.
+          source: a file of `save_params`, a file that ends in ".safetensors", or arrays by name.
+          strict: False accepts arrays that the source lacks, which keep their values, and surplus arrays in the source;
+            both are logged.
+          rename: names in the source to names in this Trainer, with globs: `{"old/*": "new/*"}`.
+          skip: names and globs of arrays that are not loaded, with any shape: `["head/*"]`.
 
         Returns:
-          A LoadReport: what was taken, what was left, and what is missing.
+          A LoadReport of the loaded, the unused and the missing arrays.
 
         Raises:
-          ParameterFileError: there is no such file, or it holds something else.
-          ParameterError: names, shapes or dtypes differ, or nothing would be taken; nothing is changed then.
-          UnknownNameError: something to skip is neither there nor here.
+          ParameterFileError: the file does not exist, or is no parameter file.
+          ParameterError: names, shapes or dtypes differ, or nothing would be loaded; then nothing is changed.
+          UnknownNameError: a name in `skip` is neither in the source nor in this Trainer.
 
         Example:
           >>> import fluid, numpy as np
@@ -159,19 +161,19 @@ class HasParameters:
         return self.session.load_params(source, strict, rename, skip)
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy parameters and states of one net to another, or move the other a part of the way; see `Session`.
+        """Copy parameters and states of one net to another, or move the other net a part of the way.
 
-        With several steps in one call, see `steps_per_dispatch`, a handler runs after the last of them.
+        With several steps per call, see `steps_per_dispatch`, a handler runs after the last step of the call.
 
         Args:
-          names: from names to names, with globs: `{"online/*": "target/*"}`.
+          names: source names to target names, with globs: `{"online/*": "target/*"}`.
           rate: in `(0, 1]`; the new value is `old + rate * (source - old)`.
 
         Returns:
           The names of the arrays that were set.
 
         Raises:
-          ArgumentError, UnknownNameError, ParameterError: see `Session.copy_params`; nothing is changed then.
+          ArgumentError, UnknownNameError, ParameterError: as `Session.copy_params`; then nothing is changed.
 
         Example:
           >>> import fluid
@@ -190,27 +192,26 @@ class HasParameters:
 
     @property
     def frozen(self) -> list[str]:
-        """The names of the parameters and moving statistics that `freeze` keeps as they are."""
+        """The names of the frozen parameters and moving statistics."""
         return [name for name in self.session.scope.specs if name in self.session.engine.freezing.names]
 
     def freeze(self, patterns: str | Sequence[str]) -> list[str]:
-        """Keep parameters, and moving statistics with them, as they are from the next step on.
+        """Freeze parameters, and their moving statistics, from the next step on.
 
-        The Trainer stays, and so do the slots of the optimizer: those of what is frozen are there again when it is
-        unfrozen. The step is compiled anew once for each set of names. A handler may call this while training goes on,
-        and checkpoints record it.
+        The optimizer state of frozen parameters is kept for a later `unfreeze`. The step is recompiled once for each
+        set of names. A handler may call this method during training, and checkpoints record the frozen names.
 
         Args:
-          patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. A layer's moving statistics
-            stand still when they are named, or when all parameters of the layer are frozen; batch_norm then normalises
-            with them.
+          patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. The moving statistics of a
+            layer are frozen if they are named, or if all parameters of the layer are frozen; batch_norm then normalises
+            with its moving statistics.
 
         Returns:
-          The names that stand still now and did not before.
+          The names that are frozen now and were not frozen before.
 
         Raises:
           UnknownNameError: a pattern matches no name.
-          ArgumentError: nothing would be left to train, or an optimizer cannot leave parameters out.
+          ArgumentError: nothing would be left to train, or an optimizer cannot exclude parameters.
 
         Example:
           >>> import fluid
@@ -228,17 +229,17 @@ class HasParameters:
         return self.session.freeze(patterns)
 
     def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
-        """Train again what `freeze` has frozen. What the program itself freezes stays so.
+        """Unfreeze parameters that `freeze` has frozen. Parameters that the program itself freezes stay frozen.
 
         Args:
-          patterns: names and globs; all that is frozen by default.
+          patterns: names and globs; all frozen names by default.
 
         Returns:
-          The names that do not stand still any more.
+          The names that are no longer frozen.
 
         Raises:
-          UnknownNameError: a pattern matches nothing that is frozen.
-          ArgumentError: it names statistics that stand still with the parameters of their layer.
+          UnknownNameError: a pattern matches no frozen name.
+          ArgumentError: a pattern names statistics that are frozen with the parameters of their layer.
         """
         return self.session.unfreeze(patterns)
 
@@ -249,17 +250,17 @@ class HasParameters:
         program: str | ProgramFunction | None = None,
         **options: Any,
     ) -> None:
-        """Write a program, as it is in test mode, and its parameters to one file that runs without its function.
+        """Export a program in test mode, with its parameters, to one file that runs without the program function.
 
-        With `infer_func`, that program is exported. Else, without `fetch`, the outputs of the trained program that do
+        With `infer_func`, its program is exported. Else, without `fetch`, the outputs of the trained program that do
         not depend on labels are exported. Labels are feeds that the loss needs and the net before the loss does not
-        need. A program that returns only losses and metrics exports the last value before them. The log says so.
+        need. If a program returns only losses and metrics, the last value before them is exported. The log says so.
 
         Args:
-          path: of the file; in a directory that exists, `model.fluid` is written.
-          fetch: names of what it returns, such as the prediction. What these do not depend on, such as the label, is
-            neither fed nor saved.
-          program: its name or its function; by default `infer_func`, or the trained program where there is one.
+          path: the path of the file; for an existing directory, `model.fluid` in it.
+          fetch: names of the values that the exported model returns, such as the prediction. Feeds and parameters on
+            which these values do not depend, such as the label, are neither fed nor saved.
+          program: the name or the function of the program; by default `infer_func`, or else the only trained program.
           options: as for `fluid.io.save_inference_model`. With `feed`, all outputs are exported by default.
 
         Raises:
@@ -282,7 +283,7 @@ class HasParameters:
           >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})[0].shape
           (1, 1)
         """
-        from fluid import artifact  # not everybody needs it
+        from fluid import artifact  # few trainings export
 
         inference = self._inference
         if inference is not None and program in (None, inference.name, inference.function, inference):
@@ -297,7 +298,7 @@ class HasParameters:
         artifact.save(path, found, self.session.params(), fetch=fetch, **options)
 
     def _report(self, exported: str) -> None:
-        """Log what was exported, unless the export before was equal, as of an OnlineTrainer that publishes."""
+        """Log an export, unless the last log was equal, as when an OnlineTrainer publishes again and again."""
         if exported != self._reported:
             log.warning(exported)
             self._reported = exported

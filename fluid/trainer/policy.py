@@ -1,4 +1,4 @@
-"""Policies: what happens between two calls of the device in a training."""
+"""Policies: hooks of the training loop between two calls of the device."""
 
 import math
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from fluid.runtime import Results
 
 
 class Call(NamedTuple):
-    """One call of the device, after its handlers were told of it.
+    """One call of the device, after its handlers were notified.
 
     Attributes:
       program: the name of the program that was trained.
-      results: of each step its outputs, and by name what handlers want to see.
-      batches: the pass over the minibatches; what comes next was read already, unless training ends here.
+      results: for each step its outputs, and the values that handlers have requested, by name.
+      batches: the pass over the minibatches; the next minibatch is already read, unless training ends here.
     """
 
     program: str

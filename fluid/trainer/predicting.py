@@ -1,4 +1,4 @@
-"""What a Trainer does with data beside training: predictions of its programs, and a look at their values."""
+"""Prediction with a Trainer: `predict` over a data set, and `run` for the values of one feed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from fluid.trainer.signals import Signals
 
 
 class Predicting(ShowsProgram, KnownAttributes):
-    """What Trainer inherits: `predict`, `run`, and the spellings of those who come from other libraries."""
+    """A base class of Trainer: `predict`, `run`, and hints for names from other libraries."""
 
     programs: dict[str, Program]
     _training: bool
@@ -48,30 +48,29 @@ class Predicting(ShowsProgram, KnownAttributes):
         feed: Mapping[str, Any] | None = None,
         seed: int | None = None,
     ) -> Iterator[Results]:
-        """Run a program over one pass of a reader, in test mode, and give the results of each minibatch.
+        """Run a program over one pass of a reader, in test mode, and return an iterator over the results.
 
-        Results come in the order of the reader and are not kept, so that memory is bounded however much data there is:
-        when those of a minibatch are given, one more has been read. While training goes on, each minibatch is run with
-        the parameters of that moment.
+        Results follow the order of the reader and are not kept, so memory is bounded for data of any size: the iterator
+        reads one minibatch ahead. During training, each minibatch uses the current parameters.
 
         Args:
-          reader: as in `train`. Feeds that the results do not depend on, such as labels, may be there or not.
-          fetch: names of values and globs, such as that of the prediction; the outputs of the program by default.
+          reader: as in `train`. Feeds on which the results do not depend, such as labels, are optional.
+          fetch: names of values and globs, such as the name of the prediction; the outputs of the program by default.
           feed_order: as in `train`.
-          program: its name or its function; may be left out when there is one.
-          feed: what is fed beside every minibatch, as for `Session.run`: of a named value or a parameter, which it
-            replaces, such as a scalar for all of its numbers; or of a feed that the reader does not give.
-          seed: of the random numbers of this pass: a number from 0 to 2**64 - 1 repeats it. None draws other ones in
-            each pass and for each minibatch, in a sequence that follows from the seed of the Trainer.
+          program: the name or the function of the program; optional if there is one program.
+          feed: values beside every minibatch, as for `Session.run`: for a feed that the reader does not provide, or for
+            a named value or a parameter, which is replaced. A scalar fills the whole array.
+          seed: the seed of the random numbers of this pass, from 0 to 2**64 - 1; a pass with an equal seed is repeated
+            exactly. None draws new random numbers in each pass and for each minibatch, from the seed of the Trainer.
 
         Returns:
-          An iterator of Results: NumPy arrays `[batch, ...]`, for sequences SequenceBatches of NumPy arrays; by name
-          with `fetch`, or when the program returns a dict. Nothing is read before the first one is asked for.
+          An iterator of Results: NumPy arrays `[batch, ...]`, and SequenceBatches of NumPy arrays for sequences. The
+          results have names with `fetch`, or if the program returns a dict. Reading starts with the first result.
 
         Raises:
-          UnknownNameError: the program has no such value.
-          ReaderError: raised while reading: the reader gives nothing.
-          FeedError: raised while reading: data does not fit.
+          UnknownNameError: the program has no value of this name.
+          ReaderError: raised by the iterator: the reader has no minibatches.
+          FeedError: raised by the iterator: data does not match the feeds.
 
         Example:
           >>> import fluid, numpy as np
@@ -93,7 +92,7 @@ class Predicting(ShowsProgram, KnownAttributes):
         needed = needed_feeds(session, found, names, fixed)
         step = bind(session.engine, found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))
         shown = found.output_names if names is None else names
-        # What is fed from other programs reads all that those need.
+        # A program that is fed by others reads all feeds that the other programs need.
         only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
         check = self._signals.check if self._training else None
         seeds = session.engine.seeds if seed is None else Seeds("predict", seed)
@@ -120,21 +119,21 @@ class Predicting(ShowsProgram, KnownAttributes):
         *,
         seed: int | None = None,
     ) -> Results:
-        """Run a program once, to look at it: nothing is trained unless `mode` says so.
+        """Run a program once and return its values; nothing is trained unless `mode` is "train".
 
         Args:
           feed: as for `Session.run`.
           fetch: as for `Session.run`.
-          mode: "test"; or "train" for one training step, of which no handler is told.
-          program: its name or its function; may be left out when there is one.
+          mode: "test"; or "train" for one training step, which does not notify handlers.
+          program: the name or the function of the program; optional if there is one program.
           seed: as for `Session.run`.
 
         Returns:
-          Results: the program's outputs, or the values of `fetch` in order; on the device.
+          Results: the outputs of the program, or the values of `fetch` in order; on the device.
 
         Raises:
-          FeedError: data does not fit.
-          UnknownNameError: no such feed or value.
+          FeedError: data does not match the feeds.
+          UnknownNameError: the program has no feed or value of this name.
 
         Example:
           >>> import fluid, numpy as np

@@ -1,4 +1,4 @@
-"""The progress of a training: tqdm's bar on a terminal, and a table of the epochs below that bar in a notebook."""
+"""ProgressBar: the progress of a training, as tqdm's bar on a terminal, with a table of epochs in a notebook."""
 
 import contextlib
 import contextvars
@@ -26,25 +26,24 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Handler
 
-# The number of epochs that a notebook shows, the newest ones.
+# The number of newest epochs in the table of a notebook.
 _ROWS = 20
-# The style of a cell is inline, since some programs that show notebooks drop style sheets.
+# The style of a cell is inline, because some notebook viewers drop style sheets.
 _CELL = "padding: 0.15em 0.9em 0.15em 0; text-align: right; white-space: nowrap"
 
 
 @fitting("fluid.ProgressBar")
 class ProgressBar(Handler):
-    """Shows how far training is: on a terminal as one bar for each epoch, in a notebook as one table.
+    """A handler that shows the progress of training: one bar for each epoch on a terminal, one table in a notebook.
 
-    It shows the scalars of the program, over the steps of the epoch so far, what other handlers announce, the speed,
-    for how long training will go on, and for how long XLA has been compiling. In a notebook all of that is one output
-    of the cell, with what is logged meanwhile, however long training goes on; on a terminal it is written to standard
-    error. Put first among the handlers, where `train` puts the one that it adds, it shows each test beside the epoch
-    after which it was made.
+    The bar shows the scalars of the program over the epoch so far, and the values that other handlers report. It also
+    shows the speed, the remaining time, and the time of a running compilation. In a notebook, the bar and the log are
+    one output of the cell; on a terminal, the bar goes to standard error. Put this handler first, as `train` does with
+    its bar: the results of a test then appear beside the epoch that the test follows.
 
     Args:
-      interval: seconds between two redraws; half a second in a notebook, and 0.2 elsewhere, by default. Values are read
-        only then, and only those of steps that are done, so that nothing has to wait.
+      interval: the time between two redraws, in seconds; by default 0.5 in a notebook, and 0.2 elsewhere. Only a redraw
+        reads values, and only of finished steps, so that nothing waits.
       show: True shows the bar, False does not, None shows it on a terminal and in a notebook only.
 
     Example:
@@ -74,7 +73,7 @@ class ProgressBar(Handler):
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Surround a call of `train`: in a notebook, show it as a table, with the warnings that are logged inside."""
+        """Surround a call of `train`: in a notebook, show a table, with the warnings that are logged in the block."""
         if not (self._show and in_notebook()):
             yield
             return
@@ -93,14 +92,14 @@ class ProgressBar(Handler):
         return math.inf
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Store the number of epochs, and watch compilations from now on."""
+        """Store the number of epochs, and start to watch compilations."""
         self._num_epochs = event.num_epochs
         self._steps_of_epoch: int | None = None
         if self._show:
             self.trainer.session.compilations.watchers.append(self._compile)
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Open the bar of an epoch, or in a notebook the bar of the training. Its length is known after one epoch."""
+        """Open the bar of an epoch, or in a notebook the bar of the training. The length is known after one epoch."""
         if not self._show:
             return
         self._epoch, self._step = event.epoch, event.first_step
@@ -119,7 +118,7 @@ class ProgressBar(Handler):
             self._bar = tqdm(desc=self._label, unit="step", **start, **place)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Count the step, and redraw when the interval is over."""
+        """Count the step, and redraw if the interval has passed."""
         if self._means is None:
             return
         self._means.add(event)
@@ -132,12 +131,12 @@ class ProgressBar(Handler):
             self._draw()
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Keep announced values for the next redraw."""
+        """Keep reported values for the next redraw."""
         self._announced.update(by_name(event.metrics))
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Show the values of the whole epoch, compilations, padding, and the share of time spent waiting for data."""
-        self._compile(None)  # one that failed does not say that it ended
+        self._compile(None)  # a failed compilation does not report its end
         self._means = None
         if self._bar is None:
             return
@@ -161,7 +160,7 @@ class ProgressBar(Handler):
             return
         self.trainer.session.compilations.watchers.remove(self._compile)
         if self._bar is not None:
-            if self._means is not None:  # the epoch has not come to its end
+            if self._means is not None:  # the epoch is incomplete
                 self._texts = self._running(self._means)
             stopped = ", stopped" if event.stopped else ""
             self._draw(stopped if event.error is None else f", {type(event.error).__name__}")
@@ -182,7 +181,7 @@ class ProgressBar(Handler):
         self._bar.refresh()
 
     def _compile(self, compilation: Compilation | None) -> None:
-        """Show from a thread that XLA compiles, until `compilation` is None; the speed leaves that time out."""
+        """Show from a thread that XLA compiles, until `compilation` is None; the speed excludes this time."""
         if self._ticker is not None:
             self._compiled.set()
             self._ticker.join()
@@ -191,13 +190,13 @@ class ProgressBar(Handler):
         if compilation is not None and self._bar is not None:
             self._compiled.clear()
             self._bar.last_print_t = time.time()  # from here on, `unpause` leaves out the time
-            # The context tells a notebook which cell an output belongs to.
+            # With the context, a notebook shows the output in the cell of the training.
             run = contextvars.copy_context().run
             self._ticker = threading.Thread(target=run, args=(self._tick,), name="fluid-progress", daemon=True)
             self._ticker.start()
 
     def _tick(self) -> None:
-        """Show once a second for how long XLA has been compiling."""
+        """Show the time of the compilation so far, once a second."""
         ended = False
         while not ended:
             self._draw(f", compiling {time.time() - self._bar.last_print_t:.0f} s")
@@ -205,10 +204,10 @@ class ProgressBar(Handler):
 
 
 class _Table(logging.Handler):
-    """One output of a notebook: the line that tqdm writes, a table with a row for each epoch, and logged warnings.
+    """A notebook output with the line of tqdm, a table with a row for each epoch, and logged warnings.
 
     Attributes:
-      rows: by epoch, from 0: the texts of its columns by name.
+      rows: the texts of the columns by name, for each epoch from 0.
     """
 
     def __init__(self) -> None:
@@ -219,19 +218,19 @@ class _Table(logging.Handler):
         self._handle: Any = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message. It may come from a signal handler in the middle of a drawing, so nothing is drawn here."""
+        """Keep a message without drawing: a signal handler may log it in the middle of a drawing."""
         message = record.getMessage()
         if message not in self._messages:
             self._messages.append(message)
 
     def write(self, text: str) -> None:
-        """Show a line, as the file that tqdm writes to."""
+        """Show a line of tqdm, which writes to this object as to a file."""
         if text.strip():
             self._line = text.strip()
             self.draw()
 
     def draw(self) -> None:
-        """Show the line, the newest rows and the messages, in the place of the last drawing."""
+        """Show the line, the newest rows and the messages; replace the last drawing."""
         from IPython.display import display
 
         shown = list(self.rows.values())[-_ROWS:]
@@ -256,11 +255,11 @@ def _row(tag: str, texts: Iterable[str]) -> str:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return scalars as texts by name."""
+    """Format scalars as texts with four digits, by name."""
     return {name: f"{value:.4g}" for name, value in spans(values).items()}
 
 
 def _is_ready(value: Any) -> bool:
-    """Return whether reading a value waits for nothing."""
+    """Return whether a value can be read without waiting."""
     ready = getattr(value, "is_ready", True)  # a method of arrays, a property of `Later`
     return bool(ready() if callable(ready) else ready)

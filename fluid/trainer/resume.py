@@ -1,4 +1,4 @@
-"""The position of training, from which this process or another one continues exactly after an interruption."""
+"""Progress: the position of training, from which this or another process continues exactly after an interruption."""
 
 import hashlib
 import json
@@ -22,21 +22,21 @@ log = logging.getLogger("fluid")
 
 
 class Progress:
-    """The position of training: which call of `train`, epoch and step, and where the reader is.
+    """The position of training: the call of `train`, the epoch, the step, and the position of the reader.
 
-    The reader's position is the one before the minibatch that was trained on last. A training that continues reads that
-    minibatch again, and sees from its checksum whether the data still comes in the same order.
+    The position of the reader is before the last trained minibatch. A resumed training reads this minibatch again, and
+    compares its checksum to detect another order of the data.
 
     Attributes:
-      call: which call of `train` this is, from 0; a program that is run again makes the same calls.
-      epoch: from 0 within the call.
-      step: minibatches trained on in this epoch.
-      resuming: whether the next pass continues an interrupted one.
-      reads_once: whether the reader is an iterator of the user's, which nobody can start anew.
-      last: whether the minibatch that was trained on last is the last one of its epoch, as far as is known.
-      frozen: what was frozen when the checkpoint that is continued was written; None where none is continued.
-      finished_epochs: the `num_epochs` of each earlier call of `train`; None where it was given up, or where
-        an earlier version did not record it.
+      call: the index of the call of `train`, from 0; a program that is run again repeats its calls.
+      epoch: the index of the epoch within the call, from 0.
+      step: the number of minibatches trained on in this epoch.
+      resuming: True if the next pass continues an interrupted pass.
+      reads_once: True if the reader is an iterator of the user, which cannot restart.
+      last: True if the last trained minibatch is known to be the last one of its epoch.
+      frozen: the frozen names in the checkpoint that is continued; None without a checkpoint.
+      finished_epochs: the `num_epochs` of each earlier call of `train`; None for an abandoned call, or if an earlier
+        version did not record the number.
 
     Example:
       >>> progress = Progress()
@@ -57,17 +57,17 @@ class Progress:
         self._handlers: Dispatcher | None = None
         # The position of the reader before the last minibatch, or at the beginning of the pass.
         self._before: Any = None
-        # The last minibatch, what its padding depended on, and its checksum, if that is known already.
+        # The last minibatch, the state of its padding, and its checksum, if the checksum is known.
         self._batch: Any = None
         self._sizes: Any = None
         self._print: dict[str, Any] | None = None
         self._finished: list[Any] = []  # the position of the reader after each earlier call of `train`
         self._live: Batches | None = None  # the pass of a call that was paused
-        self._handler_states: list[Any] = []  # what handlers have told a checkpoint, until it is handed back
+        self._handler_states: list[Any] = []  # states of handlers from a checkpoint, until the handlers get them back
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Progress":
-        """Return the position that a snapshot holds."""
+        """Return the position from a saved snapshot."""
         progress = cls()
         progress.call = saved["call"]
         progress.epoch = saved["epoch"]
@@ -82,24 +82,24 @@ class Progress:
 
     @classmethod
     def done(cls, num_epochs: int) -> "Progress":
-        """Return the position of a call of `train` that has nothing left to do."""
+        """Return the position of a finished call of `train` with `num_epochs` epochs."""
         progress = cls()
         progress.epoch = num_epochs
         return progress
 
     @property
     def begun(self) -> bool:
-        """Return whether this call has a position that can be continued."""
+        """True if this call has a position from which training can continue."""
         return self._before is not None
 
     @property
     def ready(self) -> bool:
-        """Return whether the reader has the next minibatch now."""
+        """True if the reader can return the next minibatch now."""
         return self._pipeline is None or self._pipeline.source.ready
 
     @property
     def place(self) -> str:
-        """Return the position in words: the epochs and steps that are done."""
+        """The position in words: the numbers of epochs and steps done."""
         done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
         return f"after {' and '.join(done)}" if done else "before the first step"
 
@@ -107,8 +107,8 @@ class Progress:
         """Begin a call of `train`, or continue it.
 
         Args:
-          pipeline: what is trained on.
-          handlers: they get back what they have told a checkpoint.
+          pipeline: the minibatches to train on.
+          handlers: the handlers, which get their states from the checkpoint back.
         """
         if self._live is None:
             self._pipeline = pipeline
@@ -121,10 +121,10 @@ class Progress:
         self._handler_states = []
 
     def start_pass(self) -> Batches:
-        """Start a pass, or continue the one that was interrupted.
+        """Start a pass, or continue the interrupted pass.
 
         Raises:
-          ReaderError: the reader has fewer minibatches than were trained on, or of another size.
+          ReaderError: the reader has fewer minibatches than were trained on, or minibatches of another size.
         """
         assert self._pipeline is not None
         if self._live is not None:
@@ -143,7 +143,7 @@ class Progress:
         return batches
 
     def advance(self, batch: Batch) -> None:
-        """Note that the minibatches of a Batch were trained on."""
+        """Record that the minibatches of a Batch were trained on."""
         assert batch.before is not None
         self._before, self._sizes = batch.before
         self._batch = batch.each[-1].feed
@@ -151,24 +151,24 @@ class Progress:
         self.step += batch.count
 
     def next_epoch(self) -> None:
-        """Note that a pass has ended."""
+        """Record the end of a pass."""
         self.epoch += 1
         self.step = 0
         self.last = False
         self._note_pass()
 
     def keep_pass(self, batches: Batches) -> None:
-        """Keep a paused pass, with the minibatch that was read ahead, for the next call in this process."""
+        """Keep a paused pass, including the minibatch that was read ahead, for the next call in this process."""
         self._live = batches
 
     def drop_live_pass(self) -> None:
-        """Close a pass that was paused; a call that continues with another reader starts its own."""
+        """Close a paused pass, because the next call continues with a pass over another reader."""
         if self._live is not None:
             self._live.close()
             self._live = None
 
     def finish(self, num_epochs: int | None) -> None:
-        """End this call of `train`; `num_epochs` is the requested number, None for a call that was given up."""
+        """End this call of `train`; `num_epochs` is the requested number, or None for an abandoned call."""
         self.drop_live_pass()
         source = None if self._pipeline is None else self._pipeline.source
         _end_passes(source)
@@ -182,16 +182,16 @@ class Progress:
         self._print = None
 
     def skip(self, call: int, source: Source) -> None:
-        """Bring a reader to the position in which a call of `train`, this one or an earlier one, left it."""
+        """Move a reader to its position after this or an earlier call of `train`."""
         state = self._before if call == self.call else self._finished[call]
         if state is not None:
             source.restore(_without_plan(state))
             _end_passes(source)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns the present position as JSON, for `of`.
+        """Return a function that returns the current position as JSON, for `of`.
 
-        The slow part, the checksum of the last minibatch, is left to that function.
+        The returned function computes the slow part, the checksum of the last minibatch.
         """
         batch = whole(self._batch)
         known = self._print
@@ -208,18 +208,18 @@ class Progress:
         return lambda: {**position, "batch": known if batch is None else fingerprint(batch)}
 
     def _note_pass(self) -> None:
-        """Note the position at the beginning of a pass."""
+        """Record the position at the start of a pass."""
         assert self._pipeline is not None
         self._before, self._sizes = self._pipeline.position()
         self._batch = None
         self._print = None
 
     def _go_back(self, pipeline: InputPipeline) -> None:
-        """Bring the reader, and the padding of its sequences, to the position before the last minibatch."""
+        """Move the reader and the state of its padding to the position before the last minibatch."""
         state = self._before
         source = pipeline.source
         pipeline.restore_padding(self._sizes)
-        if not self.step:  # between two epochs only the number of the next one counts, so the reader may be another
+        if not self.step:  # between two epochs only the index of the next epoch counts, so the reader may change
             if (before := _sizes(state)) != (now := _sizes(source.state())):
                 log.warning(
                     "the reader gives %s and gave %s before the interruption; training goes on with the reader of now",
@@ -232,7 +232,7 @@ class Progress:
             if "source" not in reader and _counts_rows(reader.get("reader")) and reader["given"]:
                 log.warning(
                     "the reader keeps no position of its own, so %d minibatches of epoch %d are read and dropped",
-                    reader["given"] if "readers" in state else self.step,  # the last of them is compared first
+                    reader["given"] if "readers" in state else self.step,  # the last one is compared first
                     self.epoch,
                 )
         try:
@@ -245,7 +245,7 @@ class Progress:
             raise
 
     def _compare(self, batches: Batches) -> None:
-        """Read the minibatch again that was trained on last, and compare its checksum."""
+        """Read the last trained minibatch again, and compare its checksum."""
         again = next(batches, None)
         if again is None:
             raise errors.ReaderError(
@@ -274,13 +274,13 @@ class Progress:
 
 
 def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checksum of a feed: names, shapes, dtypes and bytes; padding does not count.
+    """Return a checksum of the names, shapes, dtypes and bytes of a feed, without padding.
 
     Args:
       feed: arrays and sequence batches by name.
 
     Returns:
-      JSON: the number of samples and the checksum.
+      The number of samples and the checksum, as JSON.
 
     Example:
       >>> fingerprint({"x": np.zeros((2, 3))}) == fingerprint({"x": np.zeros((2, 3))})
@@ -300,10 +300,10 @@ def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_storable(source: Source) -> None:
-    """Refuse a reader whose position JSON cannot hold, before the first step.
+    """Check that the position of a reader can be stored as JSON, before the first step.
 
     Raises:
-      ArgumentTypeError: it is such a reader.
+      ArgumentTypeError: the position cannot be stored as JSON.
     """
     try:
         json.dumps(source.state())
@@ -315,14 +315,14 @@ def check_storable(source: Source) -> None:
 
 
 def _valid(value: Any) -> list[Any]:
-    """Return the arrays of a value of a feed, without its padding."""
+    """Return the arrays of a fed value, without padding."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]
 
 
 def _sizes(state: Mapping[str, Any]) -> str:
-    """Return the number of rows and the batch sizes of readers in words, as far as their plans tell."""
+    """Return the numbers of rows and the batch sizes of readers in words, as far as their plans contain them."""
     plans = [reader.get("reader") for reader in state.get("readers", [state])]
     told = [stage for plan in plans for stage in stages(plan)]
     rows = [f"{stage['arrays']} rows" for stage in told if "arrays" in stage]
@@ -330,21 +330,21 @@ def _sizes(state: Mapping[str, Any]) -> str:
 
 
 def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the position between two passes without the plan of the reader, which may be another one."""
+    """Return the position between two passes without the plan of the reader, because the reader may change."""
     position = {key: value for key, value in state.items() if key != "reader"}
-    if "readers" in state:  # one of which may be within a pass
+    if "readers" in state:  # one reader may be within a pass
         position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
     return position
 
 
 def _end_passes(source: Any) -> None:
-    """Let the next call of `train` begin with new passes over all readers, where there are several."""
+    """Make the next call of `train` begin with new passes over all readers, if there are several."""
     if isinstance(source, Turns):
         source.close()
 
 
 def _counts_rows(plan: Any) -> bool:
-    """Return whether rows come from a function or an iterable of the user, which can only be counted."""
+    """Return whether the rows of a reader come from the user's function or iterable, whose position is only a count."""
     if isinstance(plan, Mapping):
         return any(_counts_rows(v) for v in plan.values())
     return any(map(_counts_rows, plan)) if isinstance(plan, list) else plan == "rows"

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM while training: the first one waits until it can do no harm, the second does not wait."""
+"""Signals: Ctrl-C and SIGTERM during training; the first one waits for the end of a step, the second does not wait."""
 
 import logging
 import signal
@@ -13,24 +13,24 @@ log = logging.getLogger("fluid")
 
 
 class Signals(Policy):
-    """Holds back SIGINT, and SIGTERM if asked, until training is between two steps.
+    """A policy that delays SIGINT, and optionally SIGTERM, until training is between two steps.
 
-    Inside `with signals:` the first signal is remembered, and `check()` raises its exception: KeyboardInterrupt, or
-    SystemExit(143). Two blocks inside say where it is raised at once, since nothing can break there: `signals.at_once`,
-    and `signals.reading_ahead`, which swallows it at its end, for the `check()` that follows. The second signal ends
-    the process; in an interactive interpreter it raises at once. Signal handlers that the user has installed are left
-    in place, and in other threads than the main one, which alone receives signals, nothing is done.
+    Inside `with signals:` the first signal is stored, and `check()` raises its exception: KeyboardInterrupt, or
+    SystemExit(143). In two inner blocks, a signal raises immediately, because no step can be damaged:
+    `signals.at_once`, and `signals.reading_ahead`, which catches the exception at its end, for the next `check()`. The
+    second signal ends the process; in an interactive interpreter, the second signal raises immediately. Signal handlers
+    of the user are kept. Only the main thread receives signals; in other threads this class does nothing.
 
     Args:
-      terminate: whether SIGTERM is held back as well.
-      together: whether several processes train together. A signal that has come to one of them counts in none, until
-        they have agreed on it and `arrived` is set; and it raises nowhere at once.
+      terminate: True delays SIGTERM too.
+      together: True for a multi-process training. A signal to one process then takes effect only after all processes
+        have agreed and `arrived` is set, and never raises immediately.
 
     Attributes:
-      told: the number of the signal that has come to this process, or None.
+      told: the number of the signal that this process has received, or None.
       arrived: the number of the signal that ends training, or None.
-      at_once: a block in which a signal raises at once.
-      reading_ahead: a block that a signal ends at once, without an exception.
+      at_once: a block in which a signal raises immediately.
+      reading_ahead: a block that a signal ends immediately, without an exception.
 
     Example:
       >>> done = []
@@ -51,7 +51,7 @@ class Signals(Policy):
         self._together = together
         self.at_once = _AtOnce(self, quietly=False)
         self.reading_ahead = _AtOnce(self, quietly=True)
-        self._free = False  # whether a signal raises at once now
+        self._free = False  # True while a signal raises immediately
         self._held: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._held = {signal.SIGINT: signal.default_int_handler}
@@ -71,22 +71,22 @@ class Signals(Policy):
             self.check()
 
     def after_steps(self, call: Call) -> None:
-        """Raise the exception of the signal that has arrived, if one has."""
+        """Raise the exception of the signal in `arrived`, unless it is None."""
         self.check()
 
     def check(self) -> None:
-        """Raise the exception of the signal that has arrived, if one has."""
+        """Raise the exception of the signal in `arrived`, unless it is None."""
         if self.arrived is not None:
             raise self._meaning(self.arrived)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.told is not None:  # possible only in an interactive interpreter, see below
+        if self.told is not None:  # a second signal, only in an interactive interpreter, see below
             raise self._meaning(number)
         self.told = number
         if not self._together:
             self.arrived = number
         if not hasattr(sys, "ps1"):
-            # The next one shall end the process even in C code, such as a compilation, where Python handlers wait.
+            # The next signal must end the process also in C code, such as a compilation, where Python handlers wait.
             for held in self._held:
                 signal.signal(held, signal.SIG_DFL)
         log.warning("%s: training ends after this step; once more ends it now", signal.Signals(number).name)
@@ -99,11 +99,11 @@ class Signals(Policy):
 
 
 class _AtOnce:
-    """A block in which signals need not wait, such as reading data.
+    """A block in which signals do not wait, such as reading data.
 
     Args:
-      signals: whose block it is.
-      quietly: whether the exception of a signal ends with the block.
+      signals: the owner of the block.
+      quietly: True catches the exception of a signal at the end of the block.
     """
 
     def __init__(self, signals: Signals, quietly: bool):

@@ -16,10 +16,10 @@ class StepRequest:
 
     Args:
       program: the program that the step trains.
-      in_call: whether the step runs after another one in the same call of the device, so that it takes no requests.
+      in_call: True if the step runs after another step in one call of the device; this step takes no requests.
 
     Attributes:
-      names: names of the values that the step returns as well.
+      names: names of the values that the step returns beside the outputs.
       values: values that replace feeds and named values, by name.
     """
 
@@ -34,16 +34,16 @@ class StepRequest:
 
     @property
     def is_empty(self) -> bool:
-        """True if the step is as any other one."""
+        """True if no handler requests or replaces a value in this step."""
         return not self.names and not self.values
 
     def fetch(self, names: Fetch) -> None:
-        """Request values; see `BeginStepEvent.fetch`."""
+        """Request values of the step by name or glob, as `BeginStepEvent.fetch` does."""
         self._check_time("fetch")
         self.names = tuple(dict.fromkeys((*self.names, *check_fetch(self._program, names, TRAIN))))
 
     def override(self, values: Mapping[str, Any]) -> None:
-        """Replace values; see `BeginStepEvent.override`."""
+        """Replace values of the step by name, as `BeginStepEvent.override` does."""
         self._check_time("override")
         values = check_feed(self._program, values)
         split_names(self._program, values)
@@ -55,12 +55,12 @@ class StepRequest:
         self.values.update(values)
 
     def run(self, step: CompiledStep, feed: Any, count: int = 1) -> StepResults:
-        """Run the step; with requests, a step that is compiled for them, once for each kind of request.
+        """Run the step. With requests, run a variant of the step, which is compiled once for each kind of request.
 
         Args:
           step: the compiled step without requests.
-          feed: arrays by name; a Stack or Picks for several steps in one call, which have no requests.
-          count: number of steps.
+          feed: arrays by name; a Stack or Picks for several steps per call, which have no requests.
+          count: the number of steps, 1 by default.
         """
         self._over = True
         if count > 1:

@@ -1,4 +1,4 @@
-"""Steps per call: how many of the next steps run in one call of the device, without anybody seeing a difference."""
+"""Steps per call: the choice of how many training steps run in one call of the device, with equal results."""
 
 import contextlib
 import logging
@@ -17,35 +17,36 @@ from fluid.trainer.programs import Member, Source, Turns
 log = logging.getLogger("fluid")
 
 StepsPerDispatch = int | Literal["auto"]
-"""What `Trainer(steps_per_dispatch=)` takes."""
+"""The type of `Trainer(steps_per_dispatch=)`: a number of steps, or "auto"."""
 
 AUTO = "auto"
-# What the feeds and results of the steps of one call may take, in bytes, where the number of steps is chosen.
+# With "auto", the limit of the feeds and results of the steps of one call, in bytes.
 _BYTES = 1 << 26
 
 
-# A call costs the host some tenths of a millisecond; in calls of about this many seconds that does not count any more.
+# The target time of a call, in seconds: its cost on the host, some tenths of a millisecond, is then negligible.
 _CALL = 0.04
-# Steps that take longer than this gain nothing from company.
+# A step that takes longer than this, in seconds, gains nothing from a call with several steps.
 _LONG = 0.0025
 MOST = 64
-# So many spans between two waits are measured; the quickest of them has no test, and no other process, in it.
+# The number of measured spans between two waits. The shortest span is used: it contains no test, no other process.
 _SPANS = 3
 
 
 class StepsPerCall:
-    """How many steps of each program of a Trainer go into one call.
+    """The number of steps per call of the device, for each program of a Trainer.
 
     Args:
       wanted: the argument `steps_per_dispatch`.
       members: the programs.
-      session: that of the Trainer.
+      session: the session of the Trainer.
 
     Attributes:
-      one_by_one: the names of the programs whose steps run one by one, whatever they are fed with.
+      one_by_one: the names of the programs whose steps always run one by one.
 
     Raises:
-      ArgumentError: `wanted` is no number of steps; or it is one, and a program cannot run several in one call.
+      ArgumentError: `wanted` is neither a number of steps nor "auto"; or it is above 1, and a program cannot run
+        several steps per call.
     """
 
     def __init__(self, wanted: StepsPerDispatch, members: Sequence[Member], session: Session):
@@ -64,11 +65,11 @@ class StepsPerCall:
             )
 
     def capacity(self, program: Program, batch: Batch) -> int:
-        """How many steps may run in one call, whatever handlers want to see.
+        """Return the largest number of steps in one call, without regard to handlers.
 
         Args:
-          program: whose steps.
-          batch: the minibatch of the next one.
+          program: the program of the steps.
+          batch: the minibatch of the next step.
         """
         if program.name in self.one_by_one:
             return 1
@@ -81,11 +82,11 @@ class StepsPerCall:
         return wanted if wanted <= held else 2 ** int(math.log2(held))
 
     def ahead(self, declared: float | None, least: float) -> float:
-        """How many steps handlers let run before one of them has to act.
+        """Return the number of steps that may run before a handler has to act.
 
         Args:
-          declared: what all of them have said; None where one says nothing.
-          least: what those have said that say something.
+          declared: the minimum over all handlers; None if one handler does not declare a number.
+          least: the minimum over the handlers that declare a number.
         """
         if declared is not None or isinstance(self._wanted, int):
             return least
@@ -99,9 +100,9 @@ class StepsPerCall:
         return 1
 
     def mark(self, program: str, steps: int) -> None:
-        """Record that the loop has waited for a step of a program; see `Pace.mark`."""
+        """Record that the loop has waited for a step of a program, after `steps` steps were started."""
         compiled = len(self._compilations)
-        if compiled > self._compiled:  # no step takes as long as a compilation
+        if compiled > self._compiled:  # the time of a compilation is not the time of a step
             self._compiled = compiled
             for pace in self._paces.values():
                 pace.interrupt()
@@ -120,7 +121,7 @@ def _checked(wanted: Any) -> StepsPerDispatch:
 
 
 def _reason_against(member: Member, session: Session) -> str | None:
-    """Why the steps of a program run one by one; None where several can run in one call."""
+    """Return the reason why steps of a program run one by one; None if several can run in one call."""
     if group().size > 1:
         return "several processes train together, and agree after each step on the next one"
     if session.engine.layout.mesh is not None:
@@ -136,20 +137,20 @@ def _reason_against(member: Member, session: Session) -> str | None:
 
 
 def _bytes_of(program: Program, batch: Batch) -> int:
-    """How much a step is fed with, and gives back."""
+    """Return the size of the feed and the outputs of a step, in bytes."""
     rows = batch.examples
     results = sum(4 * math.prod(rows if size is None else size for size in out.shape) for out in program.outputs)
     return results + batch.nbytes
 
 
 class Pace:
-    """Measures steps that run one by one, and says how many shall run in one call from then on.
+    """A measurement of steps that run one by one, which chooses the number of steps per call.
 
     Example:
       >>> pace = Pace()
       >>> for mark in range(4):
       ...     pace.mark(steps=10 * mark, now=0.003 * mark)
-      >>> pace.together  # at 0.3 milliseconds each
+      >>> pace.together  # at 0.3 milliseconds a step
       64
     """
 
@@ -160,14 +161,14 @@ class Pace:
 
     @property
     def together(self) -> int:
-        """The number of steps, a power of two; 1 until it is known."""
+        """The number of steps per call, a power of two; 1 until enough spans are measured."""
         return self._together
 
     def mark(self, steps: int, now: float) -> None:
-        """Note that the loop has waited for a step.
+        """Record that the loop has waited for a step.
 
         Args:
-          steps: how many were started so far.
+          steps: the number of steps that were started so far.
           now: the time in seconds.
         """
         if self._last is not None and steps > self._last[0] and len(self._spans) < _SPANS:
@@ -177,33 +178,33 @@ class Pace:
         self._last = (steps, now)
 
     def interrupt(self) -> None:
-        """Leave the time since the last mark out, as in which something was compiled."""
+        """Discard the time since the last mark, for example because of a compilation."""
         self._last = None
 
 
 def _worth_a_call(seconds: float) -> int:
-    """Return the number of steps, of this many seconds each, that are worth one call."""
+    """Return the number of steps per call for steps that take `seconds` each."""
     return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))
 
 
 def compile_ahead(
     members: Sequence[Member], steps: Sequence[CompiledStep], source: Source, steps_per_call: StepsPerCall
 ) -> None:
-    """Begin to compile the step of a program, if its reader says which shapes it will be fed with.
+    """Begin to compile the step of a program before its first minibatch is read, if the shapes are known.
 
-    A reader says so that has a `batch_size`, of a program whose data has fixed shapes. Otherwise, and where the first
-    call may have several steps, the step is compiled when its first minibatch is there.
+    The shapes are known from a reader with a `batch_size`, for a program whose data has fixed shapes. Otherwise, and if
+    the first call may have several steps, the first minibatch starts the compilation.
 
     Args:
       members: the programs.
-      steps: the step of each.
-      source: what is going to be read.
-      steps_per_call: how many steps run in one call of the device.
+      steps: the compiled step of each program.
+      source: the source of the minibatches.
+      steps_per_call: the number of steps per call of the device.
     """
     if len(members) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
         return
     feed = members[0].expected(source)
     if feed is None or steps_per_call.capacity(members[0].program, Batch(feed, examples=source.batch_size)) > 1:
         return
-    with contextlib.suppress(Exception):  # a mistake in the program is said by its first step, as ever
+    with contextlib.suppress(Exception):  # the first step reports a mistake in the program
         steps[0].compile_ahead(feed)

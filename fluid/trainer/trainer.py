@@ -1,4 +1,4 @@
-"""Trainer: program functions and their optimizers, trained, tested and saved."""
+"""Trainer: trains, tests and saves program functions with their optimizers."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -62,51 +62,51 @@ not_called("fluid.trainer", "fluid.Trainer(...)")
 
 
 class Trainer(HasParameters, HasCheckpoints, Predicting):
-    """Trains a program function, or several in turn over one set of parameters, see `docs/programs.md`.
+    """A trainer of one program function, or of several in turn over one set of parameters, see `docs/programs.md`.
 
     Args:
-      program_func: calls layers and returns the loss, or a list, tuple or dict of values, the loss first. Or several: a
-        list of pairs `(program_func, optimizer)` and of TrainingPrograms.
-      optimizer: a fluid optimizer, an optax transformation, or a function that returns one. None when the program calls
-        `optimizer.minimize` itself. With several programs, that of those which bring none.
-      param_path: a file of `save_params` to start from, or one that ends in ".safetensors".
+      program_func: a function that calls layers and returns the loss, or a list, tuple or dict of values, the loss
+        first. For several programs: a list of pairs `(program_func, optimizer)` and of TrainingPrograms.
+      optimizer: a fluid optimizer, an optax transformation, or a function that returns one. None if the program calls
+        `optimizer.minimize` itself. With several programs, the optimizer of each program without one.
+      param_path: a file of `save_params` to start from, or a file that ends in ".safetensors".
       place: a device, or with `parallel` the devices, see `fluid.Session`; None for JAX's default.
       train_func: another spelling of program_func.
       optimizer_func: another spelling of optimizer.
-      seed: of initial values and of random layers.
-      precision: "bfloat16" or "float16" to compute in it, see `fluid.Program`; parameters and slots stay float32.
-      buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all of them, or a dict of lists by feed.
-        None chooses sizes by what is fed.
-      max_compilations: how many shapes may be chosen, each of which is a compilation.
-      checkpoint_config: a CheckpointConfig: save while training, and continue from the newest checkpoint that is there.
+      seed: the seed of initial values and of random layers.
+      precision: "bfloat16" or "float16" for the computation, see `fluid.Program`; parameters and optimizer state stay
+        float32.
+      buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all sequences, or a dict of lists by feed.
+        None chooses sizes from the data.
+      max_compilations: the number of shapes that may be chosen; each shape is one compilation.
+      checkpoint_config: a CheckpointConfig: save during training, and continue from the newest existing checkpoint.
       step: a function that computes a training step, see `fluid.TrainingStep`; by default one gradient and one update.
       params: arrays by name to start from, instead of a file, such as `other_trainer.params`.
-      strict: and `rename` and `skip`: what of them is taken, see `load_params`. A checkpoint that is there goes before.
-      rename: see there.
-      skip: see there.
+      strict: as for `load_params`, for the initial parameters. An existing checkpoint has priority over them.
+      rename: as for `load_params`.
+      skip: as for `load_params`.
       parallel: True to divide each batch among all devices, "fsdp" or a `fluid.Mesh`, see `fluid.Session`.
       shardings: the axes that divide parameters, by names and globs, see `fluid.Session`.
-      schedule: which of several programs a step is of. "alternate", which is the default; "3:1" for three steps of the
-        first program and one of the second, again and again; "epoch" for an epoch of each; weights by name,
-        `{"a": 0.7, "b": 0.3}`, by which each step is drawn, from the seed and its number; or a function of the number
-        of training steps done that gives the name.
-      epoch_of: the name of the program with whose reader an epoch ends; that of the first one that has a reader, by
-        default. The readers of the others are read on over the ends of epochs, and begin anew when they end.
-      steps_per_dispatch: how many steps run in one call of the device, at most: "auto" chooses by how long a step
-        takes, where all handlers say how many steps may run before they act. Nothing else changes by it: see
-        `docs/speed.md`.
+      schedule: the program of each step, with several programs. "alternate" is the default. "3:1" repeats three steps
+        of the first program and one step of the second. "epoch" trains each program for an epoch in turn. Weights by
+        name, `{"a": 0.7, "b": 0.3}`, draw each step from the seed and its number. A function of the number of training
+        steps done returns the name.
+      epoch_of: the name of the program whose reader ends an epoch; by default, the first program that has a reader. The
+        other readers continue over the ends of epochs, and start again when they end.
+      steps_per_dispatch: the largest number of steps per call of the device. "auto" chooses by the time of a step, if
+        all handlers declare how many steps may run before they act. The results do not change: see `docs/speed.md`.
       infer_func: the program function that `save_inference_model` exports, such as the net without its loss. It shares
         parameters with the trained program by name; None exports the outputs that do not depend on labels.
 
     Attributes:
-      session: the Session underneath: `session.scope`, `session.compilations`, `session.run(...)`.
+      session: the Session of this Trainer: `session.scope`, `session.compilations`, `session.run(...)`.
       programs: the discovered Programs, by name.
-      program: the Program, where there is one.
+      program: the Program, if there is one program.
 
     Raises:
-      FluidError: the program has a mistake that its shapes show; it is found here and not in the first step.
-      CheckpointError: the folder of checkpoints cannot be used, or holds damaged ones only.
-      ParameterError: the checkpoint is that of another program or optimizer; or `infer_func` has a parameter that the
+      FluidError: the program has an error that its shapes show; it is raised here and not in the first step.
+      CheckpointError: the folder of checkpoints cannot be used, or all its checkpoints are damaged.
+      ParameterError: the checkpoint belongs to another program or optimizer; or `infer_func` has a parameter that the
         trained program lacks.
 
     Example:
@@ -185,7 +185,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         evaluator: Evaluator,
         steps_per_dispatch: StepsPerDispatch = 1,
     ) -> None:
-        """Set the attributes that follow from the session and its programs."""
+        """Set the attributes that depend on the session and its programs."""
         programs = list(session.programs.values())
         self.session = session
         self.programs = dict(session.programs)
@@ -200,7 +200,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._training = False
 
     def _keep_checkpoints(self, config: CheckpointConfig | None, validation: type[Validation] = Validation) -> None:
-        """Open the folder of checkpoints, if there is one; `validation` is what is measured during training."""
+        """Open the folder of checkpoints, if `config` names one, and create the measurements of `validation`."""
         programs = list(self.programs.values())
         self._checkpoints = None if config is None else Checkpoints(config, self.session, programs)
         self._calls = Calls(self._checkpoints)
@@ -208,7 +208,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
 
     @property
     def history(self) -> History:
-        """What the last call of `train` has measured so far; also of one that was interrupted."""
+        """The measurements of the last call of `train` so far, also of an interrupted call."""
         return self._validation.history
 
     @fitting("trainer.train")
@@ -227,47 +227,48 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         metrics: Metrics | None = None,
         restore_best: RestoreBest = False,
     ) -> History:
-        """Train for some passes over a reader. May be called again, and goes on from the parameters as they are.
+        """Train for some passes over a reader. Another call continues from the current parameters.
 
-        Ctrl-C and `pause` take effect between two steps; the next call with the same reader continues at the next
-        minibatch, and its `num_epochs` counts the epochs that were done.
+        Ctrl-C and `pause` take effect between two steps. The next call with the same reader continues at the next
+        minibatch, and its `num_epochs` includes the epochs that are done.
 
-        With a `checkpoint_config` any next call continues, and so does the same program when it is run again: each of
-        its calls of `train` then stands for the same call of the first run, and does only what that had left to do.
-        SIGTERM is treated like Ctrl-C there; the exit status is 143, or 130 after Ctrl-C. What is continued, or was
-        done already, is logged.
+        With a `checkpoint_config`, every next call continues, and so does the program when it is run again. Each call
+        of `train` then corresponds to one call of the first run, and trains only the remaining steps. SIGTERM acts like
+        Ctrl-C; the exit status is 143, or 130 after Ctrl-C. Continued and skipped calls are logged.
 
         Args:
-          reader: minibatches: a callable that returns an iterable of them, or an iterable. A minibatch is a list of
-            rows, a tuple of columns, or a dict of columns. With several programs each step reads one; those without a
-            reader of their own share this one, or a dict gives each its own: `{"a": reader_a, "b": reader_b}`.
-          num_epochs: how many passes over the reader, those included that were done before an interruption; at least 0.
-          event_handler: called with every event, see `fluid.trainer.events`.
-          feed_order: which field of a row is which feed: a list of names, or a dict of name to position; None for the
+          reader: minibatches: a callable that returns an iterable of minibatches, or an iterable. A minibatch is a list
+            of rows, a tuple of columns, or a dict of columns. With several programs, each step reads one minibatch;
+            programs without a reader share this one, or a dict sets one for each: `{"a": reader_a, "b": reader_b}`.
+          num_epochs: the number of passes over the reader, including passes before an interruption; at least 0.
+          event_handler: a function that is called with every event, see `fluid.trainer.events`.
+          feed_order: the feed of each field of a row: a list of names, or a dict of name to position; None for the
             order in which the program declares its data.
-          handlers: Handler objects around the loop, outermost first; or one.
-          progress: whether to show a progress bar; None shows it on a terminal and in a notebook.
-          resume: False begins with epoch 0 from the parameters as they are, whatever was interrupted or saved; True
-            continues with this reader, and is an error when there is nothing to continue; None does as said above.
-          test_reader: what is tested on while training goes on, as by `fluid.handlers.TestEvery`; of several programs
-            by the name of each.
-          test_every: how often: a number of steps, or "epoch", "2 epochs" ...
-          metrics: as in `test`, of these tests.
-          restore_best: whether to go back to the parameters with the best test loss when training has ended. For
-            another value its name, "test_accuracy", and where that does not say which way is better, both:
+          handlers: one Handler, or several around the loop, outermost first; functions of one event are accepted too.
+          progress: True shows a progress bar, False does not, None shows it on a terminal and in a notebook.
+          resume: False begins with epoch 0 from the current parameters, and ignores an interrupted or saved training.
+            True continues with this reader, and raises an error if there is nothing to continue. None continues as
+            described above.
+          test_reader: test data for tests during training, as by `fluid.handlers.TestEvery`; with several programs, a
+            dict by program name.
+          test_every: the interval of the tests: a number of steps, or "epoch", "2 epochs" ...
+          metrics: metrics of these tests, as in `test`.
+          restore_best: True restores the parameters with the best test loss after training. The name of another value,
+            "test_accuracy", selects this value; a pair adds the direction if the name does not show it:
             `("test_score", "max")`.
 
         Returns:
-          The History: for each epoch the scalars of the program, and what was measured.
+          The History: for each epoch the scalars of the program, and the measured values.
 
         Raises:
-          ArgumentError: there is nothing to resume, or a call that was done before a checkpoint had other `num_epochs`.
-          ReaderError: the reader gives nothing, or less than was trained on before an interruption.
-          FeedError: data does not fit; the message names field, sample and batch.
-          CheckpointError: another trainer uses the folder, or it has gone; or the end of the training was not saved:
-            the parameters are trained, and the same call saves them.
-          Exception: whatever the reader or a handler raises, unchanged. After any error the parameters are those after
-            the last completed step.
+          ArgumentError: there is nothing to resume, or a call that was finished before a checkpoint had another
+            `num_epochs`.
+          ReaderError: the reader has no minibatches, or fewer than were trained on before an interruption.
+          FeedError: data does not match the feeds; the message names field, sample and batch.
+          CheckpointError: another trainer uses the folder, or the folder is gone; or the end of the training was not
+            saved: the parameters are trained, and an identical call saves them.
+          Exception: any exception of the reader or of a handler, unchanged. After any error, the parameters are the
+            result of the last completed step.
         """
         readers = readers_of(self._members, reader, num_epochs)
         num_epochs = whole_number("train", "num_epochs", num_epochs, least=0)
@@ -294,7 +295,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         dispatcher: Dispatcher,
         resume: bool | None,
     ) -> None:
-        """Do what a call of `train` has to do, or what an interrupted one had left to do."""
+        """Run a call of `train`, or the rest of an interrupted call."""
         source = source_of(self._members, readers, self._plan, int(self.session.scope.step))
         position, checkpoints = self._calls.begin(readers, source, num_epochs, resume)
         self._freeze_as_before(position)
@@ -346,7 +347,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
                 self._warn_of_spoilt()
 
     def _warn_of_spoilt(self) -> None:
-        """Warn of arrays that are not finite after a training whose losses were finite."""
+        """Warn of non-finite arrays after a training with finite losses."""
         scope = self.session.scope
         if names := spoilt(scope.specs, scope.arrays, self.session.engine.members):
             warn_once(
@@ -374,26 +375,26 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     ) -> Results:
         """Evaluate a program over one pass of a reader, in test mode.
 
-        The result does not depend on the batch size: means are weighted by the examples (or valid time steps) that they
-        are over, sums and extremes are over all minibatches, `layers.auc` is over all predictions, and rows are
-        concatenated in order. `layers.metric` says how others combine; a FluidWarning says where that is not known.
+        The result does not depend on the batch size. Means are weighted by their number of examples (or valid time
+        steps). Sums and extremes are over all minibatches, `layers.auc` is over all predictions, and rows are
+        concatenated in order. `layers.metric` declares how other values combine; a FluidWarning reports unknown cases.
 
         Args:
           reader: as in `train`.
           feed_order: as in `train`.
-          metrics: by name, metrics of `fluid.metrics` and what they read: `{"auc": Auc().of(preds=..., labels=...)}`.
-          program: its name or its function; may be left out when there is one.
-          fetch: names of values and globs, to return instead of the outputs; each is combined like an output.
-          feed: what is fed beside every minibatch, as in `predict`.
+          metrics: metrics of `fluid.metrics` by name, with their inputs: `{"auc": Auc().of(preds=..., labels=...)}`.
+          program: the name or the function of the program; optional if there is one program.
+          fetch: names of values and globs, to return instead of the outputs; each value combines like an output.
+          feed: values beside every minibatch, as in `predict`.
 
         Returns:
-          Results: one NumPy value for each output of the program, then one for each metric; by name when the program
-          returns a dict or there are metrics. Outputs without names are called `loss`, `output_1` and so on.
+          Results: one NumPy value for each output of the program, then one for each metric. The results have names if
+          the program returns a dict, or with metrics; outputs without names are then `loss`, `output_1` and so on.
 
         Raises:
-          ReaderError: the reader gives nothing.
-          FeedError: data does not fit.
-          UnknownNameError: a metric reads what the program does not have.
+          ReaderError: the reader has no minibatches.
+          FeedError: data does not match the feeds.
+          UnknownNameError: a metric reads a value that the program does not have.
           ArgumentError: a metric has the name of an output.
         """
         reader = check_data("test", self._member(program, "test").reads, reader, feed_order)
@@ -408,14 +409,14 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         rows: bool = True,
         **looked_at: Any,
     ) -> Results:
-        # A test that a handler runs may be long; Ctrl-C lets it end between two minibatches.
+        # A test that a handler runs may be long; Ctrl-C ends the test between two minibatches.
         signals = self._signals if self._training else None
         return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals, **looked_at)
 
     def pause(self) -> None:
-        """End training after the current step, so that the next `train` with the same reader continues there.
+        """Pause training after the current step; the next `train` with the same reader continues after this step.
 
-        The pass over the reader stays open meanwhile, with the minibatch that was read ahead.
+        The pass over the reader stays open, with the minibatch that was read ahead.
         """
         if self._training:
             self._pausing = True
@@ -424,10 +425,10 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     def stop(self) -> None:
         """End training after the current step. `train` may be called again.
 
-        With a `checkpoint_config`, the same program continues from here when it is run again.
+        With a `checkpoint_config`, the program continues after this step when it is run again.
         """
         self._stopping = True
 
     def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
-        """One of the programs; the only one for None. `method` is what it is for, for messages."""
+        """Return the named program, or the only one for None; `method` is the caller in error messages."""
         return member_called(program, self._members, method)

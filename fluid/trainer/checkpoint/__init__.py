@@ -1,4 +1,4 @@
-"""Checkpoints: when a training is saved, what is in a checkpoint, and how training comes back from one."""
+"""Checkpoints: when to save a training, the content of a checkpoint, and how to restore it."""
 
 from fluid.trainer.checkpoint.checkpoints import Checkpoints, NoCheckpoints
 from fluid.trainer.checkpoint.config import CheckpointConfig

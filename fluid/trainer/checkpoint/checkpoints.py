@@ -1,4 +1,4 @@
-"""Checkpoints while training: when to save, what to keep, and how to restore it."""
+"""Checkpoints: saves a training when due, keeps the newest and the best checkpoints, and restores them."""
 
 import contextlib
 import importlib.metadata
@@ -31,24 +31,24 @@ log = logging.getLogger("fluid")
 
 
 class Position(Protocol):
-    """Where a training is, as a checkpoint keeps it: a Progress, or that of a loop of the user's own.
+    """The position of a training in a checkpoint: a Progress, or the position of a custom loop.
 
     Attributes:
-      epoch: how many epochs have ended.
-      last: whether the last step was the last one of its epoch, whose end is saved by itself.
+      epoch: the number of epochs that have ended.
+      last: True if the last step ends its epoch; the save then waits for the end of the epoch.
     """
 
     epoch: int
     last: bool
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """The position as it is now: a function that gives it as JSON."""
+        """Return a function that returns the current position as JSON."""
 
 
 class NoCheckpoints(Policy):
-    """Save nothing: for a training without checkpoints.
+    """A policy that saves nothing, for a training without checkpoints.
 
-    `with checkpoints:` surrounds a training; however it is left, the last save is complete then.
+    `with checkpoints:` surrounds a training; after the block, also after an error, the last save is complete.
     """
 
     def __enter__(self) -> "NoCheckpoints":
@@ -58,27 +58,27 @@ class NoCheckpoints(Policy):
         pass
 
     def after_epoch(self) -> None:
-        """Save if it is time after a whole epoch, when its handlers are done."""
+        """Save, if a checkpoint is due after a complete epoch and its handlers."""
 
 
 class Checkpoints(NoCheckpoints):
-    """Saves a Session and its Progress when a CheckpointConfig says so, and brings them back.
+    """A policy that saves a Session and its Progress as a CheckpointConfig sets, and restores them.
 
-    Arrays go to the host while training waits; a Writer does the rest in another thread. In several processes each
-    writes its part of them.
+    Training waits while arrays are copied to the host; a Writer does the rest in another thread. In a multi-process
+    training, each process writes a part of the arrays.
 
     Args:
-      config: when to save, where to, and what to keep.
-      session: whose state is saved.
-      programs: those that are trained, one of whose outputs `keep_best` names.
+      config: the folder, the intervals, and the checkpoints to keep.
+      session: the session to save.
+      programs: the trained programs; `keep_best` names one of their outputs.
 
     Attributes:
-      config: the same.
-      folder: where the checkpoints are.
+      config: the argument `config`.
+      folder: the folder of the checkpoints.
 
     Raises:
       CheckpointError: the folder cannot be used.
-      UnknownNameError, ArgumentError: `keep_best` names no output, or one that is no scalar.
+      UnknownNameError, ArgumentError: `keep_best` names no output, or an output that is not a scalar.
 
     Example:
       >>> import fluid
@@ -108,25 +108,26 @@ class Checkpoints(NoCheckpoints):
         check_shared(self.folder, self._group)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score, self._group)
         self._progress: Position = Progress()
-        self._since = 0  # steps since the last save, or since training was restored
-        self._asked = False  # whether a handler asked for a save
+        self._since = 0  # the number of steps since the last save or restore
+        self._asked = False  # whether a handler has requested a save
 
     def handlers(self) -> list[Handler]:
-        """What a training needs so that `keep_best` hears of measured values."""
+        """Return the handlers that report measured values to `keep_best`."""
         return [BestMeasured(self._score, self._is_best)] if self._score and self._score.measured else []
 
     def restore(self, step: int | str | None = None) -> Progress | None:
-        """Bring the session to a checkpoint.
+        """Restore the session from a checkpoint.
 
         Args:
-          step: which one, or "best"; None for the newest that is whole. Damaged ones that are newer are set aside.
+          step: the training step of the checkpoint, or "best"; None for the newest complete checkpoint. Newer damaged
+            checkpoints are set aside.
 
         Returns:
-          The position of training, or None when there is no checkpoint.
+          The position of training, or None if there is no checkpoint.
 
         Raises:
-          CheckpointError: the step is not there or not whole, or none is whole; nothing is changed then.
-          ParameterError: the program has other parameters or another optimizer; nothing is changed then.
+          CheckpointError: the step is absent or damaged, or no checkpoint is complete; then nothing is changed.
+          ParameterError: the program has other parameters or another optimizer; then nothing is changed.
         """
         meta = self.bring_back(step)
         if meta is None:
@@ -143,14 +144,14 @@ class Checkpoints(NoCheckpoints):
         return progress
 
     def bring_back(self, step: int | str | None, own_loop: bool = False) -> dict[str, Any] | None:
-        """Bring the arrays of the session to a checkpoint; arguments and errors as for `restore`.
+        """Restore the arrays of the session from a checkpoint; errors as for `restore`.
 
         Args:
-          step: which one.
-          own_loop: whether it must be that of a loop of the user's own, instead of a Trainer.
+          step: as for `restore`.
+          own_loop: True requires a checkpoint of a custom loop, False a checkpoint of a Trainer.
 
         Returns:
-          What the checkpoint says of itself, or None when there is none.
+          The metadata of the checkpoint, or None if there is no checkpoint.
         """
         with contextlib.ExitStack() as held:
             if self._group.is_first:
@@ -175,32 +176,32 @@ class Checkpoints(NoCheckpoints):
         return meta
 
     def _chosen(self, step: int | str | None) -> tuple[int | None, dict[int, str]]:
-        """The step to go back to, which all processes look for together, and the flaws of newer ones."""
+        """Return the step to restore, on which all processes agree, and the flaws of newer steps."""
         if self._group.is_first:
             self.folder.sweep()
         steps = self._group.of_first("the checkpoints", self.folder.steps())
         return self._newest(steps) if step is None else (self._this(step, steps), {})
 
     def _flaw(self, step: int) -> str | None:
-        """What is wrong with a step, or None; each process reads its share of the files."""
+        """Return the first flaw of the checkpoint of a step, or None; each process checks a part of the files."""
         group = self._group
         found = group.exchange(f"the files of checkpoint {step}", self.folder.flaw(step, group.index, group.size))
         return next((problem for problem in found if problem is not None), None)
 
     @property
     def where(self) -> str:
-        """The newest checkpoint, in words."""
+        """The newest checkpoint and its folder in words; only the folder if there is none."""
         steps = self.folder.steps()
         return f"checkpoint {steps[-1]} in {self.folder.name!r}" if steps else f"{self.folder.name!r}"
 
     def of(self, progress: "Position") -> "Checkpoints":
-        """Say whose position is saved with the session."""
+        """Set the position to save with the session; return this object."""
         self._progress = progress
         return self
 
     def __enter__(self) -> "Checkpoints":
         self.wait()
-        importlib.import_module("orbax.checkpoint")  # now, as it takes a while and would slow down the first steps
+        importlib.import_module("orbax.checkpoint")  # a slow import, which would slow down the first steps
         self._lock()
         try:
             self._writer.begin(Health.at_start(self._arrays(), self._session.engine.members))
@@ -210,7 +211,7 @@ class Checkpoints(NoCheckpoints):
         return self
 
     def _lock(self) -> None:
-        """Keep other trainers out of the folder; of several processes the first one does."""
+        """Lock the folder against other trainers; in a multi-process training, only the first process does."""
         if not self._group.is_first:
             return
         self.folder.acquire()
@@ -223,8 +224,8 @@ class Checkpoints(NoCheckpoints):
             )
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        # After an interruption the session is as the last step left it. After any other exception that is uncertain, so
-        # nothing is saved.
+        # After an interruption the session holds the result of the last step. After any other exception its state is
+        # uncertain, so nothing is saved.
         try:
             if kind is None or (not issubclass(kind, Exception) and not self._is_alone_with(error)):
                 self.save()
@@ -234,43 +235,43 @@ class Checkpoints(NoCheckpoints):
             self.folder.release()
 
     def _is_alone_with(self, error: BaseException) -> bool:
-        """Whether one of several processes ends by itself, with `sys.exit` and not by a signal that all agreed upon."""
+        """Return whether only this process of several ends, by `sys.exit` and not by a signal that all agreed on."""
         agreed = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == 143)
         return self._group.size > 1 and not agreed
 
     def ask(self) -> None:
-        """Save after this step, or after the epoch that it ends."""
+        """Request a save after this step, or after its epoch if the step ends the epoch."""
         self._asked = True
 
     def steps_ahead(self) -> float:
-        """How many steps may run in one call before it is time to save."""
+        """Return the number of steps that may run in one call before a checkpoint is due."""
         interval = self.config.step_interval
         return math.inf if interval is None else max(1, interval - self._since)
 
     def after_steps(self, call: Call) -> None:
-        """Save if it is time; what is due at the last step of an epoch waits for its end."""
+        """Save if a checkpoint is due; at the last step of an epoch, the save waits for the end of the epoch."""
         if self._score is not None:
             for outputs, _ in call.results:
                 self._score.add(outputs, call.program)
         self.count(len(call.results))
 
     def count(self, steps: int) -> None:
-        """Count steps that were trained, and save if a checkpoint is due."""
+        """Count trained steps, and save if a checkpoint is due."""
         self._since += steps
         if self._due() and not self._progress.last:
             self.save()
 
     def after_epoch(self) -> None:
-        """Save if it is time."""
+        """Save if a checkpoint is due after an epoch."""
         interval = self.config.epoch_interval
         if self._due() or (interval is not None and self._progress.epoch % interval == 0):
             self.save()
 
     def save(self) -> None:
-        """Start a save, after the one before is complete; nothing happens when this step is saved already.
+        """Start a save after the earlier save is complete; a step that is saved already is not saved again.
 
         Raises:
-          CheckpointError: the folder has gone.
+          CheckpointError: the folder is gone.
         """
         self._asked = False
         self.wait()
@@ -295,7 +296,7 @@ class Checkpoints(NoCheckpoints):
         self._writer.wait()
 
     def check_saved(self) -> None:
-        """Check that the end of a training was saved; the session keeps its parameters in any case.
+        """Check that the end of a training was saved; the session always keeps its parameters.
 
         Raises:
           CheckpointError: the last save has failed.
@@ -310,7 +311,7 @@ class Checkpoints(NoCheckpoints):
         ) from error
 
     def _is_best(self, value: float) -> bool:
-        """Whether a measured value is better than those of all checkpoints."""
+        """Return whether a measured value is better than the scores of all checkpoints."""
         self.wait()
         improves = self._score is not None and self._score.improves(self.folder, value)
         return bool(self._group.of_first("whether this is the best value", improves))
@@ -320,7 +321,7 @@ class Checkpoints(NoCheckpoints):
         return self._asked or (interval is not None and self._since >= interval)
 
     def _newest(self, steps: Sequence[int]) -> tuple[int | None, dict[int, str]]:
-        """The newest whole step, None in an empty folder; and the flaws of newer ones."""
+        """Return the newest step without flaws, None in an empty folder; and the flaws of newer steps."""
         found, flaws = newest_whole(steps, self._flaw)
         aside = self.folder.aside()
         if found is None and (flaws or aside):
@@ -349,9 +350,9 @@ class Checkpoints(NoCheckpoints):
         return chosen
 
     def _arrays(self) -> dict[str, Any]:
-        """Return all arrays of the session: on the host; in several processes on the devices, which share them.
+        """Return all arrays of the session: on the host, or in a multi-process training on the devices.
 
-        On a CPU they share memory with the arrays, and XLA copies what a step would donate.
+        On a CPU, the returned arrays share memory with the session, and XLA copies a buffer that a step would donate.
         """
         state = self._session.state()
         if self._group.size > 1:
@@ -359,13 +360,13 @@ class Checkpoints(NoCheckpoints):
         return dict(zip(state, jax.device_get(list(state.values())), strict=True))
 
     def _read(self, step: int) -> dict[str, Any]:
-        """The arrays of a step: on the host; and those of which other processes have parts, where they shall lie."""
+        """Return the arrays of a step: on the host, or sharded as in the session if other processes hold parts."""
         try:
             shared = {n: a.sharding for n, a in self._session.state().items() if a.size and not is_here(a)}
             here = names_here(self._session.programs, self.folder.meta(step)["arrays"])
             divided = {there: shared[name] for there, name in here.items() if name in shared}
             found = self.folder.arrays(step, divided)
-            for name in divided:  # one copy at a time, since a training step can donate copies only
+            for name in divided:  # one copy at a time: a training step can donate copies only
                 found[name] = own_array(found[name])
             return {here[name]: array for name, array in found.items()}
         except Exception as error:
@@ -381,7 +382,7 @@ def _versions() -> dict[str, str]:
 
 
 def _check_loop(position: Mapping[str, Any] | None, own_loop: bool, here: str) -> None:
-    """Refuse a checkpoint of another kind of loop: it does not have the position that is needed."""
+    """Raise CheckpointError for a checkpoint of another kind of loop, which has another kind of position."""
     if position is None:
         raise errors.CheckpointError(f"{here} holds no position of a training; expected one that fluid has written")
     if ("states" in position) != own_loop:

@@ -1,4 +1,4 @@
-"""CheckpointConfig: where and how often a Trainer saves."""
+"""CheckpointConfig: the folder and the intervals of the checkpoints of a Trainer."""
 
 import os
 from dataclasses import dataclass
@@ -13,29 +13,28 @@ from fluid.trainer.evaluation.direction import AUTO, direction
 @fitting("fluid.CheckpointConfig")
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Where and how often a Trainer saves everything that it needs to continue after its process was killed.
+    """The folder and the intervals of checkpoints, from which a Trainer continues after its process was killed.
 
-    Saves run in the background while training goes on. A checkpoint is complete or not there at all. A Trainer with the
-    same folder continues from the newest one that is whole.
+    Saves run in the background during training. A checkpoint is complete or absent. A Trainer with this folder
+    continues from the newest complete checkpoint.
 
     Args:
-      checkpoint_dir: a folder for the checkpoints of this training alone; made when it is not there. By default
-        `checkpoints` in the current folder. Or an address such as "s3://bucket/run" in an object store, for a training
-        in one process; see `docs/resume.md`.
-      max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
-      epoch_interval: save at the end of every so many epochs; None saves none of them. The end of training is always
-        saved.
-      step_interval: save after every so many steps; None saves at the ends of epochs and of training only.
-      keep_best: `(output, "min" or "max")`, or a name that says which way is better, such as "accuracy": also keep the
-        checkpoint with the best output. The output is a scalar, given by its name or position, of several programs as
-        "generator/loss", and is compared as the mean over the steps of its program since the checkpoint before. Or the
-        name of a value that is measured while training goes on, such as `("test_loss", "min")`: when it is the best so
-        far, a checkpoint is saved.
+      checkpoint_dir: a folder for the checkpoints of this training only, created if necessary; `checkpoints` in the
+        current folder by default. Or an address such as "s3://bucket/run" in an object store, for a training in one
+        process; see `docs/resume.md`.
+      max_num_checkpoints: the number of newest checkpoints to keep, at least 1; None keeps all.
+      epoch_interval: the number of epochs between two saves at the ends of epochs; None saves at no end of an epoch.
+        The end of training is always saved.
+      step_interval: the number of steps between two saves; None saves at the ends of epochs and of training only.
+      keep_best: also keep the checkpoint with the best value: `(name, "min" or "max")`, or a name that shows the
+        direction, such as "accuracy". The name or index of a scalar output, with several programs "generator/loss",
+        compares its means over the steps of its program since the last checkpoint. The name of a value that is measured
+        during training, such as `("test_loss", "min")`, saves a checkpoint whenever the value is the best so far.
 
     Raises:
-      ArgumentError: a number is no whole number from 1 on, `keep_best` is no such pair, or its name does not say
-        which way is better.
-      ArgumentTypeError: `checkpoint_dir` is no path.
+      ArgumentError: a number is not a whole number from 1 on, `keep_best` is not a valid pair, or its name does not
+        show the direction.
+      ArgumentTypeError: `checkpoint_dir` is not a path.
 
     Example:
       >>> CheckpointConfig("checkpoints", step_interval=1000, keep_best=("accuracy", "max")).max_num_checkpoints
@@ -63,7 +62,7 @@ class CheckpointConfig:
 
 
 def _output_and_mode(value: Any) -> tuple[str | int, str]:
-    """Check `keep_best`; return the output, and "min" or "max"."""
+    """Check `keep_best`; return the name or index of the value, and "min" or "max"."""
     output, mode = value if isinstance(value, tuple) and len(value) == 2 else (value, AUTO)
     named = isinstance(output, str) or (isinstance(output, int) and not isinstance(output, bool) and mode != AUTO)
     if not named or mode not in ("min", "max", AUTO):

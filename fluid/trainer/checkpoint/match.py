@@ -1,4 +1,4 @@
-"""Whether a checkpoint is that of a Trainer's program and optimizers, and what has changed if it is not."""
+"""Checks that a checkpoint matches the program and optimizers of a Trainer, with messages about differences."""
 
 import importlib.metadata
 import logging
@@ -17,10 +17,10 @@ log = logging.getLogger("fluid")
 
 
 def describe_optimizers(programs: Sequence[Program]) -> list[str]:
-    """Each optimizer of some programs with its settings, in words that are the same in every process.
+    """Return a text for each optimizer of some programs with its settings, equal in every process.
 
     Args:
-      programs: as a Trainer, or a Session, has them.
+      programs: the programs of a Trainer or a Session.
 
     Returns:
       One text for each `minimize`, such as "SGD(learning_rate=0.1)".
@@ -38,32 +38,32 @@ def describe_optimizers(programs: Sequence[Program]) -> list[str]:
 
 
 def digests_of(programs: Sequence[Program]) -> list[str]:
-    """Return a checksum of the losses of each program, see `Program.digest`."""
+    """Return the `Program.digest` of each program, a checksum of the computation of its losses."""
     return [program.digest for program in programs]
 
 
 def check_seed(saved: Any, session: Session, where: str) -> None:
-    """Log that a session was made with another seed than the one that training continues with.
+    """Log a warning if the seed of a session differs from the seed in a checkpoint.
 
     Args:
       saved: the random root in the checkpoint.
-      session: before it is restored.
-      where: which checkpoint it is.
+      session: the session before it is restored.
+      where: the checkpoint in words, for the message.
     """
     if not np.array_equal(np.asarray(saved), np.asarray(session.scope.root)):
         log.warning("%s: the seed was another one than now; training continues with the seed of the checkpoint", where)
 
 
 def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequence[Program], where: str) -> None:
-    """Refuse a checkpoint of another program or optimizer, and log what else differs, but for the data.
+    """Raise ParameterError for a checkpoint of another program or optimizer; log other differences.
 
-    That is the settings of the optimizer, the computation of the losses, and the seed.
+    Other differences are the settings of the optimizers and the computation of the losses. Data is not compared.
 
     Args:
-      meta: what the checkpoint says of itself.
-      session: that of the Trainer.
-      programs: as the Trainer has them.
-      where: which checkpoint it is, for messages.
+      meta: the metadata of the checkpoint.
+      session: the session of the Trainer.
+      programs: the programs of the Trainer.
+      where: the checkpoint in words, for messages.
 
     Raises:
       ParameterError: names, shapes or dtypes differ.
@@ -80,7 +80,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")
-    same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version("jax")  # which writes the equations
+    same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version("jax")  # JAX writes the equations
     if same_jax and digests not in (None, digests_of(programs)):
         log.warning(
             "%s: the program computes its loss in another way than when it was written, with the same parameters; "
@@ -102,5 +102,5 @@ _OTHER_OPTIMIZER = (
 
 
 def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and dtype by name of all arrays that are not an optimizer's."""
+    """Return shape and dtype by name of all arrays that do not belong to an optimizer."""
     return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_OPTIMIZERS)}

@@ -1,4 +1,4 @@
-"""Checkpoints of a loop of one's own over a Session."""
+"""Checkpoint: checkpoints of a custom training loop over a Session."""
 
 import contextlib
 import copy
@@ -19,41 +19,41 @@ log = logging.getLogger("fluid")
 
 
 class Stateful(Protocol):
-    """What a checkpoint keeps beside the session: a Reader, what `reader.prefetch` returns, something of the user's."""
+    """An object whose state a checkpoint keeps: a Reader, a result of `reader.prefetch`, or an object of the user."""
 
     def state(self) -> Any:
-        """All that is needed to go on from here, as JSON."""
+        """Return the state from which the object can continue, as JSON."""
 
     def restore(self, state: Any) -> Any:
-        """Go on from what `state` returned in an earlier process."""
+        """Restore the result of `state` in an earlier process."""
 
 
 class Checkpoint:
-    """Saves what a loop of your own over a Session has trained, and continues after its process was killed.
+    """Checkpoints of a custom training loop over a Session, from which the loop continues after a crash.
 
-    Made before the loop, it brings back the newest checkpoint that is whole: parameters, states, optimizer slots, the
-    step counter, the random root, and the position in the data. Inside `with checkpoint:` the loop calls `after_step`
-    when it is done with a minibatch. A loop that is killed at any moment, and run again, ends with the same bits. The
-    folder, and the way in which it is written, are those of a Trainer with a `fluid.CheckpointConfig`.
+    Created before the loop, this object restores the newest complete checkpoint: parameters, states, optimizer state,
+    the step counter, the random root, and the position in the data. Inside `with checkpoint:` the loop calls
+    `after_step` after each minibatch. A loop that is killed at any moment and run again ends with identical bits. The
+    folder has the format of a Trainer with a `fluid.CheckpointConfig`.
 
-    Inside the block the first Ctrl-C or SIGTERM waits for `after_step`, where all is saved; the second does not wait.
-    What an exception leaves behind is uncertain, and not saved.
+    Inside the block, the first Ctrl-C or SIGTERM waits for `after_step`, which saves; the second does not wait. After
+    any other exception the state is uncertain, so nothing is saved.
 
     Args:
       session: a Session with all of its programs.
-      checkpoint_dir: a folder for the checkpoints of this loop alone; made when it is not there.
-      state_of: what else decides how the loop goes on: what `fluid.reader.prefetch` returned, a Reader, or any object
-        with `state()`, which returns JSON, and `restore(state)`; one, or several in an order that stays the same.
-      step_interval: save after every so many calls of `after_step`; None saves at the end of the block only.
-      max_num_checkpoints: how many of the newest checkpoints are kept, at least 1; None keeps all.
+      checkpoint_dir: a folder for the checkpoints of this loop only, created if necessary.
+      state_of: other objects whose state decides how the loop continues: a result of `fluid.reader.prefetch`, a Reader,
+        or any object with `state()`, which returns JSON, and `restore(state)`; one, or several in a fixed order.
+      step_interval: the number of calls of `after_step` between two saves; None saves at the end of the block only.
+      max_num_checkpoints: the number of newest checkpoints to keep, at least 1; None keeps all.
 
     Attributes:
-      restored: the training step that the loop continues from; None where it starts anew.
+      restored: the training step from which the loop continues; None for a new start.
 
     Raises:
-      CheckpointError: the folder cannot be used, holds damaged checkpoints only, or those of a Trainer.
-      ParameterError: the checkpoint is that of other programs or optimizers.
-      ArgumentTypeError: something in `state_of` has no state, or one that is no JSON.
+      CheckpointError: the folder cannot be used, or holds only damaged checkpoints, or checkpoints of a Trainer.
+      ParameterError: the checkpoint belongs to other programs or optimizers.
+      ArgumentTypeError: an object in `state_of` has no state, or its state is not JSON.
 
     Example:
       >>> import fluid, numpy as np
@@ -96,23 +96,23 @@ class Checkpoint:
         self._checkpoints = Checkpoints(config, session, list(session.programs.values())).of(self._position)
         self._signals = Signals()
         self._block: contextlib.ExitStack | None = None
-        self._first = 0  # the training step with which the block begins
-        self._called = False  # whether the loop says when it is done with a minibatch, or when to save
-        self._between_steps = False  # whether an exception comes from a place where all is consistent
+        self._first = 0  # the first training step of the block
+        self._called = False  # whether the loop has called `after_step` or `save`
+        self._between_steps = False  # whether an exception comes from `after_step`, where the state is consistent
         self.restored: int | None = None
         self.restore()
 
     def restore(self, step: int | None = None) -> int | None:
-        """Go back to a checkpoint; the next save sets newer ones aside.
+        """Restore a checkpoint; the next save sets newer checkpoints aside.
 
         Args:
-          step: how many training steps were done; None for the newest that is whole.
+          step: the training step of the checkpoint; None for the newest complete checkpoint.
 
         Returns:
-          The step; None where there is no checkpoint, and nothing has changed.
+          The step; None if there is no checkpoint, and nothing has changed.
 
         Raises:
-          CheckpointError: there is no such checkpoint, or it is damaged.
+          CheckpointError: the checkpoint does not exist, or is damaged.
         """
         meta = self._checkpoints.bring_back(step, own_loop=True)
         if meta is None:
@@ -150,10 +150,11 @@ class Checkpoint:
             )
 
     def after_step(self) -> None:
-        """Note that the loop is done with a minibatch: save if it is time, and end here after Ctrl-C or SIGTERM.
+        """Record the end of a minibatch: save if a checkpoint is due, and raise after Ctrl-C or SIGTERM.
 
         Raises:
-          KeyboardInterrupt: after Ctrl-C; SystemExit: after SIGTERM.
+          KeyboardInterrupt: after Ctrl-C.
+          SystemExit: after SIGTERM.
           ArgumentError: the loop is not inside `with checkpoint:`.
         """
         self._check_entered("after_step")
@@ -164,10 +165,10 @@ class Checkpoint:
         self._between_steps = False
 
     def save(self) -> None:
-        """Save now, between two steps, whatever the interval is. Nothing happens when this step is saved already.
+        """Save now, between two steps, at any interval. A step that is saved already is not saved again.
 
         Raises:
-          CheckpointError: the folder has gone.
+          CheckpointError: the folder is gone.
           ArgumentError: the loop is not inside `with checkpoint:`.
         """
         self._check_entered("save")
@@ -175,7 +176,7 @@ class Checkpoint:
         self._checkpoints.save()
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Save at the end of the block, or at an interrupt that has waited for the end of a step."""
+        """Save at the end of the block, or after an interrupt that has waited for the end of a step."""
         certain = kind is None or (self._between_steps and not issubclass(kind, Exception))
         self._checkpoints.__exit__(kind if certain else Exception, error, traceback)
         if kind is None:
@@ -190,7 +191,7 @@ class Checkpoint:
 
 
 class _States:
-    """The position of a loop of the user's own: the states of what decides how it goes on.
+    """The position of a custom loop: the states of the objects that decide how the loop continues.
 
     Args:
       parts: one object with `state` and `restore`, or several.
@@ -216,7 +217,7 @@ class _States:
         self.check_storable()
 
     def check_storable(self) -> None:
-        """Refuse states that JSON cannot hold, before the first step."""
+        """Raise ArgumentTypeError if a state cannot be stored as JSON, before the first step."""
         for part in self._parts:
             try:
                 json.dumps(part.state())
@@ -227,10 +228,10 @@ class _States:
                 ) from error
 
     def restore(self, states: Sequence[Any]) -> None:
-        """Hand the states back.
+        """Restore the state of each object.
 
         Raises:
-          CheckpointError: there are more or fewer than objects.
+          CheckpointError: the numbers of states and of objects differ.
         """
         if len(states) != len(self._parts):
             raise errors.CheckpointError(
@@ -241,6 +242,6 @@ class _States:
             part.restore(state)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """The states as they are now, whatever their owners do with them while a thread writes."""
+        """Return a function for the current states, copied now, because the loop may change them during the write."""
         states = [copy.deepcopy(part.state()) for part in self._parts]
         return lambda: {"epoch": "-", "step": "-", "states": states}

@@ -1,4 +1,4 @@
-"""Which checkpoint is best: by the mean of an output over the training steps before each, or by a measured value."""
+"""Score: selects the best checkpoint by the mean of an output over its training steps, or by a measured value."""
 
 import difflib
 import math
@@ -17,23 +17,23 @@ from fluid.trainer.handlers import Handler
 
 
 class Score:
-    """Computes the score of each checkpoint, and compares them.
+    """The scores of checkpoints, and their comparison.
 
-    The score is the mean of an output over the steps since the checkpoint before; or a value that a handler announces,
-    such as "test_loss", for the checkpoint of the step at which it was measured.
+    The score is the mean of an output over the steps since the last checkpoint. Or the score is a value that a handler
+    reports, such as "test_loss", for the checkpoint of the step of the measurement.
 
     Args:
-      programs: by name; an output of one of them it may be.
-      output: the name of the value, or the position of the output where there is one program.
+      programs: the programs by name, whose outputs may be the score.
+      output: the name of the value; with one program, the index of an output is accepted too.
       mode: "min" or "max".
 
     Attributes:
-      output: the same.
-      measured: whether it is a value that a handler announces.
+      output: the argument `output`.
+      measured: True if the score is a value that a handler reports.
 
     Raises:
-      UnknownNameError: there is no such output, and no such name is likely to be announced; ArgumentError: the output
-        is no scalar.
+      UnknownNameError: the name is no output, and is probably a misspelled output.
+      ArgumentError: the output is not a scalar.
     """
 
     def __init__(self, programs: Mapping[str, Program], output: str | int, mode: str):
@@ -56,23 +56,23 @@ class Score:
         self._waiting: list[Any] = []
         self._total = 0.0
         self._count = 0
-        self._announced = (-1, math.nan)  # training steps done, and the value that was measured then
+        self._announced = (-1, math.nan)  # the number of training steps done, and the value measured after them
 
     def add(self, metrics: Results, program: str) -> None:
-        """Count the output of a step of a program, without waiting for it."""
+        """Add the output of a step of a program, without waiting for the step."""
         if self.measured or program != self._program:
             return
         self._waiting.append(metrics.unread(self._position))
         newest = self._waiting[min(55, len(self._waiting) - 1)]
         if len(self._waiting) > 64 and is_computed(newest):
-            self._fold(56)  # all but the newest are computed by now
+            self._fold(56)  # only the newest may still be in flight
 
     def announce(self, step: int, value: float) -> None:
-        """Note a value that was measured after so many training steps."""
+        """Record a value that was measured after `step` training steps."""
         self._announced = (step, value)
 
     def take(self, step: int) -> dict[str, Any]:
-        """The score of the checkpoint of a step, as JSON to be kept with it; a new mean begins."""
+        """Return the score of the checkpoint of a step, as JSON for its metadata, and begin a new mean."""
         self._fold(len(self._waiting))
         value = self._total / self._count if self._count else math.nan
         if self.measured:
@@ -82,31 +82,31 @@ class Score:
         return {"output": self.output, "mode": self._mode, "value": value if math.isfinite(value) else None}
 
     def best(self, folder: Folder, steps: Iterable[int]) -> int | None:
-        """Which of the checkpoints is best, the newest of equal ones; None when no score is known."""
+        """Return the step of the best checkpoint, the newest of equal ones; None if no score is known."""
         known = self._known(folder, steps)
         return max(known, key=lambda step: (known[step], step), default=None)
 
     def improves(self, folder: Folder, value: float) -> bool:
-        """Whether a value is better than the scores of all checkpoints."""
+        """Return whether a value is better than the scores of all checkpoints."""
         try:
             known = self._known(folder, folder.steps())
-        except errors.CheckpointError:  # a store that cannot be reached now: rather a checkpoint too many
+        except errors.CheckpointError:  # the store is unreachable: save, rather than miss the best
             known = {}
         return math.isfinite(value) and self._goodness(value) > max(known.values(), default=-math.inf)
 
     def _known(self, folder: Folder, steps: Iterable[int]) -> dict[int, float]:
-        """How good those checkpoints are whose scores are known."""
+        """Return the goodness of each checkpoint with a known score, by step."""
         scores = {step: self._of(folder, step) for step in steps}
         return {step: score for step, score in scores.items() if score is not None}
 
     def _of(self, folder: Folder, step: int) -> float | None:
-        """How good a checkpoint is, more being better; None when that is not known."""
+        """Return the goodness of a checkpoint, larger is better; None if its score is unknown."""
         try:
             score = folder.meta(step).get("score") or {}
             if (score.get("output"), score.get("mode")) != (self.output, self._mode) or score["value"] is None:
                 return None
             return self._goodness(float(score["value"]))
-        except errors.CheckpointError:  # a store that cannot be reached now: what is best must not be deleted
+        except errors.CheckpointError:  # the store is unreachable: the best must not be deleted
             raise
         except (OSError, *NONSENSE):
             return None
@@ -121,11 +121,11 @@ class Score:
 
 
 class BestMeasured(Handler):
-    """Asks for a checkpoint whenever the value that `keep_best` names is the best so far.
+    """A handler that requests a checkpoint whenever the value of `keep_best` is the best so far.
 
     Args:
-      score: of which value.
-      is_best: whether a value is better than those of all checkpoints.
+      score: the score, which names the value.
+      is_best: returns whether a value is better than the scores of all checkpoints.
     """
 
     def __init__(self, score: Score, is_best: Callable[[float], bool]):
@@ -133,7 +133,7 @@ class BestMeasured(Handler):
         self._is_best = is_best
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Refuse a name that nothing will be announced by."""
+        """Raise UnknownNameError if no handler reports a value of this name."""
         announced = self._dispatcher.measures()
         if self._score.output not in announced:
             raise errors.UnknownNameError(
@@ -143,7 +143,7 @@ class BestMeasured(Handler):
             )
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Note the value, and ask for a checkpoint of this step."""
+        """Record the value, and request a checkpoint of this step if the value is the best."""
         announced = by_name(event.metrics)
         if self._score.output in announced:
             value = number(announced[self._score.output])
@@ -153,7 +153,7 @@ class BestMeasured(Handler):
 
 
 def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]:
-    """Where the outputs of programs are: the name of the program and the place; by name, and of one also by place."""
+    """Return the program and index of each output by name; with one program, also by index."""
     found: dict[str | int, tuple[str, int]] = {}
     for program, its in programs.items():
         names = output_names(its) if len(programs) > 1 else its.output_names or ()
@@ -164,7 +164,7 @@ def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]
 
 
 def _mistyped(name: str, outputs: Iterable[str]) -> bool:
-    """Whether a name is most likely meant to be that of an output, and not of what is measured, such as a test's."""
+    """Return whether a name is probably a misspelled output, and not the name of a measured value."""
     known = list(outputs)
     measured = any(name.endswith(f"_{output}") for output in known)
     return not measured and bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))

@@ -8,10 +8,10 @@ from fluid.storage.folder import Folder
 
 
 def check_shared(folder: Folder, group: Group) -> None:
-    """Refuse a folder that is another one in another process: a token that the first process writes must be seen.
+    """Check that all processes share a folder: each process must see a token file of the first process.
 
     Raises:
-      CheckpointError: it is, or it is in an object store.
+      CheckpointError: a process has another folder, or several processes use an object store.
     """
     if group.size == 1:
         return

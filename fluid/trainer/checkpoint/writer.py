@@ -1,4 +1,4 @@
-"""Writes checkpoints in a thread of each process, so that training goes on meanwhile."""
+"""Writer: writes checkpoints in a thread of each process, while training continues."""
 
 import logging
 import threading
@@ -16,21 +16,21 @@ log = logging.getLogger("fluid")
 
 
 class Writer:
-    """Writes checkpoints to a folder, one at a time, each in a thread of its own.
+    """A writer of checkpoints to a folder, one at a time, each in a separate thread.
 
-    While a thread runs, the attributes and the folder are that thread's alone: everybody else calls `wait` first. In
-    several processes each has such a thread, and these agree on what becomes of a checkpoint while training goes on.
+    A running thread owns the attributes and the folder: all other code calls `wait` first. In a multi-process training,
+    each process has a thread, and the threads agree on the outcome of a checkpoint while training continues.
 
     Args:
-      folder: where to.
-      keep: how many of the newest checkpoints are kept; None for all.
-      score: tells which one is best, and kept as well; or None.
-      group: the processes that train together.
+      folder: the folder of the checkpoints.
+      keep: the number of newest checkpoints to keep; None for all.
+      score: selects the best checkpoint, which is kept too; or None.
+      group: the processes of the training.
 
     Attributes:
-      base: the step that training continued from or that was written last; None before the first.
-      known: the steps in the folder that are this trainer's.
-      lost: the step that was to be written last, and why it could not be; None when it was.
+      base: the step from which training continued, or the last written step; None before the first.
+      known: the steps in the folder that belong to this trainer.
+      lost: the last step and its error, if its write has failed; else None.
     """
 
     def __init__(self, folder: Folder, keep: int | None, score: Score | None, group: Group):
@@ -41,30 +41,30 @@ class Writer:
         self._keep = keep
         self._score = score
         self._group = group.apart()
-        self._failure: errors.DistributedError | None = None  # why the processes could not agree
+        self._failure: errors.DistributedError | None = None  # the error of the agreement between processes
         self._health = Health()
         self._unhealthy = False
         self._thread: threading.Thread | None = None
 
     def restored(self, step: int, steps: list[int]) -> None:
-        """Note that training continues from a checkpoint, and which ones there are."""
+        """Record that training continues from the checkpoint of `step`, and the steps of all checkpoints."""
         self.base = step
         self.known = set(steps)
 
     def begin(self, health: Health) -> None:
-        """Note what the arrays are like at the beginning of a training."""
+        """Record the health of the arrays at the start of a training."""
         self._health = health
         self._unhealthy = False
 
     def start(self, step: int, arrays: Mapping[str, Any], meta: Callable[[], dict[str, Any]]) -> None:
-        """Begin to write; an earlier checkpoint must be complete. A failure is logged, and training goes on.
+        """Start to write a checkpoint, after the earlier one is complete. A failure is logged, and training continues.
 
-        Returns when the next training step may donate the arrays.
+        The call returns when the next training step may donate the arrays.
 
         Args:
-          step: training steps done.
-          arrays: all arrays of the session by name: on the host; in several processes on their devices.
-          meta: returns the JSON beside the arrays; called in the thread, as it takes a while.
+          step: the number of training steps done.
+          arrays: all arrays of the session by name: on the host, or in a multi-process training on the devices.
+          meta: a function that returns the metadata as JSON; it is slow, so the thread calls it.
         """
         copied = threading.Event()
         arguments = (step, arrays, meta, copied.set)
@@ -74,17 +74,17 @@ class Writer:
             copied.wait()
 
     def wait(self) -> None:
-        """Wait until what was started is complete.
+        """Wait until the started checkpoint is complete.
 
         Raises:
-          DistributedError: the processes could not agree on what became of it.
+          DistributedError: the processes could not agree on the outcome of the checkpoint.
         """
         self.join()
         if self._failure is not None:
             raise self._failure
 
     def join(self) -> None:
-        """Wait until what was started is complete, or has failed."""
+        """Wait until the started checkpoint is complete or has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -115,7 +115,7 @@ class Writer:
         except Exception as error:
             self.lost = (step, error)
             reason = str(error).partition("\n")[0][:300]
-            # In every process: each has its own share of the files, and its own reason.
+            # Every process logs: each writes a different part of the files, and can fail for a different reason.
             log.error(
                 "checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason, exc_info=error
             )
@@ -123,21 +123,21 @@ class Writer:
             copied()
 
     def _refuse(self, step: int, complaint: str) -> None:
-        """Say why a checkpoint is not written: loudly the first time, since the next ones are no better."""
+        """Log why a checkpoint is not written: the first time as an error, then at debug level."""
         level = logging.DEBUG if self._unhealthy else logging.ERROR
         self._unhealthy = True
         if self._group.is_first:
             log.log(level, "checkpoint %d is not saved: %s", step, complaint)
 
     def _set_undone_aside(self, step: int) -> None:
-        """Set aside what was written after the step that training went back to."""
+        """Set aside the checkpoints after the step to which training went back."""
         for stale in self._folder.steps():
             if stale >= step or (self.base is not None and stale > self.base):
                 name = self._folder.set_aside(stale, "undone")
                 log.warning("checkpoint %d was undone, it is set aside as %s", stale, name)
 
     def _delete_old(self) -> list[int]:
-        """Delete the checkpoints that are too many; returns those that are left."""
+        """Delete surplus old checkpoints, but not the best; return the steps of the remaining ones."""
         steps = self._folder.steps()
         if self._keep is None or len(steps) <= self._keep:
             return steps

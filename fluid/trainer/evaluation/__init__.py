@@ -1,1 +1,1 @@
-"""What is measured while training and in tests."""
+"""Evaluation: measurements during training and in tests."""

@@ -1,4 +1,4 @@
-"""Directions: whether a larger or a smaller value is better, read from the name of the value by default."""
+"""Directions: "max" if a larger value is better, "min" if a smaller one is, by default from the name of the value."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from fluid import errors
 
 AUTO = "auto"
 
-# Phrases of a name; its words are split at everything but letters, at digits, and where camel case begins a word.
+# Phrases of a name, whose words are split at non-letters, at digits, and at the words of camel case.
 _LARGER = re.compile(
     r"\b(acc|accs|accuracy|accuracies|auc|aucs|auroc|auprc|aupr|ap|map|precision|recall|sensitivity|specificity|"
     r"f \d+|f beta|fscore|r \d+|rsquared|iou|io u|miou|dice|jaccard|bleu|rouge|meteor|chrf|cider|dcg|ndcg|mrr|mcc|"
@@ -26,18 +26,18 @@ _OTHER = re.compile(
 
 
 def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
-    """Return `mode`, "min" or "max"; with "auto", read it from the words of the name.
+    """Return `mode`, "min" or "max"; with "auto", read the direction from the words of the name.
 
-    "test_acc", "val/AUC", "map50" are better larger and "loss", "valRMSE" smaller. The loss of something is a loss:
-    "dice_loss", "top5_error".
+    Larger is better for "test_acc", "val/AUC" and "map50", smaller for "loss" and "valRMSE". A loss or error of another
+    quantity is a loss: "dice_loss", "top5_error".
 
     Args:
-      name: of a value.
+      name: the name of a value.
       mode: "min", "max" or "auto".
-      call: returns, for messages, the user's call with a mode written into it.
+      call: returns the user's call with a given mode, as text for messages.
 
     Raises:
-      ArgumentError: the mode is another word; or it is "auto", and the name is unknown or ambiguous.
+      ArgumentError: the mode is another word; or the mode is "auto", and the name is unknown or ambiguous.
 
     Example:
       >>> direction("val_accuracy_5", "auto", "EarlyStopping('val_accuracy_5', mode={!r})".format)
@@ -48,7 +48,7 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
     if mode != AUTO:
         raise errors.ArgumentError(f'{call(mode)}: expected "min", "max", or "auto" to read it from the name')
     value = str(name)
-    if said := _said(value.rpartition("/")[2]) or _said(value):  # what is before a slash is the name of a program
+    if said := _said(value.rpartition("/")[2]) or _said(value):  # before a slash is the name of a program
         return said
     raise errors.ArgumentError(
         f"{call(mode)}: the name {name!r} does not say whether larger or smaller is better, expected mode='max' or "
@@ -57,7 +57,7 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
 
 
 def _said(name: str) -> str | None:
-    """Return "min" or "max"; None for a name whose words are unknown or ambiguous."""
+    """Return the direction of a name, "min" or "max"; None if its words are unknown or ambiguous."""
     words = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()
     larger = [match.end() for match in _LARGER.finditer(words)]
     smaller = [match.end() for match in _SMALLER.finditer(words)]

@@ -37,7 +37,7 @@ from fluid.trainer.evaluation.values import output_names, scalar_outputs
 from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
 
-# Bytes of rows in the result of a test from which on a warning asks if they should be kept.
+# The number of bytes of rows in the result of a test above which a warning is given.
 _MANY = 64 * 2**20
 
 
@@ -45,9 +45,9 @@ class _Last(NamedTuple):
     """The parameters and the results of the last test.
 
     Attributes:
-      step: the step counter of the scope, the very array: each training step makes a new one.
-      averages: the averages that replaced parameters.
-      values: all numbers of its results.
+      step: the array of the step counter of the scope: each training step creates a new array.
+      averages: the averages that replaced the parameters.
+      values: all numbers of the results.
     """
 
     step: Any
@@ -59,7 +59,7 @@ class Total:
     """The value of one output over the minibatches of a data set. Sums and means are computed in float64.
 
     Args:
-      reduction: how the values of minibatches become one.
+      reduction: the rule that combines the values of minibatches.
 
     Example:
       >>> total = Total(Reduction("mean"))
@@ -68,7 +68,7 @@ class Total:
       0.75
 
     Attributes:
-      kept: bytes of the rows that are kept until the end.
+      kept: the number of bytes of the rows that are kept until the end.
     """
 
     def __init__(self, reduction: Reduction):
@@ -80,10 +80,10 @@ class Total:
         self.kept = 0
 
     def add(self, part: Part) -> None:
-        """Add the values of one minibatch; this waits for them.
+        """Add the values of one minibatch, after waiting for them.
 
         Args:
-          part: on the device, or on the host.
+          part: the contribution of the minibatch, on the device or on the host.
         """
         kind = self._reduction.kind
         if kind == "function":
@@ -107,7 +107,7 @@ class Total:
         kind = self._reduction.kind
         if kind == "function":
             assert self._reduction.function is not None
-            with jax.enable_x64(True):  # a function of jax.numpy would compute in float32 otherwise
+            with jax.enable_x64(True):  # otherwise a function of jax.numpy computes in float32
                 return _scalar(np.asarray(self._reduction.function(*(total.result() for total in self._inner))))
         if kind == "mean":
             weight = self._weight.value()
@@ -122,8 +122,8 @@ class Gathered:
 
     Args:
       program: the program.
-      metrics: by name; copies of them are fed, so that they stay as they are.
-      rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
+      metrics: metrics by name; they are copied, so the originals do not change.
+      rows: True collects outputs that are not scalars; False returns None for them.
     """
 
     def __init__(self, program: Program, metrics: Metrics, rows: bool):
@@ -133,15 +133,15 @@ class Gathered:
 
     @property
     def kept(self) -> dict[int, int]:
-        """Return the bytes of the rows that are kept, by the index of the output."""
+        """The number of bytes of kept rows, by the index of the output."""
         return {i: total.kept for i, total in enumerate(self._totals) if total is not None and total.kept}
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Add the results of one minibatch; this waits for them.
+        """Add the results of one minibatch, after waiting for them.
 
         Args:
-          found: what the step of a test returned.
-          names: of the values that it has fetched for the metrics.
+          found: the contributions of the outputs, and the fetched values.
+          names: the names of the values that are fetched for the metrics.
         """
         parts, fetched = found
         for total, part in zip(self._totals, parts, strict=True):
@@ -158,23 +158,23 @@ class Gathered:
 
 
 class Evaluator:
-    """Tests the programs of a Trainer.
+    """An evaluator of the programs of a Trainer over data sets.
 
     Args:
-      session: which holds the arrays.
+      session: the session that holds the arrays.
     """
 
     def __init__(self, session: Session):
         self._session = session
-        self._warned: set[str] = set()  # names of programs; and of those whose rows were warned of, with " rows"
+        self._warned: set[str] = set()  # names of warned programs; for rows, with " rows"
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
         """Return the averages that replaced parameters in the last test, if `value` is one of its results.
 
-        Return none if `value` is no result of the last test, if training has gone on since, or if the averages are in
-        place still.
+        The result is empty if `value` is no result of the last test, if training has continued since, or if averages
+        still replace the parameters.
         """
         last = self._last
         known = value in last.values and last.step is self._session.scope.step
@@ -191,17 +191,17 @@ class Evaluator:
         fetch: Fetch | None = None,
         feed: Mapping[str, Any] | None = None,
     ) -> Results:
-        """Run one pass of a reader, see `Trainer.test`.
+        """Test a program over one pass of a reader, see `Trainer.test`.
 
-        Warns, in the first test of a program, of outputs whose value over a data set is a guess.
+        The first test of a program warns of outputs whose combination over a data set is a guess.
 
         Args:
-          member: which program is tested.
+          member: the program to test.
           reader: as in `Trainer.test`.
           feed_order: as in `Trainer.test`.
           metrics: as in `Trainer.test`.
-          rows: whether outputs that are no scalars are gathered; None stands for them otherwise.
-          interrupts: the signals that end the test between two minibatches.
+          rows: True collects outputs that are not scalars; False returns None for them.
+          interrupts: the signals that end the test between two minibatches; None for none.
           fetch: as in `Trainer.test`.
           feed: as in `Trainer.test`.
         """
@@ -218,7 +218,7 @@ class Evaluator:
             self._warned.add(member.name)
             for doubt in doubts(program):
                 warn(doubt)
-        # New ones for each pass, so that a result does not depend on what was tested before.
+        # New buckets for each pass, so that a result does not depend on earlier tests.
         only = None if not fixed.feeds else member.reads.keys() - fixed.feeds.keys()
         convert = member.converter(feed_order, self._session.engine.buckets(program), only)
         check = None if interrupts is None else interrupts.check
@@ -241,7 +241,7 @@ class Evaluator:
         return results
 
     def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
-        """Return an empty Gathered of these arguments."""
+        """Return an empty Gathered; a subclass may return another class."""
         return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
@@ -256,8 +256,8 @@ def request_of(program: Program, metrics: Metrics) -> Request:
     """Return the request of a test: the contributions of the outputs, and the values that the metrics read.
 
     Raises:
-      ArgumentTypeError: something is no metric, or was not told what to read.
-      UnknownNameError: a metric reads what the program does not have.
+      ArgumentTypeError: an entry is not a metric, or has no inputs.
+      UnknownNameError: a metric reads a value that the program does not have.
       ArgumentError: a metric has the name of an output.
     """
     outputs = output_names(program)
@@ -277,14 +277,14 @@ def evaluate(
     gathered: Gathered,
     fixed: Constant = Constant({}, {}),  # noqa: B008
 ) -> Iterator[None]:
-    """Gather the results of a program over all minibatches; yield after each of them.
+    """Collect the results of a program over all minibatches; yield after each minibatch.
 
     Args:
       step: the compiled step of the request.
-      request: from `request_of`.
-      feeds: of the minibatches.
-      gathered: what the outputs contribute to, and the metrics.
-      fixed: what is fed beside every minibatch.
+      request: the result of `request_of`.
+      feeds: the feeds of the minibatches.
+      gathered: collects the outputs and the metrics.
+      fixed: values that are fed beside every minibatch.
     """
     names = request.fetch or ()
     in_flight: InFlight[Any] = InFlight()
@@ -311,7 +311,7 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
 
 
 def doubts(program: Program) -> list[str]:
-    """Return a warning for each output whose value over a data set is a guess."""
+    """Return a warning for each output whose combination over a data set is a guess."""
     named = zip(output_names(program), program.reductions, strict=True)
     return [
         f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
@@ -329,7 +329,7 @@ _GUESSES = {"mean": "their mean, weighted by examples", "rows": "all of them, on
 
 
 def _numbers(results: Results) -> list[float]:
-    """Return all numbers of a test, also of metrics with several."""
+    """Return all numbers in the results of a test, including metrics with several numbers."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
 
@@ -343,13 +343,13 @@ def returning(program: Program, names: Sequence[str]) -> Program:
 
     Args:
       program: the program.
-      names: of its values, from `check_fetch`.
+      names: the names of its values, from `check_fetch`.
 
     Returns:
-      A Program that returns them by name.
+      A Program that returns these values by name.
 
     Raises:
-      UnknownNameError: one is no value that a data set has, such as a gradient.
+      UnknownNameError: a name has no value over a data set, such as a gradient.
 
     Example:
       >>> import fluid
@@ -375,13 +375,13 @@ def returning(program: Program, names: Sequence[str]) -> Program:
         return {name: known[n] if n in known else named_array(n) for name, n in canonical.items()}
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.FluidWarning)  # what there is to say of the program has been said
+        warnings.simplefilter("ignore", errors.FluidWarning)  # the program has already given its warnings
         samples = {name: np.zeros(shape) for name, shape in program.sample_shapes.items()}
         return Program(values, f"{program.name}[{', '.join(names)}]", samples, program.precision)
 
 
 class _Sum:
-    """A sum of scalars, which is rounded once, or of arrays of one shape."""
+    """A sum of scalars, which is rounded only once, or of arrays of one shape."""
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = ()
@@ -409,13 +409,13 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _wide(value: Any) -> np.ndarray:
-    """Convert numbers to float64 or int64, in which sums are exact, or nearly so."""
+    """Convert numbers to float64 or int64, in which sums are exact or almost exact."""
     array = np.asarray(value)
     return array.astype(np.int64 if array.dtype.kind in "biu" else np.float64)
 
 
 def _scalar(array: np.ndarray) -> Any:
-    """Convert scalars to float64 or int64; return arrays and booleans as they are."""
+    """Convert scalars to float64 or int64; return arrays and booleans unchanged."""
     return array if array.ndim or array.dtype.kind == "b" else _wide(array)[()]
 
 

@@ -1,4 +1,4 @@
-"""History: the measurements of a training, epoch by epoch; and the handler that gathers them."""
+"""History: the measurements of a training, epoch by epoch; and the handler that collects them."""
 
 import functools
 import math
@@ -19,10 +19,10 @@ from fluid.trainer.evaluation.values import as_json, by_name, from_json, number,
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, MeasuredEvent
 from fluid.trainer.handlers import Handler
 
-# The columns of every history, and what they hold.
+# The columns of every history, with descriptions for messages.
 OWN_COLUMNS = {"epoch": "the number of the epoch", "step": "the training steps done"}
 
-# So many epochs of an interrupted training are remembered: every checkpoint holds them.
+# The maximum number of epochs in the history of a checkpoint.
 _REMEMBERED = 1000
 
 
@@ -31,10 +31,10 @@ class _Row:
     """One epoch, before its values are read.
 
     Attributes:
-      epoch: from 0.
-      steps: training steps done at its end.
-      metrics: of its EndEpochEvent.
-      announced: what handlers announced, by name.
+      epoch: the index of the epoch, from 0.
+      steps: the number of training steps done at its end.
+      metrics: the metrics of its EndEpochEvent.
+      announced: the values that handlers have reported, by name.
     """
 
     epoch: int
@@ -44,14 +44,14 @@ class _Row:
 
 
 class History(Mapping[str, list[Any]], KnownAttributes):
-    """What a training measured: a column for each value, with one entry for each epoch.
+    """The measurements of a training: a column for each value, with one entry for each epoch.
 
-    The columns are `epoch`, from 0; `step`, the training steps done; the scalars of the program, over the steps of the
-    epoch as in `EndEpochEvent.metrics`, of several programs as `generator/loss`; and what handlers announced, such as
-    `test_loss`: the last value in the epoch, NaN where there is none. An epoch that was stopped has an entry too. Of a
-    population, each value is an array `[members]`.
+    The columns are `epoch`, from 0; `step`, the training steps done; the scalars of the program over the steps of the
+    epoch, as in `EndEpochEvent.metrics`; and the values that handlers report, such as `test_loss`. A reported value is
+    the last one in the epoch, or NaN. Several programs have columns like `generator/loss`. A stopped epoch has an entry
+    too. In a population, each value is an array `[members]`.
 
-    It is read like a dict: `history["test_loss"]`, `list(history)`, `dict(history)`.
+    A History is a mapping: `history["test_loss"]`, `list(history)`, `dict(history)`.
 
     Example:
       >>> import fluid, numpy as np
@@ -89,7 +89,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
         return f"History({epochs} epoch{'' if epochs == 1 else 's'}{': ' if shown else ''}{shown})"
 
     def to_pandas(self) -> Any:
-        """Return the columns as a pandas DataFrame, with the epochs as its index.
+        """Return the columns as a pandas DataFrame, indexed by epoch.
 
         Raises:
           ArgumentError: pandas is not installed.
@@ -103,10 +103,10 @@ class History(Mapping[str, list[Any]], KnownAttributes):
         return pandas.DataFrame(dict(self)).set_index("epoch")
 
     def plot(self, path: PathLike | None = None) -> None:
-        """Draw the columns over the epochs; those that end in the same name share their axes.
+        """Plot the columns over the epochs; columns whose names share an ending share their axes.
 
         Args:
-          path: of the PNG file to write. None shows the figure in a notebook, and elsewhere writes `history.png`.
+          path: the PNG file to write. None shows the figure in a notebook, and elsewhere writes `history.png`.
 
         Raises:
           ArgumentError: matplotlib is not installed.
@@ -129,13 +129,13 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             write_picture(picture, "history.png" if path is None else path)
 
     def _append(self, row: _Row, in_flight: int) -> None:
-        """Add an epoch; it is read when nothing has to wait for it: when so many steps lie behind it."""
+        """Add an epoch, and read the epochs with at least `in_flight` steps after them, so that nothing waits."""
         self._unread.append(row)
         while self._unread[0].steps <= row.steps - in_flight:
             self._read_first()
 
     def _announced(self, steps: int, values: Mapping[str, Any]) -> bool:
-        """Add values to the row that ends at a step, if that is the last one; returns whether it is."""
+        """Add values to the last row if the row ends at step `steps`; return whether it does."""
         if not self._unread or self._unread[-1].steps != steps:
             return False
         self._unread[-1].announced.update(values)
@@ -156,7 +156,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             column.append(values.get(name, math.nan))
 
     def _state(self) -> dict[str, list[Any]]:
-        """Return the ends of the columns, as JSON."""
+        """Return the newest entries of the columns, as JSON."""
         self._read()
         return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 
@@ -168,10 +168,10 @@ class History(Mapping[str, list[Any]], KnownAttributes):
 
 
 class HistoryKeeper(Handler):
-    """Gathers the History of a training, also over an interruption.
+    """A handler that collects the History of a training, also over an interruption.
 
     Attributes:
-      history: of the last training.
+      history: the History of the last training.
     """
 
     acts_on_measured = False
@@ -183,12 +183,12 @@ class HistoryKeeper(Handler):
         self._restored: Mapping[str, Any] | None = None
 
     def epoch_metrics(self) -> Results:
-        """Return the scalars of the program over the steps of this epoch so far, computed when one is read."""
+        """Return the scalars of the program over this epoch so far, as lazy values."""
         means = self._means or TrainingMeans(self.trainer.programs)
         return Results(_Late(means), means.names)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Begin a new history, unless an interrupted training continues; refuse values that would share a column."""
+        """Begin a new history, unless an interrupted training continues; check the names of the columns."""
         self._check_names()
         restored = self._restored
         self._restored = None
@@ -225,22 +225,22 @@ class HistoryKeeper(Handler):
             self._means = TrainingMeans(self.trainer.programs)
 
     def steps_ahead(self) -> float:
-        """Any number: the values of events are enough."""
+        """Return infinity: the values of events are enough."""
         return math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Count the step."""
+        """Add the outputs of the step to the means."""
         assert self._means is not None
         self._means.add(event)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Keep what was announced for the row of this epoch; it belongs to the last row, where that has just ended."""
+        """Keep reported values for the row of this epoch, or add them to the last row if its epoch has just ended."""
         values = by_name(event.metrics)
         if not self.history._announced(self.done, values):
             self._announced.update(values)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Add a row."""
+        """Add the row of the epoch."""
         row = _Row(event.epoch, self.done, event.metrics, self._announced)
         self.history._append(row, self._dispatcher.in_flight)
         self._announced = {}
@@ -252,12 +252,12 @@ class HistoryKeeper(Handler):
         return {"history": self.history._state(), "announced": announced, "means": means.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue the history of a checkpoint."""
+        """Store the history of a checkpoint, which `begin_train` restores."""
         self._restored = state
 
 
 class _Late(Sequence[Any]):
-    """The values of some means, which are read when somebody asks for one."""
+    """A lazy sequence of the values of means, which are read on the first access."""
 
     def __init__(self, means: TrainingMeans):
         self._means = means

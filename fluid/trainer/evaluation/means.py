@@ -1,4 +1,4 @@
-"""Means of a program's scalars over training steps, gathered without waiting for the device."""
+"""Means of a program's scalars over training steps, collected without waiting for the device."""
 
 import math
 from collections import deque
@@ -17,18 +17,18 @@ from fluid.trainer.evaluation.values import as_json, from_json, number, scalar_o
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
 
-# So many steps are read at a time.
+# The number of steps that are read in one batch.
 _CHUNK = 32
-# So many wait at most for a moment in which the device has something to do.
+# The maximum number of unread steps that wait for a moment in which the device is busy.
 _POSTPONED = 128
 
 
 class _Chunk(NamedTuple):
-    """Some steps that were put together.
+    """The stacked values of some steps.
 
     Attributes:
-      values: for each scalar an array `[steps]`; in a population `[steps, members]`. There may be axes of size 1.
-      examples: of each step.
+      values: an array `[steps]` for each scalar; in a population `[steps, members]`. There may be axes of size 1.
+      examples: the number of examples of each step.
     """
 
     values: Sequence[Any]
@@ -36,9 +36,9 @@ class _Chunk(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What one scalar is over the steps that were read; the mean is not yet divided by the weight of all steps.
+    """The reductions of one scalar over the steps that were read; `mean` is not yet divided by the weight of all steps.
 
-    Floats; in a population arrays `[members]`.
+    Each field is a float; in a population, an array `[members]`.
     """
 
     mean: Any
@@ -51,15 +51,15 @@ class _Found(NamedTuple):
 class Means:
     """The values of a program's scalars over steps: means, weighted by the examples of each step.
 
-    A scalar of which the program says that it is a sum, a maximum, a minimum or the last value is that over the steps;
-    see `layers.metric`.
+    A scalar that the program declares as a sum, a maximum, a minimum or a last value, by `layers.metric`, is reduced in
+    this way instead.
 
-    A value is read from the device some steps later, when it is computed and nothing has to wait for it. However many
-    steps there are, few of their values are kept.
+    A value is read from the device some steps later, when it is computed, so that nothing waits. The number of kept
+    values is bounded for any number of steps.
 
     Args:
-      program: whose outputs are gathered.
-      places: which of them, by name; from `scalar_outputs`, and all of these by default.
+      program: the program of the outputs.
+      places: the index of each output to collect, by name; all `scalar_outputs` by default.
 
     Example:
       >>> import fluid
@@ -84,25 +84,25 @@ class Means:
         return list(self._places)
 
     def add(self, metrics: Results, examples: int) -> None:
-        """Count one more step.
+        """Add one step.
 
         Args:
           metrics: the outputs of the program.
-          examples: how many examples the step was over.
+          examples: the number of examples in the step.
         """
         self._unread.append(([metrics.unread(place) for place in self._places.values()], examples))
-        # The loop itself has waited for the oldest of them, unless they ran in one call with the newest.
+        # The loop has already waited for the oldest steps, unless they ran in one call with the newest.
         if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK) and not self._is_waited_for():
             self._put_together()
 
     def read(self) -> dict[str, Any]:
-        """Return the values by name; nothing when there was no step. This waits for the last steps."""
+        """Return the values by name, after waiting for the last steps; an empty dict without steps."""
         self._fold_chunk()
         self._fold_steps(len(self._unread))
         return self._results()
 
     def running(self) -> dict[str, Any]:
-        """Return the values over the steps that the loop has waited for; nothing when there are none."""
+        """Return the values over the steps for which the loop has waited; an empty dict without steps."""
         self._fold_chunk()
         count = len(self._unread) - IN_FLIGHT - 1
         while count > 0 and not self._is_computed(count):
@@ -111,28 +111,28 @@ class Means:
         return self._results()
 
     def state(self) -> dict[str, Any]:
-        """For `restore`, as JSON."""
+        """Return the state for `restore`, as JSON."""
         self.read()
         found = {name: [as_json(value) for value in values] for name, values in self._found.items()}
         return {"found": found, "weight": self._weight}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore the result of `state`."""
         found = {name: state["found"][name] for name in self._places if name in state["found"]}
         self._found = {name: _Found(*map(from_json, values)) for name, values in found.items()}
         self._weight = state["weight"]
 
     def _is_computed(self, count: int) -> bool:
-        """Whether nothing has to wait for the oldest steps, that may have run in one call with newer ones."""
+        """Return whether the oldest `count` steps are computed; they may have run in one call with newer steps."""
         return all(is_computed(value) for value in self._unread[count - 1][0][:1])
 
     def _is_waited_for(self) -> bool:
-        """Whether the device has done all the steps of one call, and waits for the next one."""
+        """Return whether the device has finished all steps of a call, and waits for the next call."""
         newest = self._unread[-1][0][:1]
         return len(self._unread) <= _POSTPONED and any(isinstance(v, Later) and v.is_ready for v in newest)
 
     def _put_together(self) -> None:
-        """Read the oldest steps; or make one array for each scalar of them, where reading an array is expensive."""
+        """Read the oldest steps; if reading is expensive, first stack them into one array for each scalar."""
         first, _ = self._unread[0]
         if not first or isinstance(first[0], Later) or _is_near(first[0]):
             self._fold_steps(_CHUNK)
@@ -142,13 +142,13 @@ class Means:
         self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
 
     def _fold_chunk(self) -> None:
-        """Add what was put together last; newer steps than these have been waited for."""
+        """Add the stacked steps to the values; the loop has waited for newer steps than these."""
         if self._chunk is not None:
             self._fold(self._chunk)
             self._chunk = None
 
     def _fold_steps(self, count: int) -> None:
-        """Add the oldest of the steps that were not put together."""
+        """Add the oldest `count` steps, which are not stacked, to the values."""
         if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
             found = on_host([value for values, _ in steps for value in values])
@@ -156,13 +156,13 @@ class Means:
             self._fold(_Chunk(columns, [examples for _, examples in steps]))
 
     def _fold(self, chunk: _Chunk) -> None:
-        """Add steps to the values."""
+        """Add a chunk of steps to the values."""
         weights = np.asarray(chunk.examples, np.float64)
         self._weight += float(weights.sum())
         for name, array in zip(self._places, on_host(chunk.values), strict=True):
             values = np.asarray(array, np.float64).reshape(len(weights), -1)
             weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
-            # All that an output may be over steps: which of these it is, is found out when somebody asks.
+            # All reductions are kept; `_result` selects one of them.
             self._found[name] = _Found(
                 mean=weighted + number(weights @ values),
                 sum=total + number(values.sum(axis=0)),
@@ -184,15 +184,15 @@ class Means:
 
 @jax.jit
 def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """For each scalar its values of all steps, `[steps, 1]`; in a population `[steps, members]`.
+    """Stack the values of each scalar over all steps, `[steps, 1]`; in a population `[steps, members]`.
 
-    They stay on the device, without waiting for them: one array is read as fast as one scalar.
+    The arrays stay on the device, and nothing waits: reading one array is as fast as reading one scalar.
     """
     return [jnp.stack([jnp.reshape(value, (-1,)) for value in column]) for column in zip(*steps, strict=True)]
 
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
-    """Read arrays to the host; training reads all values here."""
+    """Copy arrays to the host; training reads all values by this function."""
     if any(isinstance(value, Later) for value in values):
         stacks = {id(value.stack): value.stack for value in values if isinstance(value, Later)}
         there = dict(zip(stacks, on_host(list(stacks.values())), strict=True))
@@ -203,21 +203,21 @@ def on_host(values: Sequence[Any]) -> list[np.ndarray]:
 
 
 def is_computed(value: Any) -> bool:
-    """Whether nothing has to wait for a value of a step that the loop has waited for, unless it ran with newer ones."""
+    """Return whether a value of an older step can be read at once; the step may share a call with newer steps."""
     return not isinstance(value, Later) or value.is_ready
 
 
 def _is_near(value: Any) -> bool:
-    """Return whether an array is in the memory of the host, where reading it costs next to nothing."""
+    """Return whether an array is in the memory of the host, where reading costs almost nothing."""
     return not isinstance(value, jax.Array) or next(iter(value.devices())).platform == "cpu"
 
 
 class TrainingMeans:
-    """The values of the scalars of all programs of a Trainer over steps: for each program, over its own steps.
+    """The values of the scalars of all programs of a Trainer, for each program over the steps of the program.
 
     Args:
-      programs: by name.
-      places: which scalars of each, by name; from `scalars_of`, and all of these by default.
+      programs: the programs by name.
+      places: the index of each scalar to collect, for each program by name; all of `scalars_of` by default.
     """
 
     def __init__(self, programs: Mapping[str, Program], places: Mapping[str, Mapping[str, int]] | None = None):
@@ -231,26 +231,26 @@ class TrainingMeans:
         return [name for means in self._means.values() for name in means.names]
 
     def add(self, event: EndStepEvent) -> None:
-        """Count a step."""
+        """Add one step of a program."""
         means = self._means[event.program] if self._only is None else self._only
         means.add(event.metrics, event.examples)
 
     def read(self) -> dict[str, Any]:
-        """Return the values by name, of the programs that had a step. This waits for the last steps."""
+        """Return the values by name, after waiting for the last steps; programs without steps are left out."""
         return {name: value for means in self._means.values() for name, value in means.read().items()}
 
     def running(self) -> dict[str, Any]:
-        """Return the values over the steps that the loop has waited for."""
+        """Return the values over the steps for which the loop has waited, by name."""
         return {name: value for means in self._means.values() for name, value in means.running().items()}
 
     def state(self) -> dict[str, Any]:
-        """For `restore`, as JSON."""
+        """Return the state for `restore`, as JSON."""
         if self._only is not None:
             return self._only.state()
         return {name: means.state() for name, means in self._means.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Restore the result of `state`."""
         if self._only is not None:
             self._only.restore(state)
             return
@@ -259,18 +259,18 @@ class TrainingMeans:
 
 
 class Averaging(Handler):
-    """A handler that keeps the means of some outputs of the programs, also over an interruption."""
+    """A handler that collects the means of some outputs of the programs, also over an interruption."""
 
     def __init__(self) -> None:
-        self._places: dict[str, dict[str, int]] = {}  # by the name of each program
-        self._names: list[str] = []  # of all those outputs
+        self._places: dict[str, dict[str, int]] = {}  # by program name
+        self._names: list[str] = []  # the names of all these outputs
         self._mean: TrainingMeans | None = None
         self._resumed: Mapping[str, Any] | None = None
         self._begun = False
         self._trained: Any = None  # the Trainer of the last training
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Choose the outputs; start afresh if this is the training of another Trainer than before."""
+        """Choose the outputs; reset the handler if it was used by another Trainer before."""
         every = scalars_of(self.trainer.programs)
         self._places = {program: self._chosen(places) for program, places in every.items()}
         self._names = [name for places in self._places.values() for name in places]
@@ -303,15 +303,15 @@ class Averaging(Handler):
         return self._means().state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with these means in the next epoch."""
+        """Store means, which the next epoch continues."""
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        """Return the scalars of a program that are gathered."""
+        """Return the scalars of a program to collect; all by default."""
         return places
 
     def _forget(self) -> None:
-        """Forget the training of another Trainer."""
+        """Reset the results of the training of another Trainer."""
 
     def _means(self) -> TrainingMeans:
         """Return the means over the steps so far."""
@@ -320,7 +320,7 @@ class Averaging(Handler):
         return self._mean
 
     def _take(self) -> TrainingMeans:
-        """Return the means over the steps so far, and begin new ones."""
+        """Return the means over the steps so far, and begin new means."""
         mean = self._means()
         self._mean = None
         return mean

@@ -1,4 +1,4 @@
-"""Handlers that follow one value, and one of them, which keeps the parameters with which it was best."""
+"""Monitor, the base class of handlers that follow one value, and SaveBest, which keeps the best parameters."""
 
 import contextlib
 import re
@@ -17,27 +17,27 @@ from fluid.trainer.evaluation.means import Averaging, on_host
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent
 
-# Names of values that are shares of 1, unless they are in percent.
+# Names of values from 0 to 1, unless they are in percent.
 _FRACTION = re.compile(r"(^|[_/])(acc|accuracy|auc|precision|recall|f1|map|iou)", re.IGNORECASE)
 
 
 class Monitor(Averaging):
-    """A handler that follows one scalar: an output of the program, as its mean over each epoch, or an announced value.
+    """A handler that follows one scalar: an output of the program, as its mean over each epoch, or a reported value.
 
     Args:
       monitor: the name of the scalar, such as "loss" or "test_loss".
-      mode: "min" or "max": which way is better; "auto" reads it from the name.
-      min_delta: by how much a value must be better than the best to count as better.
+      mode: "min" or "max", the direction of improvement; "auto" derives the direction from the name.
+      min_delta: the least difference to the best value that counts as an improvement.
 
     Attributes:
-      monitor: the same.
-      best: the best value so far, or None; of a population float64 `[members]`, for handlers that take one.
+      monitor: the argument `monitor`.
+      best: the best value so far, or None; float64 `[members]` for a population, if the handler is `for_members`.
     """
 
     monitor: str
     best: Any
     for_members = False
-    asked_by: str | None = None  # what messages blame instead of the class
+    asked_by: str | None = None  # the origin in messages, instead of the class name
 
     def __init__(self, monitor: str, mode: str = AUTO, min_delta: float = 0.0):
         super().__init__()
@@ -53,13 +53,13 @@ class Monitor(Averaging):
         self._min_delta = min_delta
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Refuse a name that belongs to no value of this training."""
+        """Raise UnknownNameError if no value of this training has the name."""
         super().begin_train(event)
         self._measured = False
         self._steps_before = self.done
         known = known_values(self)
         if self.monitor not in known:
-            meant = self.monitor.replace("val_", "test_", 1)  # as Keras and Lightning call results of tests
+            meant = self.monitor.replace("val_", "test_", 1)  # Keras and Lightning use this prefix for results of tests
             raise errors.UnknownNameError(
                 f"{self.asked_by or type(self).__name__} monitors {self.monitor!r}, which nothing here measures. "
                 f"{errors.nearest(meant, known)} Results of tests come from train(..., test_reader=test_reader), or "
@@ -67,21 +67,21 @@ class Monitor(Averaging):
             )
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Judge the mean over the epoch."""
+        """Judge the mean of the value over a completed epoch."""
         if self._names and event.completed:
             for value in self._take().read().values():
                 self._measured = True
                 self._judge(value)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Judge an announced value."""
+        """Judge a value that a handler has reported."""
         announced = by_name(event.metrics)
         if self.monitor in announced:
             self._measured = True
             self._judge(number(announced[self.monitor]))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Warn of a training that never measured the value, so that following it was of no use."""
+        """Warn if training has ended without any measurement of the value."""
         ended = event.error is None and not event.stopped
         if ended and not self._measured and self.best is None and self.done > self._steps_before:
             warn(
@@ -95,7 +95,7 @@ class Monitor(Averaging):
         return {"best": as_json(self.best), "mean": super().state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue with the best value and the mean of a checkpoint."""
+        """Restore the best value and the mean from a checkpoint."""
         super().restore(state["mean"])
         self.best = from_json(state["best"])
 
@@ -111,7 +111,7 @@ class Monitor(Averaging):
             if self._min_delta >= 1 and _FRACTION.search(self.monitor) and np.all((value >= 0) & (value <= 1)):
                 warn_once(self, "min_delta", lambda: self._of_percent(value))
             return np.isfinite(value)
-        known = np.isfinite(self.best)  # a member may have had no value that is finite
+        known = np.isfinite(self.best)  # a member may have had no finite value so far
         return np.isfinite(value) & (~known | (self._sign * (np.subtract(self.best, value)) > self._min_delta))
 
     def _of_percent(self, value: Any) -> str:
@@ -122,31 +122,31 @@ class Monitor(Averaging):
         )
 
     def _judge(self, value: Any) -> None:
-        """Act upon a new value: a float, or `[members]` in handlers that are `for_members`."""
+        """Act on a new value: a float, or `[members]` in handlers that are `for_members`."""
         raise NotImplementedError
 
 
 @fitting("fluid.handlers.SaveBest")
 class SaveBest(Monitor):
-    """Saves the parameters whenever a value is the best so far, unless they are not finite.
+    """A handler that saves the parameters whenever a value is the best so far and all parameters are finite.
 
-    What is saved is what was tested: where a test was of an average of the parameters, that is the average.
+    The tested parameters are saved: if a test used an average of the parameters, the average is saved.
 
     Args:
-      path: as in `Trainer.save_params`; None, with `restore`, to keep them in memory.
-      monitor: name of the value, as for EarlyStopping. The value of a test was measured with the parameters that are
-        saved; the mean of an output over an epoch with those of all its steps.
+      path: as in `Trainer.save_params`; None, with `restore`, keeps the parameters in memory.
+      monitor: the name of the value, as for EarlyStopping. A test measures the saved parameters; the mean of an output
+        over an epoch is measured with the changing parameters of all its steps.
       mode: as for EarlyStopping.
-      restore: whether the parameters become the best ones when training has ended. Optimizer slots stay as they are,
-        and so does everything when an error or an interruption ended the training.
+      restore: True restores the best parameters after training; the optimizer state does not change. After an error or
+        an interruption, nothing is restored.
 
     Attributes:
-      best: the best value so far, that of the saved parameters; or None.
+      best: the best value so far, which belongs to the saved parameters; or None.
 
     Raises:
-      ArgumentError: an argument makes no sense; or, when training begins, nothing could bring the parameters back after
-        an interruption.
-      UnknownNameError: nothing measures such a value; raised when training begins.
+      ArgumentError: an argument is invalid; or, when a resumed training begins, the best parameters were in the memory
+        of another process.
+      UnknownNameError: nothing measures this value; raised when training begins.
 
     Example:
       >>> import fluid, numpy as np
@@ -171,11 +171,11 @@ class SaveBest(Monitor):
         self._path = None if path is None else local_path(path)
         self._file_of = self._path
         self._restore = restore
-        self._kept: dict[str, Any] | None = None  # in memory
+        self._kept: dict[str, Any] | None = None  # the best parameters, if they are kept in memory
         self._health = Health()
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Note which arrays are not finite from the beginning; they do not keep the others from being saved."""
+        """Record the arrays that are non-finite from the start; they do not prevent a save."""
         super().begin_train(event)
         if self.best is not None and self._path is None and self._kept is None:
             raise errors.ArgumentError(
@@ -211,7 +211,7 @@ class SaveBest(Monitor):
         self.best = value
 
     def _keep(self) -> None:
-        """Save the parameters as they are now."""
+        """Save the current parameters to the file or to memory."""
         if self._path is not None:
             self.trainer.save_params(self._path)
             return

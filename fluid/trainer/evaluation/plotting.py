@@ -15,7 +15,7 @@ from fluid.paths import PathLike, local_path
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
 """The positions and the values of the points of each curve, by name; in a population a value is `[members]`."""
 
-# A curve that spans more than this is drawn on a logarithmic axis.
+# The axis is logarithmic if the ratio of the largest to the smallest value is above this number.
 _WIDE = 20
 
 
@@ -23,7 +23,7 @@ def check_matplotlib(who: str) -> Any:
     """Return the class of matplotlib's figures.
 
     Args:
-      who: asks for it, for the message.
+      who: the caller, for the message.
 
     Raises:
       ArgumentError: matplotlib is not installed.
@@ -38,12 +38,12 @@ def check_matplotlib(who: str) -> Any:
 
 
 def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
-    """Draw a PNG with one set of axes for each output and the curves whose names end in its name.
+    """Draw curves to a PNG, with one set of axes for each output and the curves whose names end in its name.
 
     Args:
-      curves: by name.
-      outputs: names of curves that have axes of their own.
-      along: what the horizontal axis shows, such as "step".
+      curves: the curves by name.
+      outputs: names of curves that have separate axes.
+      along: the label of the horizontal axis, such as "step".
     """
     groups = _groups(list(curves), list(outputs))
     columns = max(min(len(groups), 3), 1)
@@ -53,10 +53,10 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
         axes = figure.add_subplot(rows, columns, i + 1)
         for name in names:
             places, numbers = curves[name]
-            # Few points are marked, so that a curve of one point can be seen.
+            # Short curves have markers, so that a curve of one point is visible.
             marker = "o" if len(places) <= 40 else ""
             lines = axes.plot(places, numbers, label=name, linewidth=1.5, marker=marker, markersize=3)
-            for line in lines[1:]:  # one for each member of a population, in the colour of the first
+            for line in lines[1:]:  # one line for each member of a population, in the colour of the first
                 line.set(label="_", color=lines[0].get_color())
         axes.set(xlabel=along, title=title, yscale=_scale([float(v) for n in names for v in np.ravel(curves[n][1])]))
         axes.grid(alpha=0.3)
@@ -68,7 +68,7 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
 
 
 def in_notebook() -> bool:
-    """Return whether this runs in a notebook, as in JupyterLab, VS Code and Colab."""
+    """Return whether this code runs in a notebook, such as JupyterLab, VS Code or Colab."""
     if "IPython" not in sys.modules:
         return False
     shell = sys.modules["IPython"].get_ipython()
@@ -96,7 +96,7 @@ def display_picture(picture: bytes, handle: Any = None) -> Any:
 
 
 def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
-    """Return the names of curves by the title of their axes: curves that end in the name of an output join it."""
+    """Return the names of curves by axes title: a curve whose name ends in an output joins the axes of the output."""
     groups: dict[str, list[str]] = {output: [output] for output in outputs if output in names}
     for name in (n for n in names if n not in groups):
         fitting = [output for output in outputs if name == output or name.endswith(f"_{output}")]
@@ -105,7 +105,7 @@ def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
 
 
 def _scale(values: list[float]) -> str:
-    """Return the scale of the axis: "log" for positive values that span much, else "linear"."""
+    """Return the scale of the axis: "log" for positive values with a large ratio, else "linear"."""
     positive = all(v > 0 for v in values if math.isfinite(v))
     finite = [v for v in values if math.isfinite(v)]
     return "log" if finite and positive and max(finite) > _WIDE * min(finite) else "linear"

@@ -1,4 +1,4 @@
-"""Validation: tests while training goes on, and the handlers that `Trainer.train` adds to the handlers of the user."""
+"""Validation: tests during training, and the handlers that `Trainer.train` adds to the handlers of the user."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -33,26 +33,26 @@ RestoreBest = bool | str | tuple[str, str]
 
 @fitting("fluid.handlers.TestEvery")
 class TestEvery(Handler):
-    """Tests at regular intervals, and announces the numbers of the result as `test_loss` and so on.
+    """A handler that tests at regular intervals, and reports the numbers of the results as `test_loss` and so on.
 
-    These are the scalars that the program returns, and the numbers of the metrics.
+    The numbers are the scalars that the program returns, and the numbers of the metrics.
 
     Args:
       reader: as in `Trainer.test`.
-      every: a number of steps, or "epoch", "2 epochs" ...
-      metrics: as in `Trainer.test`. Those with `parts` announce one number for each, such as `test_chunks_f1` of
-        `{"chunks": ChunkEvaluator().of(...)}`.
+      every: the interval: a number of steps, or "epoch", "2 epochs" ...
+      metrics: as in `Trainer.test`. A metric with `parts` reports one number for each part, such as `test_chunks_f1`
+        for `{"chunks": ChunkEvaluator().of(...)}`.
       feed_order: as in `Trainer.test`.
-      name: stands before the names of the values.
-      program: which of several programs is tested; its values are announced as `test_generator/loss` then.
+      name: the prefix of the names of the values.
+      program: the program to test, if there are several; its values are then named like `test_generator/loss`.
       average: an average of the parameters that the program or its optimizer keeps, such as an
-        ExponentialMovingAverage: it is tested, and what other handlers save of it is the average too.
+        ExponentialMovingAverage. The averaged parameters are tested, and handlers that save on the result save them.
 
     Raises:
-      ArgumentError: two numbers would have one name; or, from `train`, nothing keeps the average, a metric has the name
-        of an output, or it gives more or fewer numbers than its `parts` name.
-      ArgumentTypeError: something is no metric, or was not told what to read.
-      UnknownNameError: from `train`: a metric reads what the program does not have.
+      ArgumentError: two numbers would have one name. From `train`: nothing keeps the average, a metric has the name of
+        an output, or a metric returns more or fewer numbers than its `parts`.
+      ArgumentTypeError: an entry is not a metric, or has no inputs.
+      UnknownNameError: from `train`: a metric reads a value that the program does not have.
 
     Example:
       >>> import fluid, numpy as np
@@ -65,7 +65,7 @@ class TestEvery(Handler):
       ['test_loss']
     """
 
-    __test__ = False  # pytest takes classes of such a name for tests
+    __test__ = False  # pytest collects classes whose names begin with Test
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class TestEvery(Handler):
         return [name for names in self._names().values() for name in names]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Refuse metrics and averages that the program has not."""
+        """Raise an error if the program lacks a value of the metrics, or the average."""
         request_of(self._tested, self._metrics)
         if self._average is not None:
             self._average.values(self.trainer)
@@ -102,17 +102,17 @@ class TestEvery(Handler):
         return self._every.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Test, if it is due."""
+        """Run a test, if it is due."""
         if self._every.at_step(self.done):
             self._test(event.epoch, event.step)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Test, if it is due."""
+        """Run a test, if it is due."""
         if self._every.at_epoch(event):
             self._test(event.epoch, event.steps - 1)
 
     def _test(self, epoch: int, step: int) -> None:
-        """Test, and announce the result while the parameters are those that were tested."""
+        """Run a test, and report the result while the session holds the tested parameters."""
         with contextlib.nullcontext() if self._average is None else self._average.apply(self.trainer):
             results = self.trainer._evaluate(self._reader, self._feed_order, self._metrics, self._program, rows=False)
             self.announce(epoch, step, self._numbers(results))
@@ -130,7 +130,7 @@ class TestEvery(Handler):
         return values
 
     def _each(self, leaf: Any) -> np.ndarray:
-        """Return the numbers of one value of a test; in a population each is an array `[members]`."""
+        """Return the numbers of one value of a test; in a population, each number is an array `[members]`."""
         members = self.trainer.session.engine.members
         return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 
@@ -148,17 +148,17 @@ class TestEvery(Handler):
 
     @property
     def _tested(self) -> Program:
-        """Return the program that is tested."""
+        """The program to test."""
         return self.trainer._member(self._program, "test").program
 
 
 class Tests(NamedTuple):
-    """The arguments of one call of `train` that are about tests.
+    """The arguments of one call of `train` for its tests.
 
     Attributes:
-      reader: what is tested on, or one for each program that is tested, by its name; None for no tests.
-      every: how often.
-      metrics: besides the outputs of the program.
+      reader: the reader of test data, or a dict of readers by program name; None for no tests.
+      every: the interval of the tests.
+      metrics: metrics beside the outputs of the program.
       feed_order: as in `Trainer.train`.
     """
 
@@ -169,11 +169,11 @@ class Tests(NamedTuple):
 
 
 class Validation:
-    """The measurements that a Trainer makes while it trains, kept over an interruption.
+    """The measurements of a Trainer during training, kept over an interruption.
 
     Args:
       trainer: the Trainer.
-      checkpoints: of the trainer, if it has some; the best parameters are kept in their folder, else in memory.
+      checkpoints: the checkpoints of the Trainer, whose folder keeps the best parameters; None keeps them in memory.
     """
 
     def __init__(self, trainer: Any, checkpoints: Checkpoints | None):
@@ -184,21 +184,21 @@ class Validation:
 
     @property
     def history(self) -> History:
-        """Return the history of the last call of `train`."""
+        """The history of the last call of `train`."""
         return self.keeper.history
 
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
-        """Return the handlers of a call of `train`: the added ones around and inside the handlers of the user.
+        """Return the handlers of a call of `train`: added handlers around and inside the handlers of the user.
 
         Args:
-          handlers: the user's, outermost first; a plain function is the innermost.
-          tests: what shall be tested.
+          handlers: the handlers of the user, outermost first; a plain function is the innermost.
+          tests: the arguments for tests.
           best: the argument `restore_best`.
 
         Raises:
-          ArgumentError: an argument is of no use without another one, or makes no sense.
+          ArgumentError: an argument is invalid, or needs another argument.
         """
         if tests.reader is None and tests.metrics is not None:
             raise errors.ArgumentError(
@@ -227,7 +227,7 @@ class Validation:
         return [TestEvery(tests.reader, tests.every, tests.metrics, tests.feed_order)]
 
     def _best_of(self, best: RestoreBest) -> "_BestOfCall":
-        """Return the handler that restores the best parameters; the same one for calls that follow the same value."""
+        """Return the handler that restores the best parameters; calls that follow one value share one handler."""
         programs = list(self._trainer.programs)
         if best is True and len(programs) > 1:
             raise errors.ArgumentError(
@@ -251,12 +251,12 @@ class Validation:
 
 
 class _BestOfCall(SaveBest):
-    """Restores the best parameters of one call of `train`, also after an interruption."""
+    """A handler that restores the best parameters of one call of `train`, also after an interruption."""
 
     asked_by = "train(restore_best=...)"
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Forget the best value of an earlier call."""
+        """Reset the best value, unless the call resumes an interrupted call."""
         if not event.resumed:
             self._forget()
         super().begin_train(event)
@@ -278,12 +278,12 @@ def _pair(best: Any) -> tuple[str, str]:
 
 
 def _numbers_of(metrics: Metrics) -> list[list[str]]:
-    """Return for each metric the names of its numbers."""
+    """Return the names of the numbers of each metric."""
     return [[f"{name}_{part}" for part in metric.parts] or [name] for name, metric in metrics.items()]
 
 
 def _checked(metrics: Metrics) -> Metrics:
-    """Return the metrics; refuse metrics that cannot be used, or whose numbers would share a name."""
+    """Check the metrics and return them; raise an error for an invalid metric, or if two numbers share a name."""
     names_of(metrics)
     numbers = [number for numbers in _numbers_of(metrics) for number in numbers]
     twice = [number for number in numbers if numbers.count(number) > 1]

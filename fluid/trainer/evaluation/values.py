@@ -1,4 +1,4 @@
-"""Intervals, and the scalars of a training by name: what handlers share."""
+"""Helpers of handlers: intervals of steps and epochs, and the scalars of a training by name."""
 
 import math
 import re
@@ -18,14 +18,14 @@ Interval = int | str
 
 
 class Every:
-    """Tells when something is due, from what a user writes as `every=`.
+    """The interval of a handler, from its argument `every=`.
 
     Args:
       value: a number of steps, or "epoch", "2 epochs", "step", "100 steps".
-      owner: the handler whose argument it is, for messages.
+      owner: the name of the handler, for messages.
 
     Raises:
-      ArgumentError: it is none of these.
+      ArgumentError: `value` is none of these.
 
     Example:
       >>> every = Every("100 steps", "TestEvery")
@@ -45,15 +45,15 @@ class Every:
         self._unit = words[2] if words else "step"
 
     def at_step(self, done: int) -> bool:
-        """Return whether it is due after `done` steps."""
+        """Return whether an interval of steps ends after `done` steps."""
         return self._unit == "step" and done % self._count == 0
 
     def steps_left(self, done: int) -> float:
-        """Return the number of steps after `done` until it is due; infinity for an interval of epochs."""
+        """Return the number of steps after `done` to the end of the interval; infinity for an interval of epochs."""
         return self._count - done % self._count if self._unit == "step" else math.inf
 
     def at_epoch(self, event: EndEpochEvent) -> bool:
-        """Return whether it is due at the end of this epoch; a stopped epoch does not count."""
+        """Return whether an interval of epochs ends with this epoch; a stopped epoch does not count."""
         return self._unit == "epoch" and event.completed and (event.epoch + 1) % self._count == 0
 
 
@@ -69,12 +69,12 @@ def scalar_outputs(program: Program) -> dict[str, int]:
 
 
 def value_name(programs: Collection[str], program: str, name: str) -> str:
-    """Return the name of a program's value in a Trainer: with several programs, after the name of the program.
+    """Return the name of a program's value in a Trainer; with several programs, the program's name comes first.
 
     Args:
       programs: the names of all programs of the Trainer.
-      program: that of the program.
-      name: of its value.
+      program: the name of the program.
+      name: the name of the value in its program.
 
     Example:
       >>> value_name(["net"], "net", "loss"), value_name(["generator", "discriminator"], "generator", "loss")
@@ -84,7 +84,7 @@ def value_name(programs: Collection[str], program: str, name: str) -> str:
 
 
 def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
-    """Return for each program of a Trainer the index of each scalar output, by its name in the Trainer."""
+    """Return the index of each scalar output for each program, by program name and by name in the Trainer."""
     return {
         program: {value_name(programs, program, name): place for name, place in scalar_outputs(found).items()}
         for program, found in programs.items()
@@ -92,7 +92,7 @@ def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
 
 
 def known_values(handler: Handler) -> list[str]:
-    """Return the names of all scalars of a training: outputs of its programs, then announced values."""
+    """Return the names of all scalars of a training: outputs of its programs, then values that handlers report."""
     outputs = scalars_of(handler.trainer.programs)
     return [*(name for names in outputs.values() for name in names), *handler._dispatcher.measures()]
 
@@ -111,12 +111,12 @@ def as_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """Convert the result of `as_json` back."""
+    """Convert the result of `as_json` back to a number or an array."""
     return np.asarray(value, np.float64) if isinstance(value, list) else value
 
 
 def spans(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return values to be shown: of the numbers of a population the least and the greatest, if they differ.
+    """Return values to show: for a population the least and the greatest number, if the two differ.
 
     Example:
       >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": np.array([0.1, 0.1]), "step_ms": 2.0})
@@ -133,5 +133,5 @@ def spans(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_name(metrics: Results) -> dict[str, Any]:
-    """Return the values of an announcement by name."""
+    """Return the values of a MeasuredEvent, or other named Results, by name."""
     return dict(zip(metrics.names or (), metrics, strict=True))

@@ -1,4 +1,4 @@
-"""Several programs in one Trainer: what each is made of, whose turn it is, what it reads and takes from others."""
+"""Several programs in one Trainer: their declarations, schedule, readers, and feeds from other programs."""
 
 from fluid.trainer.programs.inference import InferenceFunction, inference_program
 from fluid.trainer.programs.links import member_called, members_of

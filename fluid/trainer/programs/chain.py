@@ -11,13 +11,13 @@ from fluid.runtime.seeds import Draw
 
 
 class Link(NamedTuple):
-    """What another program computes for this one.
+    """The values that another program computes for this program.
 
     Attributes:
-      step: computes it, in test mode.
-      feeds: which feeds of this program it gives, in the order of its results.
-      needs: the feeds of the other program that it depends on.
-      chain: what computes some of those.
+      step: the compiled step of the other program, in test mode.
+      feeds: names of the feeds of this program, in the order of the results of `step`.
+      needs: names of the feeds of the other program on which the results depend.
+      chain: computes some of the feeds in `needs`; None if the minibatch holds all.
     """
 
     step: CompiledStep
@@ -27,17 +27,17 @@ class Link(NamedTuple):
 
 
 class Chain:
-    """Computes the feeds of a program that are values of others, from the parameters as they are at that moment.
+    """A function that computes the feeds of a program from values of other programs, with the current parameters.
 
-    Nothing is kept from one step to the next, and nothing changes: the other programs run in test mode.
+    The other programs run in test mode: nothing is kept between steps, and no state changes.
 
     Args:
-      own: the feeds of the program.
-      links: the programs that it is fed from.
-      reads: what the minibatches hold.
+      own: names of the feeds of the program.
+      links: the other programs that compute some of these feeds.
+      reads: the feeds in the minibatches.
 
     Attributes:
-      reads: the same.
+      reads: the argument `reads`.
     """
 
     def __init__(self, own: Sequence[str], links: Sequence[Link], reads: dict[str, FeedSpec]):

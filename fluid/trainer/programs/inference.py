@@ -1,4 +1,4 @@
-"""The inference program of a Trainer: what `infer_func` computes from the parameters of the trained programs."""
+"""The inference program of a Trainer: `infer_func`, which shares parameters with the trained programs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,11 +19,12 @@ def inference_program(
     Args:
       infer_func: as for Trainer.
       programs: the trained programs.
-      session: holds their parameters.
+      session: holds the parameters of the trained programs.
       precision: as for Trainer.
 
     Raises:
-      ParameterError: it has a parameter or state that the trained programs lack, or have in another shape.
+      ParameterError: the inference program has a parameter or state that the trained programs lack, or have in another
+        shape.
     """
     if infer_func is None:
         return None

@@ -1,4 +1,4 @@
-"""Links between the programs of a Trainer: which feeds of one are values of another."""
+"""Links between the programs of a Trainer: feeds of one program that are values of another."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,16 +15,16 @@ from fluid.trainer.programs.training_program import ProgramFunction, TrainingPro
 
 
 def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program], session: Session) -> list[Member]:
-    """The programs of a Trainer, with what feeds those that are fed from others.
+    """Return the members of a Trainer, with chains for the feeds that other programs compute.
 
     Args:
-      declared: what the user said of each.
-      programs: each, discovered.
-      session: that of the Trainer.
+      declared: the TrainingPrograms of the user.
+      programs: the discovered Program of each.
+      session: the session of the Trainer.
 
     Raises:
-      UnknownNameError: there is no such feed, program or value.
-      ArgumentError: a value does not fit its feed, or programs wait for each other.
+      UnknownNameError: `feed_from` names an unknown feed, program or value.
+      ArgumentError: a value does not match its feed, or programs wait for each other.
     """
     members = {p.name: Member(each, p, session) for each, p in zip(declared, programs, strict=True)}
     for name in members:
@@ -36,16 +36,16 @@ def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program],
 
 
 def member_called(program: str | ProgramFunction | None, members: Sequence[Member], method: str) -> Member:
-    """The member that a user means.
+    """Return the member with a name or a function.
 
     Args:
-      program: its name or its function; None for the only one.
-      members: all there are.
-      method: what it is for, for messages.
+      program: the name or the function of the program; None for the only one.
+      members: all members.
+      method: the calling method, for messages.
 
     Raises:
-      ArgumentTypeError: which one is not said, and there are several.
-      UnknownNameError: there is no such program.
+      ArgumentTypeError: `program` is None, and there are several programs.
+      UnknownNameError: no program has this name or function.
     """
     names = [member.name for member in members]
     if program is None and len(members) == 1:
@@ -63,7 +63,7 @@ def member_called(program: str | ProgramFunction | None, members: Sequence[Membe
 
 
 def _linked(name: str, members: Mapping[str, Member], session: Session, waiting: tuple[str, ...]) -> Chain | None:
-    """The chain of a member, made with those that it needs."""
+    """Return the chain of a member, and create the chains that it needs; `waiting` are the names of its dependents."""
     member = members[name]
     if not member.declared.feed_from or member.chain is not None:
         return member.chain
@@ -96,7 +96,7 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
 
 
 def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tuple[str, str]]]:
-    """For each program that a member is fed from, the feeds and the names of their values."""
+    """Return the pairs of a feed and a value for each program that computes feeds of a member."""
     found: dict[str, list[tuple[str, str]]] = {}
     for feed, written in (member.declared.feed_from or {}).items():
         if feed not in member.program.feeds:
@@ -116,7 +116,7 @@ def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tu
 
 
 def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program, other: Program) -> None:
-    """Add what another program reads from the same minibatches."""
+    """Add the feeds that another program reads from the minibatches of this program."""
     for name, spec in more.items():
         known = reads.setdefault(name, spec)
         if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):
@@ -127,7 +127,7 @@ def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program
 
 
 def _check_fits(program: Program, feed: str, other: Program, value: str) -> None:
-    """Refuse a value whose shape or dtype is not that of the feed that it shall be."""
+    """Raise ArgumentError if the shape or dtype of a value does not match its feed."""
     spec = program.feeds[feed]
     named = other.output_names or ()
     if value in named:

@@ -1,4 +1,4 @@
-"""Member: one program of a Trainer, with what its steps and tests are fed with."""
+"""Member: one program of a Trainer, with the feeds of its steps and tests."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -22,16 +22,16 @@ class Member:
     """One program of a Trainer.
 
     Args:
-      declared: what the user said of it.
-      program: discovered.
-      session: that of the Trainer.
+      declared: the TrainingProgram of the user.
+      program: the discovered Program.
+      session: the session of the Trainer.
 
     Attributes:
-      name: of the program.
-      declared: the same.
-      program: the same.
-      chain: computes the feeds that come from other programs; None where there are none.
-      others: feeds of the other programs, which minibatches may have beside those of this one.
+      name: the name of the program.
+      declared: the argument `declared`.
+      program: the argument `program`.
+      chain: computes the feeds that come from other programs; None if there are none.
+      others: names of feeds of other programs, which minibatches may hold too.
     """
 
     def __init__(self, declared: TrainingProgram, program: Program, session: Session):
@@ -44,25 +44,25 @@ class Member:
 
     @property
     def reads(self) -> dict[str, FeedSpec]:
-        """What its minibatches hold: its feeds that come from no other program, and what those programs need."""
+        """The feeds in its minibatches: all that no other program computes, and the feeds that other programs need."""
         return self.program.feeds if self.chain is None else self.chain.reads
 
     @property
     def has_sequences(self) -> bool:
-        """Whether a feed has rows of any length."""
+        """True if a feed holds sequences, whose rows have different lengths."""
         return any(spec.lod_level for spec in self.program.feeds.values())
 
     @property
     def is_shared(self) -> bool:
-        """Whether several processes compute its steps together."""
+        """True if several processes compute its steps jointly."""
         mesh = self._session.engine.layout.mesh
         return mesh is not None and bool(mesh.is_multi_process)
 
     def divide(self, source: Minibatches) -> None:
-        """Where several processes share the minibatches, spare each of them work on rows that others put on devices.
+        """Divide the rows of minibatches among processes, so that each process reads only the rows of its devices.
 
-        One device is fed from minibatches in their compact form. Sequences are padded to the longest of a whole
-        minibatch, so theirs are read as a whole by all.
+        With one device, minibatches keep their compact form. Sequences are padded to the longest sequence of a whole
+        minibatch, so all processes read minibatches with sequences completely.
         """
         layout = self._session.engine.layout
         if self.has_sequences or any(spec.lod_level or spec.shape[:1] != (None,) for spec in self.reads.values()):
@@ -73,10 +73,10 @@ class Member:
             source.divide(layout.rows_here)
 
     def expected(self, source: Minibatches) -> dict[str, jax.ShapeDtypeStruct] | None:
-        """What a step will be fed with, found out before a minibatch is read; None where that is not known exactly.
+        """Return the shapes of the feed of a step before a minibatch is read; None if they are not known exactly.
 
         Args:
-          source: what is going to be read.
+          source: the source of the minibatches.
         """
         rows = source.batch_size
         sizes = [size for spec in self.reads.values() for size in spec.shape[1:]]
@@ -95,7 +95,7 @@ class Member:
 
         Args:
           feed: the minibatch.
-          draw: the random key of those programs, as for `CompiledStep`.
+          draw: the random key of the other programs, as for `CompiledStep`.
         """
         return feed if self.chain is None else self.chain(feed, draw)
 
@@ -105,12 +105,12 @@ class Member:
         """Return a Converter for minibatches that hold `reads`; columns of other programs are ignored.
 
         Args:
-          order: see `Feeder`; None for that of the TrainingProgram.
+          order: see `Feeder`; None for the `feed_order` of the TrainingProgram.
           buckets: pads sequences.
-          only: the names of the feeds that are read; all by default.
-          trains: whether the feeds are for training, see `Feeder`.
+          only: the names of the feeds to read; all by default.
+          trains: True if the feeds are for training, see `Feeder`.
         """
         order = self.declared.feed_order if order is None else order
-        # Of several processes, each reads its own rows only, and any rows stand for the others.
+        # In a multi-process training, each process reads only its rows; placeholder rows stand for the other rows.
         trains = trains and not self.is_shared
         return Converter(self._session.engine, self.reads, order, buckets, only, self.others, trains)

@@ -1,4 +1,4 @@
-"""Which program of a Trainer reads what: from `train(reader)`, and from what each TrainingProgram brings along."""
+"""Readers of the programs of a Trainer: from `train(reader)` and from each TrainingProgram."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,18 +16,18 @@ from fluid.trainer.programs.schedule import Schedule, ScheduleLike, schedule_of
 from fluid.trainer.programs.turns import Turns
 
 ReadersLike = ReaderLike | Mapping[str, ReaderLike] | None
-"""What `Trainer.train` reads: a reader, or one for each program by its name."""
+"""The argument `reader` of `Trainer.train`: one reader, or a dict of readers by program name."""
 
 Source = Minibatches | Turns
-"""What a training reads: the minibatches of its one program, or those of several in turn."""
+"""The source of a training: the minibatches of one program, or of several programs in turn."""
 
 
 class Plan(NamedTuple):
-    """How several programs take turns.
+    """The order in which several programs are trained.
 
     Attributes:
-      schedule: which program a step is of.
-      epoch_of: the name of the program whose reader ends an epoch; None for the first one that has a reader.
+      schedule: chooses the program of each step.
+      epoch_of: the name of the program whose reader ends an epoch; None for the first program that has a reader.
     """
 
     schedule: Schedule
@@ -35,18 +35,18 @@ class Plan(NamedTuple):
 
 
 def plan_of(programs: Sequence[Program], schedule: ScheduleLike, epoch_of: str | None, seed: int) -> Plan | None:
-    """How the programs of a Trainer take turns; None for one program.
+    """Return the order in which the programs of a Trainer are trained; None for one program.
 
     Args:
-      programs: in their order.
-      schedule: as the Trainer is given it.
-      epoch_of: the same.
-      seed: the same.
+      programs: the programs in their order.
+      schedule: as for Trainer.
+      epoch_of: as for Trainer.
+      seed: as for Trainer.
 
     Raises:
-      ArgumentError: a schedule makes no sense, would never train a program, or there is one program only.
-      ArgumentTypeError: a schedule is none.
-      UnknownNameError: there is no such program.
+      ArgumentError: the schedule is invalid or never trains a program, or there is only one program.
+      ArgumentTypeError: the schedule has another type.
+      UnknownNameError: an argument names an unknown program.
     """
     names = [program.name for program in programs]
     if len(programs) == 1:
@@ -64,17 +64,17 @@ def plan_of(programs: Sequence[Program], schedule: ScheduleLike, epoch_of: str |
 
 
 def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None) -> tuple[ReaderLike | None, ...]:
-    """The reader of each program; None for a program that reads nothing.
+    """Return the reader of each program; None for a program without feeds and reader.
 
     Args:
       members: the programs.
-      given: to `train`.
-      second: the argument behind it, see `check_data`.
+      given: the argument `reader` of `train`.
+      second: the argument of `train` after `reader`, see `check_data`.
 
     Raises:
-      ArgumentTypeError: a program has feeds and no reader, or what is given is no reader.
-      ArgumentError: nobody reads what is given, or nobody reads at all.
-      UnknownNameError: a reader is for a program that is not there.
+      ArgumentTypeError: a program has feeds and no reader, no program has a reader, or `given` is arrays.
+      ArgumentError: no program uses the given reader.
+      UnknownNameError: a reader is given for an unknown program.
     """
     if len(members) == 1 and members[0].declared.reader is None:
         return (check_data("train", members[0].reads, given, second),)
@@ -111,16 +111,16 @@ def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None
 
 
 def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any = None) -> ReaderLike:
-    """Check what a method of Trainer is given as reader.
+    """Check the reader that a method of Trainer receives, and return it.
 
     Args:
-      method: its name, for the message.
+      method: the name of the method, for the message.
       feeds: names of the feeds of the program.
-      reader: what was given.
-      second: the argument behind it, which is another array when somebody writes `train(x, y)`.
+      reader: the argument `reader`.
+      second: the argument after the reader, which is a second array in `train(x, y)`.
 
     Raises:
-      ArgumentTypeError: there is no reader, or an array for each feed instead of one.
+      ArgumentTypeError: there is no reader, or there are arrays instead of a reader.
     """
     if reader is None:
         raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
@@ -135,13 +135,13 @@ def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any =
 
 
 def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], plan: Plan | None, first: int) -> Source:
-    """What a call of `train` reads.
+    """Return the source of the minibatches of a call of `train`.
 
     Args:
       members: the programs.
-      readers: from `readers_of`.
-      plan: how several programs take turns; None for one program.
-      first: training steps done before.
+      readers: the result of `readers_of`.
+      plan: the order of several programs; None for one program.
+      first: the number of training steps done before.
 
     Raises:
       ArgumentError: an epoch would have no end.
@@ -173,16 +173,16 @@ def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], p
 def pipeline_of(
     members: Sequence[Member], source: Source, order: FeedOrder, buckets: Sequence[Buckets]
 ) -> InputPipeline:
-    """Return the Batches of a call of `train`.
+    """Return the InputPipeline of a call of `train`.
 
     Args:
       members: the programs.
-      source: from `source_of`.
+      source: the result of `source_of`.
       order: the `feed_order` of `train`.
-      buckets: what pads the sequences of each.
+      buckets: pads the sequences of each program.
 
     Raises:
-      ArgumentError: `order` is not that of one program.
+      ArgumentError: `order` is set, and there are several programs.
     """
     if len(members) > 1 and order is not None:
         raise errors.ArgumentError(
@@ -198,7 +198,7 @@ def warn_of_idle(members: Sequence[Member], source: Source) -> None:
 
     Args:
       members: the programs.
-      source: what it has read.
+      source: the source of its minibatches.
     """
     if not isinstance(source, Turns):
         return

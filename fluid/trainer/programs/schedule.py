@@ -1,4 +1,4 @@
-"""Schedules: which of several programs each training step is of."""
+"""Schedules: the choice of a program for each training step, with several programs."""
 
 import abc
 import math
@@ -10,18 +10,18 @@ import numpy as np
 from fluid import errors
 
 ScheduleLike = str | Mapping[str, float] | Callable[[int], str | int] | None
-"""What `schedule=` takes: "alternate", "3:1", "epoch", weights by name, or a function of the step that gives a name."""
+"""The argument `schedule=`: "alternate", "3:1", "epoch", weights by name, or a function from the step to a name."""
 
-# Random numbers of a schedule by weight are drawn for so many steps at once.
+# The number of steps whose random numbers are drawn at once, with weights.
 _BLOCK = 1024
 
 
 class Schedule(abc.ABC):
-    """Says which program a step is of. That depends on the number of the step alone, so a resumed training goes on.
+    """The base class of schedules. The program depends only on the index of the step, so a training can resume.
 
     Attributes:
-      by_epoch: whether it is the same program for all steps of an epoch.
-      plan: what it was made of, as JSON; a position within an epoch belongs to a schedule with this plan.
+      by_epoch: True if all steps of an epoch train one program.
+      plan: the settings of the schedule, as JSON; a position within an epoch is valid for an equal plan only.
     """
 
     by_epoch = False
@@ -29,19 +29,19 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def at(self, step: int, epoch: int) -> int:
-        """The number of the program.
+        """Return the index of the program.
 
         Args:
-          step: training steps done.
-          epoch: from 0, within the call of `train`.
+          step: the number of training steps done.
+          epoch: the index of the epoch within the call of `train`, from 0.
         """
 
 
 class Pattern(Schedule):
-    """Some steps of the first program, then some of the second, and so on, then from the beginning.
+    """A schedule that repeats a pattern: some steps of the first program, then some of the second, and so on.
 
     Args:
-      counts: steps of each program in a row, each at least 1.
+      counts: the number of consecutive steps of each program, at least 1.
 
     Example:
       >>> [Pattern([3, 1]).at(step, epoch=0) for step in range(6)]
@@ -53,12 +53,12 @@ class Pattern(Schedule):
         self._turns = [number for number, count in enumerate(counts) for _ in range(count)]
 
     def at(self, step: int, epoch: int) -> int:
-        """The program at this place of the pattern."""
+        """Return the index of the program at this position of the pattern."""
         return self._turns[step % len(self._turns)]
 
 
 class ByEpoch(Schedule):
-    """An epoch of the first program, then one of the second, and so on, then from the beginning."""
+    """A schedule that trains each program for an epoch, in turn."""
 
     by_epoch = True
 
@@ -67,16 +67,16 @@ class ByEpoch(Schedule):
         self._count = count
 
     def at(self, step: int, epoch: int) -> int:
-        """The program of the epoch."""
+        """Return the index of the program of the epoch."""
         return epoch % self._count
 
 
 class Weighted(Schedule):
-    """Draws the program of each step, in proportion to weights; from the seed and the number of the step alone.
+    """A schedule that draws the program of each step in proportion to weights, from the seed and the step only.
 
     Args:
-      weights: of each program, above 0.
-      seed: of the draws.
+      weights: the weight of each program, above 0.
+      seed: the seed of the draws.
 
     Example:
       >>> drawn = [Weighted([3, 1], seed=0).at(step, epoch=0) for step in range(10_000)]
@@ -92,7 +92,7 @@ class Weighted(Schedule):
         self._drawn: list[int] = []
 
     def at(self, step: int, epoch: int) -> int:
-        """The program that is drawn for the step."""
+        """Return the index of the program that is drawn for the step."""
         block, place = divmod(step, _BLOCK)
         if block != self._block:
             numbers = np.random.Generator(np.random.PCG64([self._seed, block])).random(_BLOCK)
@@ -102,11 +102,11 @@ class Weighted(Schedule):
 
 
 class Chosen(Schedule):
-    """Asks a function of the user's.
+    """A schedule by a function of the user.
 
     Args:
-      function: from the number of steps done to the name of a program, or its place among them.
-      names: of the programs.
+      function: a function from the number of steps done to the name or the index of a program.
+      names: the names of the programs.
     """
 
     plan = "function"
@@ -116,10 +116,10 @@ class Chosen(Schedule):
         self._names = list(names)
 
     def at(self, step: int, epoch: int) -> int:
-        """The program that the function gives.
+        """Return the index of the program that the function returns.
 
         Raises:
-          UnknownNameError: it names none.
+          UnknownNameError: the function returns no name or index of a program.
         """
         found = self._function(step)
         if isinstance(found, str) and found in self._names:
@@ -133,17 +133,17 @@ class Chosen(Schedule):
 
 
 def schedule_of(given: ScheduleLike, names: Sequence[str], seed: int) -> Schedule:
-    """The schedule that a user has written down.
+    """Return the schedule for the argument `schedule=` of a Trainer.
 
     Args:
-      given: None for "alternate".
-      names: of the programs, in their order.
-      seed: for weights.
+      given: the argument; None for "alternate".
+      names: the names of the programs, in their order.
+      seed: the seed of draws by weight.
 
     Raises:
-      ArgumentError: it makes no sense, or would never train one of the programs.
-      ArgumentTypeError: it is something else.
-      UnknownNameError: it names no program.
+      ArgumentError: the argument is invalid, or would never train one of the programs.
+      ArgumentTypeError: the argument has another type.
+      UnknownNameError: the argument contains a name that is no program.
     """
     if given is None or given == "alternate":
         return Pattern([1] * len(names))
@@ -163,7 +163,7 @@ def schedule_of(given: ScheduleLike, names: Sequence[str], seed: int) -> Schedul
 
 
 def _counts(text: str, names: Sequence[str]) -> list[int]:
-    """The numbers of a schedule such as "3:1"."""
+    """Return the counts of a schedule such as "3:1"."""
     parts = text.split(":")
     if not all(part.strip().isdecimal() for part in parts):
         raise errors.ArgumentError(f"schedule={text!r}: expected {_forms(names)}")

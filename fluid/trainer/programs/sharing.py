@@ -1,4 +1,4 @@
-"""Parameters that two programs of a Trainer share without anybody having said so."""
+"""A warning of parameters that two programs of a Trainer share by accident."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,14 @@ _SHOWN = 3
 
 
 def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
-    """Warn of parameters that programs share because their layers happen to have the same number.
+    """Warn of parameters that programs share only because their layers have equal numbers.
 
     Automatic names count the layers of each program from 0 on, so the first `fc` of two programs is one parameter if
-    the shapes agree. That is meant where one line of a function that both call makes it, and hardly ever elsewhere.
+    the shapes agree. This sharing is intended if one line of a common function creates the parameter, and rarely
+    otherwise.
 
     Args:
-      programs: of one Trainer, in their order.
+      programs: the programs of one Trainer, in their order.
     """
     made: dict[str, tuple[str, str]] = {}
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""One of the programs of a Trainer: a function, its optimizer and its reader, and the Program that these become."""
+"""TrainingProgram: a program function with its optimizer and reader, and its conversion to a Program."""
 
 import functools
 import inspect
@@ -21,19 +21,19 @@ ProgramFunction = Callable[[], Any]
 class TrainingProgram:
     """One of several programs that a Trainer trains, see `docs/programs.md`.
 
-    A pair `(program_func, optimizer)` is short for one of these.
+    A pair `(program_func, optimizer)` is short for a TrainingProgram.
 
     Args:
       program_func: as for Trainer.
-      optimizer: as for Trainer; the one that the Trainer is given for all of them, by default.
-      parameter_list: names and globs of the parameters that the optimizer moves, such as `"generator/*"`; all that the
-        program uses, by default.
-      reader: minibatches of this program alone; by default those of `trainer.train(reader)`.
+      optimizer: as for Trainer; the optimizer of the Trainer by default.
+      parameter_list: names and globs of the parameters that the optimizer updates, such as `"generator/*"`; all
+        parameters of the program by default.
+      reader: minibatches for this program only; the reader of `trainer.train(reader)` by default.
       feed_order: as for `Trainer.train`, for the minibatches of this program.
-      feed_from: feeds that another program computes, by name of the feed: `{"fake": "generator/image"}` is the value
-        `image` of the program `generator`. It is computed for each step anew, in test mode, with the parameters as they
-        are then; the minibatch has what that program needs for it beside the other feeds.
-      name: how events, metrics and `trainer.test(program=...)` call it; the name of the function by default.
+      feed_from: feeds that other programs compute, by feed name: `{"fake": "generator/image"}` is the value `image` of
+        the program `generator`. The value is computed anew for each step, in test mode, with the current parameters.
+        The minibatch also holds the feeds that the other program needs for the value.
+      name: the name in events, metrics and `trainer.test(program=...)`; the name of the function by default.
 
     Example:
       >>> import fluid
@@ -65,7 +65,7 @@ class TrainingProgram:
         """Return the Program, which minimises its loss.
 
         Raises:
-          FluidError: the program has a mistake that its shapes show, or `parameter_list` names nothing in it.
+          FluidError: the program has an error that its shapes show, or `parameter_list` matches no parameter.
         """
         program = trained_program(self.program_func, self.optimizer, precision, self.parameter_list)
         program.name = self.name or program.name
@@ -73,7 +73,7 @@ class TrainingProgram:
 
 
 ProgramsLike = Sequence[TrainingProgram | tuple[ProgramFunction, OptimizerLike] | ProgramFunction]
-"""What Trainer takes for several programs: pairs of a program function and its optimizer, or TrainingPrograms."""
+"""Several programs of a Trainer: pairs of a program function and its optimizer, or TrainingPrograms."""
 
 
 def declared_programs(
@@ -82,12 +82,12 @@ def declared_programs(
     """Return the TrainingPrograms of a Trainer.
 
     Args:
-      programs: as the user gave them.
-      optimizer: that of programs which bring none; they do not share its slots.
+      programs: the programs, as passed by the user.
+      optimizer: the optimizer of all programs without one; each program has a separate optimizer state.
 
     Raises:
-      ArgumentTypeError: something is no program.
-      ArgumentError: there is none.
+      ArgumentTypeError: an entry is not a program.
+      ArgumentError: there are no programs.
     """
     if isinstance(programs, TrainingProgram):
         return [_one(programs, optimizer)]
@@ -105,12 +105,12 @@ def discovered(declared: Sequence[TrainingProgram], precision: str | None) -> li
     """Return the Programs of a Trainer.
 
     Args:
-      declared: from `declared_programs`.
+      declared: the result of `declared_programs`.
       precision: see `fluid.Program`.
 
     Raises:
-      FluidError: a program has a mistake that its shapes show.
-      ArgumentError: two have one name.
+      FluidError: a program has an error that its shapes show.
+      ArgumentError: two programs have one name.
     """
     programs: list[Program] = []
     for each in declared:
@@ -142,7 +142,7 @@ def _one(given: Any, optimizer: OptimizerLike | None) -> TrainingProgram:
 
 
 def _refuse_layer(function: Callable[..., Any]) -> None:
-    """Refuse a list of layers, which other libraries take for one net.
+    """Raise ArgumentTypeError for a layer in a list, which other libraries accept as one net.
 
     Raises:
       ArgumentTypeError: the function needs arguments.
@@ -168,14 +168,14 @@ def trained_program(
 
     Args:
       function: as for `minimizing`, or None.
-      optimizer: as for `minimizing`; None for a function that minimises something itself.
+      optimizer: as for `minimizing`; None for a function that calls `minimize` itself.
       precision: see `fluid.Program`.
       parameter_list: as for `minimizing`.
 
     Raises:
-      ArgumentTypeError: there is no function, or nothing that minimises.
+      ArgumentTypeError: there is no function, or no optimizer and no call of `minimize`.
       UnknownNameError: `parameter_list` names no parameter of the program.
-      ArgumentError: there is a `parameter_list`, and the function minimises something itself.
+      ArgumentError: there is a `parameter_list` without an optimizer.
     """
     if function is None:
         raise errors.ArgumentTypeError("a Trainer needs a program function: fluid.Trainer(train_program, optimizer)")
@@ -201,17 +201,17 @@ def minimizing(
 ) -> Callable[[], Any]:
     """Return a program function that calls `function`, and then minimises the loss.
 
-    The loss is the output named "loss" of a dict, wherever it stands, or else the first output.
+    The loss is the output named "loss" of a dict, at any position, or else the first output.
 
     Args:
-      function: returns a value, or a list, tuple or dict of values. One that cannot be called, or that returns nothing
-        to minimise, is left for Program to complain of.
+      function: returns a value, or a list, tuple or dict of values. Program raises the errors for a function that
+        cannot be called, or that returns nothing to minimise.
       optimizer: a fluid optimizer, an optax transformation, or a function that returns one.
-      parameter_list: names and globs of the parameters that it moves; all that are trainable by default.
+      parameter_list: names and globs of the parameters to update; all trainable parameters by default.
 
     Raises:
-      ArgumentTypeError: the optimizer is none of these.
-      ArgumentError: when the function runs: it minimises something itself, so there would be two rules.
+      ArgumentTypeError: `optimizer` is none of these.
+      ArgumentError: raised when the function runs: it calls `minimize` itself, so there would be two update rules.
 
     Example:
       >>> import fluid

@@ -8,22 +8,22 @@ from fluid.reader.adapters import Minibatches
 from fluid.reader.base import Rows
 from fluid.trainer.programs.schedule import Schedule
 
-# What the end of a pass is told by.
+# The sentinel for the end of a pass.
 _NONE = object()
 
 
 class Turns:
-    """Passes over the minibatches of several programs: each item is the number of a program and its next minibatch.
+    """Passes over the minibatches of several programs: each item is the index of a program and its next minibatch.
 
-    A pass ends with the pass of one reader, the leading one, which begins anew with each. The other readers are read
-    on, over the ends of passes, and begin anew whenever they end.
+    A pass ends with the pass of one reader, the leading reader, which starts again in each pass. The other readers
+    continue over the ends of passes, and start again when they end.
 
     Args:
-      sources: the minibatches of each program; the same object for programs that share them, None for one that reads
-        nothing.
-      schedule: which program each item is of.
-      leading: the number of the program with whose reader a pass ends; with a schedule by epoch it is the epoch's.
-      first: training steps done before the first item.
+      sources: the minibatches of each program; one object for programs that share minibatches, None for a program that
+        reads nothing.
+      schedule: chooses the program of each item.
+      leading: the index of the program whose reader ends a pass; a schedule by epoch uses the program of the epoch.
+      first: the number of training steps done before the first item.
 
     Example:
       >>> from fluid.reader.adapters import minibatches
@@ -49,29 +49,29 @@ class Turns:
 
     @property
     def reads_once(self) -> bool:
-        """Whether one of the readers is an iterator of the user's, which nobody can start anew."""
+        """True if one of the readers is an iterator of the user, which cannot restart."""
         return any(source.reads_once for source in self._sources)
 
     @property
     def ready(self) -> bool:
-        """Whether the next minibatch can be read now, whichever program it is of."""
+        """True if the next minibatch of every program can be read now."""
         return all(source.ready for source in self._sources)
 
     @property
     def counts(self) -> list[int]:
-        """How many items of each program were given, those before a resume included."""
+        """The number of items of each program so far, including items before a resume."""
         return list(self._counts)
 
     def __call__(self) -> Iterator[tuple[int, Any]]:
-        """Start the next pass, or continue the one that `restore` named."""
+        """Start the next pass, or continue the pass that `restore` has set."""
         place = self._places[self._schedule.at(self._step, self._epoch) if self._schedule.by_epoch else self._leading]
         assert place is not None
-        if place not in self._open:  # now, so that `state()` already tells its position
+        if place not in self._open:  # now, so that `state()` already includes its position
             self._open[place] = self._sources[place]()
         return self._pass(place)
 
     def state(self) -> dict[str, Any]:
-        """The position after the item that was given last, as JSON."""
+        """Return the position after the last item, as JSON."""
         position = {"epoch": self._epoch, "given": self._given, "step": self._step, "counts": list(self._counts)}
         return {**position, "reader": self._plan, "readers": [source.state() for source in self._sources]}
 
@@ -79,7 +79,7 @@ class Turns:
         """Make the next pass continue exactly after a position.
 
         Raises:
-          ArgumentError: it is the position of other readers, or of another schedule.
+          ArgumentError: the position belongs to other readers, or to another schedule.
         """
         readers = state.get("readers", ())
         if len(readers) != len(self._sources) or state.get("reader", self._plan) != self._plan:
@@ -97,7 +97,7 @@ class Turns:
         self._counts = list(state["counts"])
 
     def close(self) -> None:
-        """End the passes of all readers, so that the next ones begin anew."""
+        """End the passes of all readers, so that all readers start again."""
         self._end_all()
         for source in self._sources:
             position = source.state()
@@ -105,7 +105,7 @@ class Turns:
                 source.restore({"epoch": position["epoch"] + 1, "given": 0})
 
     def _pass(self, leading: int) -> Iterator[tuple[int, Any]]:
-        """The items of a pass over the source at a place."""
+        """Yield the items of a pass that ends with the source at the index `leading`."""
         ended = False
         try:
             while True:
@@ -120,7 +120,7 @@ class Turns:
                 if minibatch is _NONE:
                     assert place is not None
                     del self._open[place]
-                    minibatch = next(self._open_at(place))  # a pass without any minibatch is an error by itself
+                    minibatch = next(self._open_at(place))  # a reader without any minibatch raises an error here
                 self._step += 1
                 self._given += 1
                 self._counts[number] += 1

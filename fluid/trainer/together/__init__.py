@@ -1,1 +1,1 @@
-"""Several processes that train together: what they compare at the start, and agree upon between two steps."""
+"""Multi-process training: comparisons at the start, and agreement between two steps."""

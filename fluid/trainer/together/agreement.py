@@ -1,4 +1,4 @@
-"""Agreement: what several processes tell each other between two steps, so that all take the same ones."""
+"""Agreement: the exchange between processes after each step, so that all processes run equal steps."""
 
 import logging
 from collections.abc import Callable
@@ -15,18 +15,18 @@ log = logging.getLogger("fluid")
 
 
 class Agreement(Policy):
-    """Has all processes of a training end it, and each epoch, after the same step; alone it has nothing to do.
+    """A policy that ends training, and each epoch, after one common step in all processes; alone, it does nothing.
 
-    What one process is told, by `stop()`, `pause()` or a signal, ends the training of all. An epoch ends for all when
-    the data of one has ended, or when their next minibatches have other shapes, which no step could take.
+    `stop()`, `pause()` or a signal in one process ends the training of all processes. An epoch ends for all processes
+    when the data of one process ends, or when their next minibatches differ in shape: no step could take them.
 
     Args:
-      group: of the processes.
-      signals: that come to this one.
-      progress: the position of the training, which is told of the last minibatch of an epoch.
-      told: whether this process was told to stop, and whether it shall then be possible to continue.
+      group: the group of the processes.
+      signals: the signals to this process.
+      progress: the position of the training, whose `last` is set after each step.
+      told: returns two flags of this process: whether `stop()` or `pause()` was called, and whether it was `pause()`.
       stop: stops the training in this process.
-      pause: pauses it.
+      pause: pauses the training in this process.
 
     Example:
       >>> from types import SimpleNamespace
@@ -56,17 +56,17 @@ class Agreement(Policy):
 
     @property
     def needs_end(self) -> bool:
-        """Whether it must be known after each step if another minibatch comes, however long reading takes."""
+        """True if each step must wait until the next minibatch, or the end of the data, is known."""
         return self._group.size > 1
 
     def before_epoch(self, batches: Batches) -> bool:
         """Agree on whether an epoch has a first step.
 
         Args:
-          batches: its minibatches, the first of which was read.
+          batches: the minibatches of the epoch; the first one is read already.
 
         Returns:
-          Whether the epoch ends here because another process has no minibatch, or one of other shapes.
+          True if the epoch ends here because another process has no minibatch, or a minibatch of another shape.
         """
         return self._group.size > 1 and self._agree(batches) and not batches.ended
 
@@ -100,7 +100,7 @@ class Agreement(Policy):
 
 
 def _upcoming(batches: Batches) -> str:
-    """The shapes of the next minibatch, by name of feed, in words."""
+    """Return the shapes of the next minibatch in words, by feed name."""
     if batches.ended:
         return _NONE
     batch = batches.upcoming

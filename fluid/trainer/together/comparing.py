@@ -1,4 +1,4 @@
-"""Whether the processes of a training train the same thing: compared once, when the Trainer is made."""
+"""A comparison of all processes of a training, when the Trainer is created: programs, settings, parameters."""
 
 import hashlib
 from collections.abc import Sequence
@@ -15,17 +15,17 @@ from fluid.trainer.checkpoint.match import describe_optimizers, digests_of
 
 
 def compare(group: Group, session: Session, programs: Sequence[Program], **settings: Any) -> None:
-    """Refuse to train in several processes what differs in them, or what would be trained in each by itself.
+    """Check that all processes train equal programs with equal settings and parameters, on all their devices.
 
     Args:
-      group: of the processes.
-      session: that of the Trainer.
-      programs: what is trained.
-      **settings: of the Trainer, as JSON.
+      group: the group of the processes.
+      session: the session of the Trainer.
+      programs: the trained programs.
+      **settings: settings of the Trainer, as JSON.
 
     Raises:
       DistributedError: a setting, a program, an optimizer or a parameter differs.
-      ArgumentError: the session does not work on the devices of all processes.
+      ArgumentError: the session does not use the devices of all processes.
     """
     if group.size == 1:
         return
@@ -47,7 +47,7 @@ def compare(group: Group, session: Session, programs: Sequence[Program], **setti
 
 
 def _described(program: Program) -> dict[str, list[str]]:
-    """The feeds, parameters and outputs of a program, in words."""
+    """Return the feeds, arrays and outputs of a program, in words."""
     arrays = program.parameters | program.states
     return {
         "feeds": [f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in program.feeds.items()],
@@ -57,7 +57,7 @@ def _described(program: Program) -> dict[str, list[str]]:
 
 
 def _checksum_of(array: Any) -> str:
-    """A checksum of an array that lies on every device as a whole; of others the shape has to do."""
+    """Return a checksum of an array that every device holds completely; of a sharded array, return the shape."""
     if isinstance(array, jax.Array) and not array.is_fully_replicated:
         return str(array.shape)
     return _checksum(np.ascontiguousarray(array).tobytes())
