@@ -39,7 +39,7 @@ class FluidError(Exception):
 
 
 class FluidWarning(UserWarning):
-    """The class of all warnings: a call works, but does not do what the program says, or is slower than necessary."""
+    """The class of all warnings: a call works, but is slower than necessary, or differs from the intent of the program."""
 
 
 class OutsideProgramError(FluidError, RuntimeError):
@@ -63,7 +63,7 @@ class ShapeError(FluidError, ValueError):
 
 
 class FeedError(FluidError, ValueError):
-    """Data does not fit what the program declares."""
+    """Data does not fit the declarations of the program."""
 
 
 class FeedTypeError(FeedError, TypeError):

@@ -22,7 +22,7 @@ WORDS = {
     r"(is|are) told": "is notified",
     r"asked of": "requested",
     r"by itself": "alone",
-    r"in front of|behind": "before, after",
+    r"in front of": "before",
 }
 FOUND = re.compile("|".join(rf"\b({word})\b" for word in WORDS))
 
