@@ -26,7 +26,7 @@ from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.storage import PathLike, source_of
 from fluid.trainer import CheckpointConfig, Trainer
 from fluid.trainer.calls import Readers
-from fluid.trainer.loop import Run
+from fluid.trainer.loop import Training
 from fluid.trainer.programs import ProgramFunction, declared_programs, discovered
 from fluid.trainer.together.comparing import compare
 
@@ -281,7 +281,7 @@ class Population(Trainer):
             "fluid.io.save_inference_model(path, infer_func, population[i])"
         )
 
-    def _train(self, run: Run, num_epochs: int, readers: Readers) -> None:
+    def _train(self, run: Training, num_epochs: int, readers: Readers) -> None:
         if run.progress.epoch < num_epochs and not run.progress.resuming:
             self._stacked.activate(np.ones(len(self), bool))
         super()._train(run, num_epochs, readers)

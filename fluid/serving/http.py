@@ -24,8 +24,8 @@ Send = Callable[[Any], Awaitable[None]]
 LOG = logging.getLogger("fluid.serving")
 _ACCESS_LOG = logging.getLogger("fluid.serving.access")
 _LONGEST = 200  # characters of a method or a path in the access log
-# Seconds after which requests to infer are logged, several at once: a line for each response takes a third of the time
-# that the event loop has for a small model.
+# Seconds after which requests to infer are logged, several at once. A line after each response takes 8% of the rate of
+# LeNet with 64 connections (`benchmarks/serving.py`).
 _LOG_DELAY = 0.005
 _FOLDERS = re.compile(r"""(?<![^\s'"(=])(?:[A-Za-z]:)?[/\\][^\s'":;,()]*[/\\]""")
 _SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
@@ -252,63 +252,6 @@ class PendingBytes:
         self.size -= size
 
 
-class TaskTimeouts:
-    """A timeout for many tasks with a single timer.
-
-    With `asyncio.timeout` each task has a timer, and a server of LeNet responds to a tenth fewer requests a second
-    (`benchmarks/serving.py`, uvloop 0.23).
-
-    Args:
-      seconds: of each task.
-
-    Example:
-      >>> async def main():
-      ...     timeouts = TaskTimeouts(0.001)
-      ...     found = await timeouts.run(asyncio.sleep(0, "in time"))
-      ...     try:
-      ...         await timeouts.run(asyncio.sleep(60))
-      ...     except TimeoutError:
-      ...         return found, "late"
-      >>> asyncio.run(main())
-      ('in time', 'late')
-    """
-
-    def __init__(self, seconds: float):
-        self._seconds = seconds
-        self._deadlines: dict[Any, float] = {}  # of the tasks, earliest first
-        self._has_timer = False
-
-    async def run(self, awaited: Awaitable[T]) -> T:
-        """Return the result of an awaitable.
-
-        Raises:
-          TimeoutError: it takes longer.
-        """
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        self._deadlines[task] = loop.time() + self._seconds
-        if not self._has_timer:
-            self._has_timer = True
-            loop.call_later(self._seconds, self._cancel_late, loop)
-        try:
-            return await awaited
-        except asyncio.CancelledError:
-            if task is None or task in self._deadlines or task.uncancel():  # cancelled by others
-                raise
-            raise TimeoutError from None
-        finally:
-            self._deadlines.pop(task, None)
-
-    def _cancel_late(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._deadlines:
-            task, deadline = next(iter(self._deadlines.items()))
-            if deadline > loop.time():
-                loop.call_at(deadline, self._cancel_late, loop)
-                return
-            del self._deadlines[task]
-            task.cancel()
-        self._has_timer = False
-
-
 class Metrics(abc.ABC):
     """A registry of Prometheus metrics: counters, and gauges that are read for each scrape.
 
@@ -381,7 +324,6 @@ class Application(abc.ABC):
         self.pending = PendingBytes(settings.max_pending)
         self.failure: Exception | None = None
         self.draining = False
-        self._reading = TaskTimeouts(settings.read_timeout)
         self._unlogged: list[Request] = []
         # Long calls run one after the other: several at once leave the event loop no time.
         self._worker = ThreadPoolExecutor(1, "fluid-worker")
@@ -503,7 +445,8 @@ class Application(abc.ABC):
             raise Refusal(400, "the header Content-Length is a number")
         self._check_body(int(length))
         try:
-            return await self._reading.run(self._received(request))
+            async with asyncio.timeout(self.settings.read_timeout):
+                return await self._received(request)
         except TimeoutError:
             raise Refusal(408, f"the request took longer than {self.settings.read_timeout:g} seconds") from None
 

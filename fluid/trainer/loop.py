@@ -1,4 +1,9 @@
-"""The training loop: `train` runs epochs, `_epoch` runs calls of the device, `_call` runs one or several steps."""
+"""The training loop: `train` runs epochs, `_epoch` runs calls of the device, `_device_call` runs one or several steps.
+
+Nothing cuts a call of the device: stopping, pausing, Ctrl-C and SIGTERM take effect after the next call, once handlers
+have heard of its steps and the policies have acted. Two parts may be cut, since they can be repeated: opening a pass,
+and reading ahead.
+"""
 
 import logging
 import time
@@ -38,7 +43,7 @@ log = logging.getLogger("fluid")
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramRun:
+class TrainedProgram:
     """One program in the loop.
 
     Attributes:
@@ -53,7 +58,7 @@ class ProgramRun:
 
 
 @dataclass(frozen=True)
-class Run:
+class Training:
     """All that one call of `train` works with.
 
     Attributes:
@@ -71,7 +76,7 @@ class Run:
       epoch_metrics: returns the scalars of the epoch so far, without waiting for the device.
     """
 
-    programs: Sequence[ProgramRun]
+    programs: Sequence[TrainedProgram]
     progress: Progress
     handlers: Dispatcher
     stopping: Callable[[], bool]
@@ -95,7 +100,7 @@ class Run:
         return self.programs[0].step.engine.compilations.of_training
 
 
-def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -> list[ProgramRun]:
+def trained_programs(members: Sequence[Member], session: Session, handlers: Dispatcher) -> list[TrainedProgram]:
     """Return the compiled training step of each program, with the values that handlers fetch from every step.
 
     Raises:
@@ -106,160 +111,171 @@ def runs_of(members: Sequence[Member], session: Session, handlers: Dispatcher) -
     for member, also in zip(members, fetched, strict=True):
         feeds = member.program.feeds
         step = bind(session.engine, member.program, Request(TRAIN, None, tuple(feeds), also=also))
-        runs.append(ProgramRun(member, step, member.program.loss_output))
+        runs.append(TrainedProgram(member, step, member.program.loss_output))
     return runs
 
 
-def train(run: Run, num_epochs: int) -> bool:
+def train(training: Training, num_epochs: int) -> bool:
     """Train for some epochs: notify handlers, save checkpoints.
 
     Args:
-      run: all that this call of `train` works with.
+      training: all that this call of `train` works with.
       num_epochs: number of passes over the reader, including those before an interruption.
 
     Returns:
       True if every loss was finite.
     """
-    progress, handlers = run.progress, run.handlers
+    progress, handlers = training.progress, training.handlers
     error: BaseException | None = None
     try:
-        with run.checkpoints:
+        with training.checkpoints:
             handlers.enter(BeginTrainEvent(num_epochs, progress.resuming))
-            while progress.epoch < num_epochs and not run.stopping():
+            while progress.epoch < num_epochs and not training.stopping():
                 handlers(BeginEpochEvent(progress.epoch, progress.step))
-                event = _epoch(run)
+                event = _epoch(training)
                 if event.feeding:
                     log.info("epoch %d: %s", event.epoch, event.feeding)
                 handlers(event)
                 if event.completed:
                     progress.next_epoch()
-                    run.checkpoints.after_epoch()
-                run.signals.check()
-            run.losses.wait_for_all()
+                    training.checkpoints.after_epoch()
+                training.signals.check()
+            training.losses.wait_for_all()
     except BaseException as raised:
         error = raised
         if "RESOURCE_EXHAUSTED" in str(raised):
             raised.add_note("the device has no memory left for this step; feed smaller minibatches: batch_size=...")
         raise
     finally:
-        handlers.leave(EndTrainEvent(progress.epoch, stopped=run.stopping(), error=error))
-    return not run.losses.warned
+        handlers.leave(EndTrainEvent(progress.epoch, stopped=training.stopping(), error=error))
+    return not training.losses.warned
 
 
-def _epoch(run: Run) -> EndEpochEvent:
+def _epoch(training: Training) -> EndEpochEvent:
     """Run the steps of one epoch, or the rest of an interrupted epoch; return the event of its end."""
-    progress, waits, policies = run.progress, run.handlers.waits, run.policies
-    begun, waited, compiled = time.perf_counter(), waits.data, run.compiled
-    with run.signals.at_once:
-        run.compile_ahead()
+    progress, waits, policies = training.progress, training.handlers.waits, training.policies
+    begun, waited_before, compiled_before = time.perf_counter(), waits.data, training.compiled
+    with training.signals.at_once:
+        training.compile_ahead()
         batches = progress.start_pass()
-        waits.begin_pass(batches.seconds)
-        batches.read_ahead()
-        waits.look(batches.seconds, run.losses.idle)
     try:
-        ended = run.agreement.before_epoch(batches)
+        with training.signals.at_once:
+            waits.begin_pass(batches.seconds)
+            batches.read_ahead()
+            waits.look(batches.seconds, training.losses.idle)
+        ended = training.agreement.before_epoch(batches)
         while not ended and (first := batches.peek()):
-            call = _call(run, first, batches)
+            call = _device_call(training, first, batches)
             for policy in policies:
                 policy.after_steps(call)
-            ended = run.stopping() or (progress.last and not batches.ended)
+            ended = training.stopping() or progress.last  # the last step here, or in another process
     finally:
-        if run.pausing():
+        if training.pausing():
             progress.keep_pass(batches)
         else:
             batches.close()
     return EndEpochEvent(
         progress.epoch,
         progress.step,
-        completed=not run.stopping(),
-        compiled=run.compiled - compiled,
+        completed=not training.stopping(),
+        compiled=training.compiled - compiled_before,
         seconds=time.perf_counter() - begun,
-        data_wait=waits.data - waited,
-        padding=padding_of([program.step.buckets for program in run.programs]),
-        metrics=run.epoch_metrics(),
+        data_wait=waits.data - waited_before,
+        padding=padding_of([program.step.buckets for program in training.programs]),
+        metrics=training.epoch_metrics(),
     )
 
 
-def _call(run: Run, first: Batch, batches: Batches) -> Call:
+def _device_call(training: Training, first: Batch, batches: Batches) -> Call:
     """Run one call of the device: one step, or several steps if nobody acts between them. Notify handlers of each step.
 
     Handlers hear of the later steps of a call after the call has begun, while the device may still compute.
 
     Args:
-      run: all that this call of `train` works with.
+      training: all that this call of `train` works with.
       first: the next minibatch.
       batches: the pass over the minibatches, which `first` begins.
     """
-    progress, handlers, program = run.progress, run.handlers, run.programs[first.program]
+    progress, handlers, program = training.progress, training.handlers, training.programs[first.program]
     name, chain = program.member.name, program.member.chain
-    feed = first.feed if chain is None else chain(first.feed)
+    feed = first.feed if chain is None else chain(first.feed)  # with values that other programs compute
     request = StepRequest(program.member.program)
-    capacity, limit = _limit(run, program, first)
-    handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
+    capacity, limit = _limit(training, program, first)
+    handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)  # two calls: one runs, one waits
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, progress.step, feed, first.seconds, request, name))
-    count = limit if request.is_empty else 1
+
+    count = limit if request.is_empty else 1  # a step with requests of its own runs alone, and so does a chained step
     if count > 1:
-        _read_ahead(run, batches, count)
-    batch = batches.take(1 if run.stopping() else count, capacity)
+        _read_ahead(training, batches, count)
+    # Handlers know that this step has begun, so it runs even if one of them has stopped the training.
+    batch = batches.take(1 if training.stopping() else count, capacity)
     results = request.run(program.step, batch.feed if chain is None else feed, batch.count)
-    run.losses.add(results.values[program.loss_output], progress.epoch, progress.step, batch.count)
+    training.losses.add(results.values[program.loss_output], progress.epoch, progress.step, batch.count)
     progress.advance(batch)
+
     quick = batch.seconds < _SLOW and not progress.reads_once
     if quick:  # while the device works
-        _read_ahead(run, batches, limit)
+        _read_ahead(training, batches, limit)
         if batch.count > 1:
             batches.stack_ahead(batch.program, capacity)
-    _notify(run, program, feed, batch, results)
+    _notify(training, program, feed, batch, results)
     if not quick:  # handlers of the end of this step do not wait for a slow reader
-        _read_ahead(run, batches, limit)
-        handlers.waits.look(batches.seconds, run.losses.idle)
+        _read_ahead(training, batches, limit)
+        handlers.waits.look(batches.seconds, training.losses.idle)
     return Call(name, results, batches)
 
 
-def _limit(run: Run, program: ProgramRun, first: Batch) -> tuple[int, int]:
+def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:
     """Return the capacity of a call in steps, and the number of steps that may run before a handler or policy acts."""
-    if program.member.name in run.steps_per_call.one_by_one:
+    if program.member.name in training.steps_per_call.one_by_one:
         return 1, 1
-    capacity = run.steps_per_call.capacity(program.member.program, first)
+    capacity = training.steps_per_call.capacity(program.member.program, first)
     if capacity == 1:
         return 1, 1
-    ahead = run.steps_per_call.ahead(*run.handlers.steps_ahead())
-    return capacity, int(max(1, min(capacity, ahead, *(policy.steps_ahead() for policy in run.policies))))
+    ahead = training.steps_per_call.ahead(*training.handlers.steps_ahead())
+    return capacity, int(max(1, min(capacity, ahead, *(policy.steps_ahead() for policy in training.policies))))
 
 
 def _notify(
-    run: Run, program: ProgramRun, feed: Mapping[str, Any], batch: Batch, results: Sequence[tuple[Results, Results]]
+    training: Training,
+    program: TrainedProgram,
+    feed: Mapping[str, Any],
+    batch: Batch,
+    results: Sequence[tuple[Results, Results]],
 ) -> None:
     """Notify handlers of the steps of one call, except for the beginning of its first step.
 
     Args:
-      run: all that this call of `train` works with.
+      training: all that this call of `train` works with.
       program: the trained program.
       feed: the feed of the first step.
       batch: the minibatches of all steps.
       results: the results of all steps.
     """
-    epoch, handlers = run.progress.epoch, run.handlers
-    begun = run.progress.step - batch.count
+    epoch, handlers = training.progress.epoch, training.handlers
+    first_step = training.progress.step - batch.count
     name = program.member.name
     begins = batch.count > 1 and handlers.hear(BeginStepEvent)
     examples = batch.examples if program.member.chain is None else examples_in(program.member.program.feeds, feed)
     for number, (minibatch, (metrics, fetched)) in enumerate(zip(batch.each, results, strict=True)):
-        if number and begins:
+        if number > 0 and begins:
             request = StepRequest(program.member.program, in_call=True)
-            handlers(BeginStepEvent(epoch, begun + number, minibatch.feed, minibatch.seconds, request, name))
-        handlers(EndStepEvent(epoch, begun + number, metrics, fetched, examples, name))
+            handlers(BeginStepEvent(epoch, first_step + number, minibatch.feed, minibatch.seconds, request, name))
+        handlers(EndStepEvent(epoch, first_step + number, metrics, fetched, examples, name))
 
 
-def _read_ahead(run: Run, batches: Batches, count: int) -> None:
-    """Read until `count` minibatches are ready.
+def _read_ahead(training: Training, batches: Batches, count: int) -> None:
+    """Read until `count` minibatches wait, or until reading has to stop.
 
-    Stop early if training ends here, since an iterator would lose these minibatches, and if the reader is not ready.
+    Reading stops when training ends here, since the next training would miss these minibatches of an iterator. Reading
+    also stops when the reader has nothing ready yet, unless all processes must know whether the epoch ends.
     """
-    with run.signals.reading_ahead:
+    with training.signals.reading_ahead:
         for number in range(batches.waiting + 1, count + 1):
-            if run.stopping() or run.signals.arrived is not None or not (run.progress.ready or run.agreement.needs_end):
+            if training.stopping() or training.signals.arrived is not None:
+                return
+            if not (training.progress.ready or training.agreement.needs_end):
                 return
             batches.read_ahead(number)
             if batches.waiting < number:

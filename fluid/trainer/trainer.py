@@ -298,14 +298,14 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         source = source_of(self._members, readers, self._plan, int(self.session.scope.step))
         position, checkpoints = self._calls.begin(readers, source, num_epochs, resume)
         self._freeze_as_before(position)
-        programs = loop.runs_of(self._members, self.session, dispatcher)
+        programs = loop.trained_programs(self._members, self.session, dispatcher)
         steps = [program.step for program in programs]
         buckets = [program.step.buckets for program in programs]
         position.begin(pipeline_of(self._members, source, feed_order, buckets), dispatcher)
         signals = Signals(terminate=self._checkpoints is not None, together=group().size > 1)
         told = lambda: (self._stopping, self._pausing)  # noqa: E731
         agreement = Agreement(group(), signals, position, told, self.stop, self.pause)
-        run = loop.Run(
+        run = loop.Training(
             programs=programs,
             progress=position,
             handlers=dispatcher,
@@ -323,7 +323,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         if not self._stopping:
             warn_of_idle(self._members, source)
 
-    def _train(self, run: loop.Run, num_epochs: int, readers: Readers) -> None:
+    def _train(self, run: loop.Training, num_epochs: int, readers: Readers) -> None:
         self._training = True
         self._stopping = False
         self._pausing = False

@@ -13,7 +13,7 @@ from serving.served import DIGITS, ask, digits, image_request, params_of, post, 
 import fluid
 from fluid.serving import app, batching
 from fluid.serving.connection import BufferedTransport
-from fluid.serving.http import TaskTimeouts, run_in_thread
+from fluid.serving.http import run_in_thread
 from fluid.serving.runner import Runner, is_steady
 from fluid.serving.server import _listening
 
@@ -26,42 +26,6 @@ def test_only_code_without_loops_and_calls_is_steady():
     assert not is_steady(code(lambda x: jax.lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: 2 * y, x)))
     assert not is_steady(code(lambda x: jax.lax.scan(lambda y, z: (jnp.sin(y * z), y), x, jnp.outer(x, x))[0]))
     assert not is_steady(code(lambda x: jax.pure_callback(lambda y: y, x, x)))
-
-
-def test_timeouts_end_in_order_and_one_timer_serves_them():
-    class Loop(asyncio.SelectorEventLoop):
-        timers = 0
-
-        def call_at(self, *arguments, **options):
-            self.timers += 1
-            return super().call_at(*arguments, **options)
-
-    async def main():
-        timeouts, late, never = TaskTimeouts(0.001), [], asyncio.Event()
-
-        async def one(i):
-            try:
-                await timeouts.run(asyncio.sleep(0) if 0 < i < 99 else never.wait())
-            except TimeoutError:
-                late.append(i)
-
-        await asyncio.gather(*map(one, range(100)))
-        return late
-
-    with asyncio.Runner(loop_factory=Loop) as runner:
-        assert runner.run(main()) == [0, 99]
-        assert runner.get_loop().timers <= 3
-
-
-def test_a_task_that_others_cancel_is_cancelled_and_not_late():
-    async def main():
-        task = asyncio.create_task(TaskTimeouts(60.0).run(asyncio.sleep(60)))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        return task.cancelled()
-
-    assert asyncio.run(main())
 
 
 def test_results_that_come_when_the_connection_is_first_watched_are_not_missed(monkeypatch):

@@ -1,1 +1,1 @@
-"""Attention, and positions of steps."""
+"""Attention layers and positional encodings."""

@@ -1,4 +1,4 @@
-"""Attention with several heads, and the cache of keys and values that decoding step by step needs."""
+"""Multi-head attention, and the cache of keys and values for step-by-step decoding."""
 
 import functools
 import operator
@@ -20,12 +20,12 @@ from fluid.param_attr import ParamSetting, to_attr
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AttentionCache:
-    """Keys and values of the steps so far; a pytree whose arrays all have the batch as their first dimension.
+    """Keys and values of the previous steps; a pytree of arrays with the batch as first dimension.
 
     Attributes:
       keys: `[batch, max_length, num_heads, head_size]`.
-      values: the same shape.
-      position: `[batch]`, int32: how many steps of each row are in the cache.
+      values: `[batch, max_length, num_heads, head_size]`.
+      position: `[batch]`, int32: the number of cached steps of each row.
     """
 
     keys: jax.Array
@@ -37,14 +37,14 @@ class AttentionCache:
 def attention_cache(
     batch: int, max_length: int, num_heads: int, head_size: int, dtype: str = "float32", name: str | None = None
 ) -> AttentionCache:
-    """An empty cache for `multi_head_attention(..., cache=)`, which decoding carries from step to step.
+    """Create an empty cache for `multi_head_attention(..., cache=)`, which decoding passes from step to step.
 
     Args:
       batch: the number of rows, such as `x.shape[0]`.
-      max_length: how many steps fit into the cache.
-      num_heads: that of the attention.
+      max_length: the capacity of the cache in steps.
+      num_heads: the number of heads of the attention.
       head_size: the size of the attention divided by `num_heads`.
-      dtype: of the keys and values. In a program of mixed precision, "float32" stands for the dtype it computes in.
+      dtype: the dtype of keys and values. In mixed precision, "float32" stands for the dtype of the computation.
       name: instead of `attention_cache_N`.
 
     Returns:
@@ -87,32 +87,32 @@ def multi_head_attention(
     name: str | None = None,
     ring: str | None = None,
 ) -> Any:
-    """Attention with several heads (Vaswani et al., 2017) and its four projections.
+    """Apply multi-head attention (Vaswani et al., 2017) with its four projections.
 
-    The queries, the keys, the values and the result are projected by the weights `NAME.w_0` to `NAME.w_3`,
-    `[width of the input, size]`, and the biases `NAME.b_0` to `NAME.b_3`, `[size]`. Head `h` is the columns from
-    `h * size / num_heads` on. For a query that sees no key at all, such as one of an empty sequence, the last
-    projection is that of zeros.
+    The weights `NAME.w_0` to `NAME.w_3`, `[width of the input, size]`, and the biases `NAME.b_0` to `NAME.b_3`,
+    `[size]`, project the queries, the keys, the values and the result. Head `h` has the columns from
+    `h * size / num_heads` on. For a query that sees no key, such as one of an empty sequence, the last projection gets
+    zeros.
 
     Args:
       queries: `[batch, targets, width]`, or a SequenceBatch.
-      keys: `[batch, sources, width]`, or a SequenceBatch, whose padding is not seen; the queries by default.
+      keys: `[batch, sources, width]`, or a SequenceBatch, whose padding is masked; the queries by default.
       values: `[batch, sources, width]`, or a SequenceBatch like the keys; the keys by default.
       num_heads: the number of heads, which divides `size`.
-      size: of the result, and of all heads together; the width of the queries by default.
-      causal: whether step `i` sees the steps `0` to `i` only.
-      dropout_rate: of dropout on the attention weights, in training; the weights that are kept are scaled up.
-      rotary: whether queries and keys are rotated by their positions, see `rotary_position`.
-      cache: from `attention_cache`. The queries are then one or several steps that follow those in the cache. They are
-        appended to it, and each sees itself and all steps before it, whatever `causal` is. Of a SequenceBatch only the
-        valid steps are appended, so rows may have different lengths. The result of a step that does not fit into the
-        cache is NaN.
+      size: the size of the result, and of all heads in total; the width of the queries by default.
+      causal: whether step `i` sees only the steps `0` to `i`.
+      dropout_rate: the rate of dropout on the attention weights, in training; kept weights are scaled up.
+      rotary: whether to rotate queries and keys by their positions, see `rotary_position`.
+      cache: from `attention_cache`. The queries are then one or several steps that follow the cached ones. The layer
+        appends them to the cache, and each query sees itself and all steps before it, for any `causal`. For a
+        SequenceBatch, only valid steps are appended, so rows may have different lengths. The result of a step that
+        exceeds the capacity of the cache is NaN.
       param_attr: ParamAttr of the weights, or a list of four.
       bias_attr: ParamAttr of the biases, or a list of four; False for none.
       name: instead of `multi_head_attention_N`.
-      ring: an axis of the mesh: the steps are divided over its devices, and keys and values travel around them, so that
-        sequences may be as much longer as there are devices. On a mesh without that axis, and without `parallel=`, it
-        changes nothing.
+      ring: an axis of the mesh. Its devices share the steps and pass keys and values around the ring, so that the
+        maximum length of sequences grows with the number of devices. On a mesh without this axis, and without
+        `parallel=`, the argument has no effect.
 
     Returns:
       `[batch, targets, size]`, a SequenceBatch if the queries are one; with a cache `(result, cache)`.
@@ -161,21 +161,21 @@ def multi_head_attention(
 
 
 def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[Any], Any] | None = None) -> Any:
-    """For each query the mean of the values, weighted by the softmax of its products with the keys.
+    """Compute for each query the mean of the values, weighted by the softmax of its products with the keys.
 
     Args:
       query: `[batch, targets, heads, d]`.
       key: `[batch, sources, heads, d]`.
       value: `[batch, sources, heads, v]`.
-      mask: bool `[batch or 1, 1, targets or 1, sources]`: which keys a query sees; all by default.
-      drop: applied to the weights `[batch, heads, targets, sources]`.
+      mask: bool `[batch or 1, 1, targets or 1, sources]`: true for each key that a query sees; all by default.
+      drop: a function applied to the weights `[batch, heads, targets, sources]`.
 
     Returns:
       `[batch, targets, heads, v]`; zeros for a query that sees no key.
     """
     key = key.astype(query.dtype)
     value = value.astype(query.dtype)
-    # JAX's function has no dropout, needs values as wide as the keys, and always computes the softmax in float32.
+    # JAX's function has no dropout, requires values as wide as the keys, and always computes the softmax in float32.
     if drop is None and value.shape == key.shape and query.dtype != "float64":
         result = jax.nn.dot_product_attention(query, key, value, mask=mask)
     else:
@@ -186,15 +186,15 @@ def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[A
 
 
 def visible(query: Any, causal: bool, *sources: Any) -> Any:
-    """The mask for `attend`: which steps a query sees.
+    """Compute the mask for `attend`: true for each step that a query sees.
 
     Args:
       query: `[batch, targets, ...]`.
       causal: whether a query sees no step that comes after it.
-      sources: keys and values, `[batch, sources, ...]`; of a SequenceBatch the padding is not seen.
+      sources: keys and values, `[batch, sources, ...]`; the padding of a SequenceBatch is masked.
 
     Returns:
-      bool `[batch or 1, 1, targets or 1, sources]`, or None where each query sees every step.
+      bool `[batch or 1, 1, targets or 1, sources]`, or None if each query sees every step.
     """
     masks = [batch.mask[:, None, None, :] for batch in sources if isinstance(batch, core.SequenceBatch)]
     if causal:
@@ -203,43 +203,43 @@ def visible(query: Any, causal: bool, *sources: Any) -> Any:
 
 
 def split_heads(value: Any, num_heads: int) -> Any:
-    """The array `[batch, time, heads, d]` of a value `[batch, time, heads * d]`."""
+    """Reshape a value `[batch, time, heads * d]` to an array `[batch, time, heads, d]`."""
     array = dense(value)
     return array.reshape(*array.shape[:2], num_heads, -1)
 
 
 def merge_heads(array: Any) -> Any:
-    """`[batch, time, heads * d]` of `[batch, time, heads, d]`."""
+    """Reshape `[batch, time, heads, d]` to `[batch, time, heads * d]`."""
     return array.reshape(*array.shape[:2], -1)
 
 
 def dropper(rate: float, implementation: str, name: str | None) -> Callable[[Any], Any] | None:
-    """Dropout for `attend`, or None where nothing is dropped."""
+    """Return the dropout function for `attend`, or None for a rate of 0."""
     if not rate:
         return None
     return functools.partial(dropout, dropout_prob=rate, name=name, dropout_implementation=implementation)
 
 
 def _weighted_mean(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[Any], Any] | None) -> Any:
-    """`attend` written out; arguments and result have the same shapes."""
+    """Compute `attend` without JAX's fused function; arguments and result have the shapes of `attend`."""
     products = jnp.einsum("btnd,bsnd->bnts", query, key, preferred_element_type=wide_dtype(query.dtype))
     products = products * query.shape[-1] ** -0.5
     if mask is not None:
-        # Not minus infinity: where everything is masked, the softmax and its gradient would be NaN.
+        # A finite minimum avoids a NaN softmax and gradient for fully masked rows, which minus infinity would cause.
         products = jnp.where(mask, products, jnp.finfo(products.dtype).min / 2)
     weights = jax.nn.softmax(products, axis=-1).astype(value.dtype)
     return jnp.einsum("bnts,bsnd->btnd", weights if drop is None else drop(weights), value)
 
 
 def _project(this: Layer, x: Any, size: int, attr: ParamSetting, bias_attr: ParamSetting) -> Any:
-    """`[batch, time, size]` of `[batch, time, width]`, by a weight and a bias of the layer."""
+    """Project `[batch, time, width]` to `[batch, time, size]`, by a weight and a bias of the layer."""
     product = times_matrix(x, this.weight(attr, [x.shape[-1], size], x.dtype))
     bias = this.bias(bias_attr, [size], x.dtype)
     return product if bias is None else product + bias
 
 
 def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: AttentionCache | None) -> None:
-    """Refuse what is not computed around a ring, on every mesh alike."""
+    """Check that neither dropout nor a cache is used with a ring; the check does not depend on the mesh."""
     if ring is not None and (dropout_rate or cache is not None):
         found = "dropout_rate=" if dropout_rate else "cache="
         raise errors.ArgumentError(
@@ -257,19 +257,19 @@ def _attend_to_cache(
     rotary: bool,
     drop: Callable[[Any], Any] | None,
 ) -> tuple[Any, AttentionCache, Any]:
-    """Append steps to a cache, and let each attend to itself and to all steps before it.
+    """Append steps to a cache, and compute the attention of each step to itself and all steps before it.
 
     Args:
       this: the layer, for messages.
-      cache: the steps so far.
+      cache: the previous steps.
       queries: the steps as the user gave them, `[batch, time, width]` or a SequenceBatch.
       heads: their queries, keys and values, each `[batch, time, heads, head_size]`.
-      rotary: whether queries and keys are rotated by their positions.
-      drop: as for `attend`.
+      rotary: whether to rotate queries and keys by their positions.
+      drop: the dropout function of `attend`.
 
     Returns:
-      The results of the steps, `[batch, time, heads, head_size]`; the cache with the steps appended; and which steps
-      fitted into it, bool `[batch, time]`, true for padding.
+      The results of the steps, `[batch, time, heads, head_size]`; the cache with the steps appended; and a mask of the
+      steps that fitted into the cache, bool `[batch, time]`, true for padding.
     """
     query, key, value = heads
     _check_cache(this, cache, queries, key)
@@ -279,7 +279,7 @@ def _attend_to_cache(
     if rotary:
         query, key = (rotate(v, places) for v in (query, key))
     rows = jnp.arange(key.shape[0])[:, None]
-    # Steps that are padding are written too: no step sees them before the next ones take their places.
+    # Padding is written too: no step sees it before the next steps overwrite it.
     keys, values = (
         held.at[rows, places].set(new.astype(held.dtype), mode="drop")
         for held, new in ((cache.keys, key), (cache.values, value))
@@ -294,7 +294,7 @@ def _attend_to_cache(
 
 
 def _check_cache(this: Layer, cache: AttentionCache, queries: core.Value, key: Any) -> None:
-    """Refuse a cache for other keys than `[batch, time, heads, head_size]`."""
+    """Check that a cache fits keys `[batch, time, heads, head_size]`."""
     rows, _, num_heads, head_size = key.shape
     if (cache.keys.shape[0], *cache.keys.shape[2:]) != (rows, num_heads, head_size):
         raise errors.ShapeError(
@@ -305,7 +305,7 @@ def _check_cache(this: Layer, cache: AttentionCache, queries: core.Value, key: A
 
 
 def _sources(this: Layer, queries: Any, keys: Any, values: Any, cache: Any) -> tuple[Any, Any]:
-    """Keys and values, those by default included, when they fit the queries."""
+    """Return keys and values, with defaults filled in, after checking that they fit the queries."""
     if keys is None and values is not None:
         raise errors.ArgumentError(f"{this.name}: values without keys; give both, as in (queries, keys, values)")
     if keys is not None and cache is not None:
@@ -340,7 +340,7 @@ def _check_heads(this: Layer, num_heads: int, size: int, rotary: bool) -> None:
 
 
 def _one_each(this: Layer, argument: str, attr: Any) -> list[ParamSetting]:
-    """One setting for each of the four projections: queries, keys, values, result."""
+    """Return one setting for each of the four projections: queries, keys, values and result."""
     if isinstance(attr, list | tuple):
         if len(attr) != 4:
             raise errors.ArgumentError(

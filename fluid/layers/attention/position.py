@@ -1,4 +1,4 @@
-"""Positions of steps: sines that are added to them, and rotations of queries and keys."""
+"""Positional encodings: sines added to steps, and rotations of queries and keys."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,15 +14,15 @@ from fluid.layers.sequence.steps import step_size
 def sinusoidal_position(
     position: core.Value | Sequence[int], size: int, dtype: str = "float32", name: str | None = None
 ) -> Any:
-    """Sines and cosines of positions (Vaswani et al., 2017), which are added to the steps at these positions.
+    """Compute sines and cosines of positions (Vaswani et al., 2017), to be added to the steps.
 
     The first half of the numbers are sines, the second cosines, with wavelengths from 2 pi to 10000 * 2 pi, as in
-    `layers.add_position_encoding`. For positions that are learned use an `embedding` of the positions.
+    `layers.add_position_encoding`. For learned positions use an `embedding` of the positions.
 
     Args:
       position: numbers `[...]`, such as `layers.range(0, time, 1, "int64")`, or a SequenceBatch of them.
-      size: how many numbers stand for a position, an even number.
-      dtype: of the result.
+      size: the number of sines and cosines for each position, an even number.
+      dtype: the dtype of the result.
       name: instead of `sinusoidal_position_N`.
 
     Returns:
@@ -50,20 +50,20 @@ def sinusoidal_position(
 def rotary_position(
     x: core.Value, position: core.Value | int | None = None, base: float = 10000.0, name: str | None = None
 ) -> Any:
-    """Rotary positions (Su et al., 2021): rotate pairs of numbers by angles that grow with the position.
+    """Rotate pairs of numbers by angles that grow with the position: rotary positions (Su et al., 2021).
 
-    The dot product of two vectors that are rotated in this way depends on the distance of their positions only. Number
-    `i` of a vector is paired with number `i + size / 2`.
+    The dot product of two rotated vectors depends only on the distance of their positions. Number `i` of a vector is
+    paired with number `i + size / 2`.
 
     Args:
-      x: `[batch, time, size]` or `[batch, time, heads, size]`, or a SequenceBatch of such data; the size is even.
+      x: an array or SequenceBatch `[batch, time, size]` or `[batch, time, heads, size]`; the size is even.
       position: the positions of the steps, `[time]` or `[batch, time]`, or one number, the position of the first step;
         0, 1, 2, ... by default.
-      base: sets the wavelengths, which range from 2 pi to nearly `base * 2 pi`.
+      base: the base of the wavelengths, which range from 2 pi to nearly `base * 2 pi`.
       name: instead of `rotary_position_N`.
 
     Returns:
-      Same shape and dtype as `x`.
+      The same shape and dtype as `x`.
 
     Raises:
       ShapeError: the data has other dimensions or an odd size, or the positions do not fit the steps.
@@ -95,9 +95,9 @@ def rotary_position(
 
 
 def sine_table(position: Any, size: int, dtype: Any = "float32") -> Any:
-    """Sines and cosines `[..., size]` of positions `[...]`, for an even size, as in `add_position_encoding`."""
+    """Compute sines and cosines `[..., size]` of positions `[...]`, for an even size, as in `add_position_encoding`."""
     half = size // 2
-    # The last wavelength is exactly the longest. With a single one the formula divides by 0; that one is the longest.
+    # The last wavelength is exactly the longest. For a single wavelength the formula would divide by 0; use the longest.
     exponents = jnp.arange(half, dtype=dtype) / (half - 1) if half > 1 else jnp.ones([1], dtype)
     angles = jnp.asarray(position, dtype)[..., None] * jnp.asarray(10000.0, dtype) ** -exponents
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
@@ -119,13 +119,14 @@ def rotate(x: Any, position: Any, base: float = 10000.0) -> Any:
 
 @layer
 def add_position_encoding(input: core.Value, alpha: float, beta: float, name: str | None = None) -> Any:
-    """Add sines and cosines of its position to each step (Vaswani et al., 2017): `alpha * input + beta * encoding`.
+    """Add sines and cosines of the positions to the steps (Vaswani et al., 2017): `alpha * input + beta * encoding`.
 
     The encoding has sines in the first half of the channels and cosines in the second, with frequencies from 1 down to
     1 / 10000.
 
     Args:
-      input: `[batch, time, channels]`, or a SequenceBatch; of a NestedSequenceBatch the innermost sequences.
+      input: `[batch, time, channels]`, or a SequenceBatch; in a NestedSequenceBatch, positions count in the innermost
+        sequences.
       alpha: the factor of the input.
       beta: the factor of the encoding.
       name: instead of `add_position_encoding_N`.

@@ -1,4 +1,4 @@
-"""Attention over steps that lie on several devices: keys and values travel around the ring of them."""
+"""Ring attention: the steps are divided over several devices, which pass keys and values around a ring."""
 
 import functools
 from typing import Any, NamedTuple
@@ -12,11 +12,11 @@ from fluid.layers.base import wide_dtype
 
 
 class Ring(NamedTuple):
-    """The devices along an axis of the mesh, each of which holds as many steps as the others.
+    """The devices along an axis of the mesh, each with an equal number of steps.
 
     Attributes:
-      axis: its name.
-      size: how many devices it has.
+      axis: the name of the axis.
+      size: the number of devices.
       causal: whether a query sees no step that comes after it.
     """
 
@@ -26,15 +26,15 @@ class Ring(NamedTuple):
 
 
 def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
-    """The ring along an axis of the mesh that the step which is traced is for; None where one device has all steps.
+    """Return the ring along an axis of the current mesh, or None if one device holds all steps.
 
     Args:
-      owner: whose it is, for messages.
-      axis: its name, or None.
-      causal: as for Ring.
+      owner: the name of the layer, for messages.
+      axis: the name of the axis, or None.
+      causal: whether a query sees no step that comes after it.
 
     Raises:
-      ArgumentError: it is no name, or the mesh has other axes, and not this one.
+      ArgumentError: `axis` is no name, or the mesh has other axes, and not this one.
     """
     here = core.axes_here()
     if axis is None or not core.axes_of(owner, (axis,), here)[0]:
@@ -43,17 +43,17 @@ def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
 
 
 def attend_around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
-    """What `attend` computes, without any device ever holding more than its share of the keys, or of their products.
+    """Compute `attend` around a ring, where each device holds only its share of the keys and the products.
 
-    In each turn a device attends to the keys that lie with it, and hands them on to its neighbour. The gradient goes
-    around once more, with what has been gathered of it so far. Products and sums are those of float32 at least.
+    In each turn a device attends to its current keys, and passes them to its neighbour. The backward pass goes around
+    once more, and passes the partial gradients along with the keys. Products and sums are at least float32.
 
     Args:
       ring: the devices.
       query: `[batch, targets, heads, d]`.
       key: `[batch, sources, heads, d]`.
       value: `[batch, sources, heads, v]`.
-      seen: bool `[batch, sources]`: which keys are real.
+      seen: bool `[batch, sources]`: false for padding.
 
     Returns:
       `[batch, targets, heads, v]`; zeros for a query that sees no key.
@@ -72,7 +72,7 @@ def _around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
 
 
 def _forward(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """The results, and what the gradient needs of them: the logarithms of the softmax's denominators with the rest."""
+    """Compute the results, and the residuals for the gradient, such as the log-denominators of the softmax."""
     results, denominators = _on_each(ring, _results, 4, 2)(query, key, value, seen)
     return results, (query, key, value, seen, results, denominators)
 
@@ -97,7 +97,7 @@ def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
 
 
 def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """The results of one device's queries, and the logarithms of their denominators, `[batch, targets, heads]`."""
+    """Compute the results of one device's queries, and their log-denominators `[batch, targets, heads]`."""
     wide = wide_dtype(query.dtype)
     shape = query.shape[:3]
     lowest = jnp.finfo(wide).min / 2
@@ -115,7 +115,7 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
     sums = jnp.zeros((*shape, value.shape[-1]), wide)
     begin = ((key, value, seen), jnp.full(shape, lowest, wide), jnp.zeros(shape, wide), sums)
     _, highest, total, sums = jax.lax.fori_loop(0, ring.size, turn, begin)
-    # Where nothing is seen, the weights of the way back are to be zero as well.
+    # For queries without any key, an infinite denominator makes the weights of the backward pass zero too.
     denominators = jnp.where(total > 0, highest + jnp.log(jnp.where(total > 0, total, 1)), jnp.inf)
     return (sums / jnp.where(total > 0, total, 1)[..., None]).astype(query.dtype), denominators
 
@@ -123,7 +123,7 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
 def _slopes(
     ring: Ring, query: Any, key: Any, value: Any, seen: Any, results: Any, denominators: Any, slope: Any
 ) -> tuple[Any, Any, Any]:
-    """The gradients of one device's queries, keys and values."""
+    """Compute the gradients of one device's queries, keys and values."""
     wide = wide_dtype(query.dtype)
     slope = slope.astype(wide)
     along = jnp.sum(slope * results.astype(wide), axis=-1, keepdims=True)
@@ -147,7 +147,7 @@ def _slopes(
 
 
 def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[Any, Any]:
-    """The products of a device's queries with the keys that are there in a turn, and which of them count.
+    """Compute the products of a device's queries with its current keys, and a mask of the products that count.
 
     Returns:
       `[batch, targets, heads, sources]`, and bool `[batch, targets or 1, 1, sources]`.
@@ -163,11 +163,11 @@ def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[A
 
 
 def _handed_on(ring: Ring, arrays: Any) -> Any:
-    """What lies on each device, on the next one."""
+    """Pass the arrays of each device to the next device."""
     return jax.lax.ppermute(arrays, ring.axis, [(i, (i + 1) % ring.size) for i in range(ring.size)])
 
 
 def _even(array: Any, count: int) -> Any:
-    """An array `[batch, time, ...]` with zeros behind its steps, so that they can be divided evenly."""
+    """Pad an array `[batch, time, ...]` with zeros after its steps, so that `count` devices share them evenly."""
     more = -array.shape[1] % count
     return jnp.pad(array, [(0, 0), (0, more), *[(0, 0)] * (array.ndim - 2)]) if more else array

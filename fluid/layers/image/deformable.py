@@ -1,4 +1,4 @@
-"""Deformable convolutions."""
+"""`deformable_conv`: convolution at shifted positions."""
 
 import math
 
@@ -35,27 +35,26 @@ def deformable_conv(
     modulated: bool = True,
     name: str | None = None,
 ) -> jax.Array:
-    """A convolution whose filters read the image at shifted positions (Dai et al., 2017; Zhu et al., 2019).
+    """Apply a convolution that samples the image at shifted positions (Dai et al., 2017; Zhu et al., 2019).
 
-    Each cell of a filter has its own offset at each pixel of the result, and its own weight if `modulated`. The image
-    is interpolated bilinearly, and is 0 outside.
+    Each cell of a filter has its own offset at each pixel of the result, and its own weight if `modulated`. The layer
+    interpolates the image bilinearly, and reads 0 outside.
 
     Args:
       input: `[batch, channels, height, width]`.
-      offset: offsets of the cells in pixels, y and then x of each: `[batch, deformable_groups * kh * kw * 2, height',
-        width']`.
+      offset: the offsets of the cells in pixels, y before x for each cell: `[batch, deformable_groups * kh * kw * 2,
+        height', width']`.
       mask: weights of the cells, `[batch, deformable_groups * kh * kw, height', width']`; None if not `modulated`.
       num_filters: the number of filters, which are the channels of the result.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.
       padding: one or two integers.
       dilation: one or two integers: the distance between neighbouring cells of a filter.
-      groups: the number of groups into which the channels are divided, each with filters of its own; 1 by default.
-      deformable_groups: the number of groups into which the channels are divided, each with offsets of its own; 1 by
-        default.
+      groups: the number of groups of channels with separate filters; 1 by default.
+      deformable_groups: the number of groups of channels with separate offsets; 1 by default.
       im2col_step: accepted for programs written for Fluid, but has no effect: XLA plans the memory.
-      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`. By default they are drawn from a
-        normal distribution with standard deviation `sqrt(2 / (kh * kw * channels))`.
+      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`. The default
+        initializer is normal with standard deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       modulated: whether cells have weights.
       name: instead of `deformable_conv_N`.
@@ -64,7 +63,7 @@ def deformable_conv(
       `[batch, num_filters, height', width']`.
 
     Raises:
-      ArgumentError: `mask` is missing although `modulated`, or given although not; or a number is not positive.
+      ArgumentError: `modulated` lacks a `mask`, or a `mask` is given without `modulated`; or a number is not positive.
       ShapeError: the shapes do not fit together, or the channels cannot be grouped.
 
     Example:
@@ -110,10 +109,10 @@ def deformable_conv(
 
 
 def _per_cell(this: Layer, argument: str, value: core.Value, shape: tuple[int, ...]) -> jax.Array:
-    """Read offsets or weights of cells, which must have a shape.
+    """Return offsets or weights of cells as an array after checking their shape.
 
     Raises:
-      ShapeError: they have another one.
+      ShapeError: the value has another shape.
     """
     array = wide(array_of(this, value))
     if array.shape != shape:
@@ -131,7 +130,7 @@ def _regular(
     apart: tuple[int, ...],
     size: tuple[int, int],
 ) -> np.ndarray:
-    """Positions of the cells of a filter without offsets, `[kh * kw, 2, height', width']`, y and x in the image."""
+    """Return cell positions without offsets, `[kh * kw, 2, height', width']`: y and x in the image."""
     ways = zip(kernel, steps, pads, apart, size, strict=True)
     down, across = (
         np.arange(cells)[:, None] * far + np.arange(count) * step - pad for cells, step, pad, far, count in ways
@@ -142,12 +141,12 @@ def _regular(
 
 
 def _read(this: Layer, image: Image, places: jax.Array) -> jax.Array:
-    """Interpolate images at positions.
+    """Interpolate images bilinearly at the given positions.
 
     Args:
       this: the layer, for messages.
       image: `[batch, channels, height, width]`.
-      places: `[batch, groups, cells, 2, height', width']`, y and x in the image.
+      places: the positions `[batch, groups, cells, 2, height', width']`, y and x in the image.
 
     Returns:
       `[batch, groups, channels / groups, cells, height', width']`.

@@ -1,4 +1,4 @@
-"""Images read at any places, as spatial transformers do."""
+"""Sampling of images at arbitrary positions, as in spatial transformers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from fluid.layers.image.spatial import image_of
 
 @layer
 def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = None) -> jax.Array:
-    """For each pixel of a new image the place where another is read, by an affine map (Jaderberg et al., 2015).
+    """Compute a sampling position for each pixel of a new image by an affine map (Jaderberg et al., 2015).
 
     Args:
       theta: `[batch, 2, 3]`: matrices that map `(x, y, 1)` to `(x, y)`, where -1 is the first and 1 the last pixel.
@@ -51,19 +51,19 @@ def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = 
     down = np.linspace(-1, 1, high, dtype=np.float32)
     across = np.linspace(-1, 1, broad, dtype=np.float32)
     places = np.stack([*np.meshgrid(across, down), np.ones((len(down), len(across)), np.float32)], axis=-1)
-    # Hardware that multiplies with less precision would move the places.
+    # Less precise products, the default on some hardware, would shift the sampling positions.
     exact = jax.lax.Precision.HIGHEST
     return this.output(jnp.einsum("hwk,nik->nhwi", places.astype(maps.dtype), maps, precision=exact))
 
 
 @layer
 def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> jax.Array:
-    """Read images at given places, with bilinear interpolation between pixels; outside of the image they are 0.
+    """Sample images at given positions, with bilinear interpolation between pixels and 0 outside.
 
     Args:
       x: `[batch, channels, height, width]`.
-      grid: `[batch, height', width', 2]`: for each new pixel its place `(x, y)`, where -1 is the first and 1 the last
-        pixel.
+      grid: `[batch, height', width', 2]`: the sampling position `(x, y)` of each new pixel, where -1 is the first and 1
+        the last pixel.
       name: instead of `grid_sampler_N`.
 
     Returns:
@@ -97,7 +97,7 @@ def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> ja
 
 
 def between(pixels: Any, down: Any, across: Any) -> Any:
-    """Interpolate images bilinearly at any positions; they are 0 outside.
+    """Interpolate images bilinearly at any positions, with 0 outside.
 
     Args:
       pixels: `[batch, height, width, channels]`.
@@ -118,9 +118,9 @@ def between(pixels: Any, down: Any, across: Any) -> Any:
 
 
 def _read(pixels: Any, row: Any, column: Any) -> Any:
-    """The pixels `[batch, height', width', channels]` of images `[batch, height, width, channels]` at integer places.
+    """Read pixels `[batch, height', width', channels]` of images `[batch, height, width, channels]`.
 
-    Rows and columns are floats `[batch, height', width']`; outside of the images the pixels are 0.
+    Rows and columns are whole numbers, floats `[batch, height', width']`; pixels outside of the images are 0.
     """
     inside = (row >= 0) & (row < pixels.shape[1]) & (column >= 0) & (column < pixels.shape[2])
     images = jnp.arange(pixels.shape[0])[:, None, None]

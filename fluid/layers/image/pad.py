@@ -1,4 +1,4 @@
-"""Padding of images."""
+"""`pad2d`: pad images with pixels."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def pad2d(
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       paddings: `[top, bottom, left, right]`.
-      mode: "constant"; "edge", which repeats the pixel at the edge; or "reflect", which mirrors the image at that
+      mode: "constant"; "edge", which repeats the pixel at the edge; or "reflect", which mirrors the image at the edge
         pixel.
       pad_value: the value of the new pixels, for "constant".
       data_format: "NCHW" or "NHWC".

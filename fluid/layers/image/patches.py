@@ -1,4 +1,4 @@
-"""The pixels under a sliding window, as columns or as sequences."""
+"""Extraction of the pixels under a sliding window, as columns or as sequences."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def unfold(
     dilations: Sizes = 1,
     name: str | None = None,
 ) -> jax.Array:
-    """The pixels under a window at each of its places, as one column for each place.
+    """Extract the pixels under a sliding window, as one column for each position.
 
     Args:
       x: `[batch, channels, height, width]`.
@@ -64,16 +64,16 @@ def im2sequence(
     out_stride: Sizes = 1,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """The pixels under a window at each of its places, as one step of a sequence for each place, row by row.
+    """Extract the pixels under a sliding window, as one step of a sequence for each position, row by row.
 
     Args:
       input: `[batch, channels, height, width]`.
       filter_size: the size of the window, `k` or `[kh, kw]`.
       stride: one or two integers.
       padding: one integer, two, or four: `[top, left, bottom, right]`.
-      input_image_size: integers `[batch, 2]`: height and width of each image before layers made it smaller by the
-        factor `out_stride`. The window does not go beyond them.
-      out_stride: that factor, one or two integers.
+      input_image_size: integers `[batch, 2]`: height and width of each image before earlier layers shrank the image by
+        the factor `out_stride`. The window stays inside the shrunk size.
+      out_stride: the factor by which earlier layers shrank the images, one or two integers.
       name: instead of `im2sequence_N`.
 
     Returns:
@@ -111,13 +111,13 @@ def im2sequence(
     seen = -(-sizes // jnp.array(sizes_of(this, "out_stride", out_stride, 2)))
     counts = (seen + jnp.array([sum(p) - k for p, k in zip(pads, kernel, strict=True)])) // jnp.array(steps) + 1
     rows, columns = jnp.clip(counts, 0, jnp.array([down, across])).T
-    # The number of places in a row differs between images, and so does the place of a step.
+    # The number of windows per row differs between images, and so does the position of a step.
     row, column = jnp.divmod(jnp.arange(down * across), jnp.maximum(columns, 1)[:, None])
     return this.output(taken(places, row * across + column, rows * columns))
 
 
 def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
-    """Read one integer, two, or `[top, left, bottom, right]` as a pair (before, after) for height and for width."""
+    """Convert one integer, two, or `[top, left, bottom, right]` to pairs (before, after) for height and width."""
     if isinstance(given, list | tuple) and len(given) == 4:
         top, left, bottom, right = sizes_of(this, argument, given, 4, least=0)
     else:
@@ -126,14 +126,14 @@ def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
 
 
 def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apart: Any) -> Any:
-    """The pixels under a window at each of its places: `[batch, channels * kh * kw, places down, places across]`."""
+    """Extract the pixels under each window: `[batch, channels * kh * kw, windows down, windows across]`."""
     windows = [d * (k - 1) + 1 for d, k in zip(apart, kernel, strict=True)]
     if any(size + sum(p) < window for size, p, window in zip(image.pixels, pads, windows, strict=True)):
         raise errors.ShapeError(
             f"{this.name}: {describe(image.array)} padded by {pads} is smaller than a window of {windows}; use a "
             f"smaller window, or more padding"
         )
-    # This is computed as a convolution that only selects pixels, whose values must not be rounded.
+    # JAX computes the patches by a convolution that only selects pixels; their values must not be rounded.
     return jax.lax.conv_general_dilated_patches(
         image.array,
         kernel,
