@@ -170,7 +170,7 @@ class StepBlock(abc.ABC):
         return value
 
     def _memory(self, init: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Create a memory, and return its value at the current step; `init` is the first value, an array or a number."""
+        """Create a memory, and return its value at the current step; `init` is its first value, an array or number."""
         assert self._stages is not None
         value = self._stages.argument(jax.ShapeDtypeStruct(shape, dtype))
         self._arguments.append(Memory(value, init, core.user_site()))
