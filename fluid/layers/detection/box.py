@@ -178,7 +178,7 @@ def iou(first: jax.Array, second: jax.Array, pixel: float) -> jax.Array:
 
     Args:
       first: boxes `[..., 4]`.
-      second: boxes whose shape broadcasts with that of `first`: `iou(a[:, None], b[None], 0)` compares all pairs.
+      second: boxes that broadcast with `first`: `iou(a[:, None], b[None], 0)` compares all pairs.
       pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:

@@ -103,7 +103,7 @@ def matrix_nms(
 
     Each other box of the class with a higher score yields a factor `(1 - iou) / (1 - most)`, or
     `exp(sigma * (most ** 2 - iou ** 2))`. Here `iou` is the intersection over union of both boxes. `most` is the
-    largest intersection over union of the other box with boxes of still higher scores. The layer multiplies the score by
+    largest intersection over union of the other box with boxes of still higher scores. The new score is the score times
     the smallest factor.
 
     Args:

@@ -152,7 +152,7 @@ def teacher_student_sigmoid_loss(
 
     Args:
       input: logits `[batch, 1]`.
-      label: `[batch, 1]`, see above.
+      label: `[batch, 1]`, encoded as described above.
       soft_max_up_bound: logits from this bound on receive no gradient. The value of the loss is not clipped.
       soft_max_lower_bound: logits up to this bound receive no gradient.
       name: instead of `teacher_student_sigmoid_loss_N`.

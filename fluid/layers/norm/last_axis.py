@@ -22,7 +22,7 @@ def feature_norm(
 ) -> Any:
     """Normalise the last axis to mean 0 and variance 1: layer normalisation (Ba, Kiros and Hinton, 2016).
 
-    Each step of `[batch, time, features]` is normalised alone. `layer_norm` normalises over time and features together.
+    In `[batch, time, features]`, each step is normalised alone; `layer_norm` normalises over time and features jointly.
 
     Args:
       x: `[batch, ..., features]`, or a SequenceBatch of steps `[..., features]`.

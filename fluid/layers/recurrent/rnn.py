@@ -33,7 +33,7 @@ def rnn(
     name: str | None = None,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """Run a cell over the steps of sequences: one loop on the device, whatever the number of steps.
+    """Run a cell over the steps of sequences, in one loop on the device for any number of steps.
 
     Args:
       cell: an `RNNCell`, or a function: `cell(x, states, **kwargs)` returns the outputs of a step and the new states.
