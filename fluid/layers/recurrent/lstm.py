@@ -116,8 +116,8 @@ def dynamic_lstmp(
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
     """Run an LSTM with a projected hidden state over sequences (Sak, Senior and Beaufays, 2014).
 
-    `dynamic_lstm` has the equations. In addition, the projection `r' = proj_activation(h' @ projection)` replaces `h` in
-    the next step.
+    `dynamic_lstm` has the equations. In addition, the projection `r' = proj_activation(h' @ projection)` replaces `h`
+    in the next step.
 
     Args:
       input: SequenceBatch `[batch, time, 4 * width]`, from `fc(x, size=4 * width)`.
