@@ -33,8 +33,8 @@ def prior_box(
 ) -> tuple[jax.Array, jax.Array]:
     """Generate SSD's prior boxes: several boxes around each pixel of a feature map (Liu et al., 2016).
 
-    For each of `min_sizes` there is a square with sides of this length, one box of the same area for each other ratio,
-    and, if `max_sizes` are given, a square with sides of length `sqrt(min_size * max_size)`.
+    Each of `min_sizes` yields a square with sides of this length, and one box of equal area for each other ratio. With
+    `max_sizes`, it also yields a square with sides of length `sqrt(min_size * max_size)`.
 
     Args:
       input: the feature map, `[batch, channels, height, width]`; only the size is used.

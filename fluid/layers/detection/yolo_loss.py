@@ -52,9 +52,9 @@ def yolov3_loss(
 
     Each object is assigned to the pixel of its centre, and to the anchor whose shape has the largest intersection over
     union with its shape. If this anchor belongs to the feature map, the loss is the sum of three parts: box loss, class
-    loss and objectness loss. The box loss is the cross entropy of the position within the pixel, plus the absolute
-    difference of the logarithms of the sizes, both times `2 - width * height` of the object. The other parts are the
-    cross entropies of each class and of the objectness. The loss of predictions without an object is only the cross
+    loss and objectness loss. The box loss adds the cross entropy of the position within the pixel and the absolute
+    difference of the logarithms of the sizes; `2 - width * height` of the object multiplies both. The other parts are
+    the cross entropies of each class and of the objectness. The loss of predictions without an object is only the cross
     entropy of the objectness. It is 0 if their intersection over union with an object exceeds `ignore_thresh`.
 
     Args:

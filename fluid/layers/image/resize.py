@@ -50,8 +50,8 @@ def image_resize(
       out_shape: `[height', width']`; with a depth before them for "TRILINEAR", and `[width']` for "LINEAR".
       scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `bilinear_interp_N`, `nearest_interp_N` and so on.
-      resample: "LINEAR", "BILINEAR" and "TRILINEAR" compute a weighted mean of the neighbouring pixels, "NEAREST"
-        copies one of them, and "BICUBIC" fits polynomials to four pixels along each dimension (Keys, 1981).
+      resample: "LINEAR", "BILINEAR" and "TRILINEAR" compute a weighted mean of the neighbouring pixels. "NEAREST"
+        copies one of them. "BICUBIC" fits polynomials to four pixels along each dimension (Keys, 1981).
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: whether the pixels in the corners stay.
       align_mode: 0 or 1, as described above; "NEAREST" always uses 1, and "BICUBIC" 0.

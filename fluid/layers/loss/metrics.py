@@ -219,8 +219,8 @@ def metric(
     `trainer.test` combines them without help. Use `metric` for other values computed from them.
 
     Args:
-      value: any shape that does not follow the batch. For a function, it may also be a list of several values, each of
-        which is a mean, a sum or an extreme over rows, or has one row per example.
+      value: any shape that does not follow the batch. For a function, it may also be a list of values. Each of them
+        is a mean, a sum or an extreme over rows, or has one row per example.
       reduce: "mean", weighted by the number of examples or by `weight`; "sum", "max", "min", or "last" for the value of
         the last minibatch. Or a function of the value or values, such as `jnp.sqrt`: over a data set, the function gets
         the values of the whole data set, with all rows concatenated. They are NumPy arrays of float64 and int64; in

@@ -163,8 +163,8 @@ class LSTMCell(RNNCell):
       name: the beginning of the names of the parameters.
 
     Returns:
-      A cell for `layers.rnn` and decoders. A call with an input `[batch, in]` and the list of hidden state and cell
-      state, each `[batch, hidden_size]`, returns the new hidden state as output, and the list of both new states.
+      A cell for `layers.rnn` and decoders. A call takes an input `[batch, in]` and the list of hidden state and cell
+      state, each `[batch, hidden_size]`. It returns the new hidden state as output, and the list of both new states.
 
     Raises:
       ArgumentError: `hidden_size` is no positive integer, or there is no such activation.
