@@ -21,16 +21,16 @@ SETUP = Setup(fluid.optimizer.Adagrad(0.01), ADAGRAD, batch=256, read_every=STEP
 
 
 def memory(kind: str) -> int:
-    """Bytes of this process: "VmRSS" for now, "VmHWM" for the most so far."""
-    # Not getrusage: its maximum starts with the memory of the process that this one was forked from.
+    """Return the bytes of this process: "VmRSS" for the current size, "VmHWM" for the peak."""
+    # getrusage does not help: its maximum includes the memory of the parent process before the fork.
     lines = STATUS.read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(kind))
 
 
 def measure_memory() -> tuple[int, int]:
-    """In a process of its own: bytes that a training needs beyond those before, and bytes of its table and slots.
+    """Measure the additional bytes of a training, and the bytes of its table and slots, in a separate process.
 
-    The same training with a table of 1000 rows comes first, so that the compiler and the threads of JAX do not count.
+    A training with a table of 1000 rows runs first, so that the compiler and the threads of JAX do not count.
     """
     for rows in (1000, ROWS):
         model = lookups(rows)
@@ -43,7 +43,7 @@ def measure_memory() -> tuple[int, int]:
 
 
 def peak_memory(repeats: int) -> list[Row]:
-    """The most memory that a training needs, beside the parameters and slots themselves."""
+    """Measure the peak memory of a training, without the parameters and slots."""
     if not STATUS.exists():
         return []
     found = []
@@ -56,12 +56,12 @@ def peak_memory(repeats: int) -> list[Row]:
 
 
 def turn_of(rows: int, epochs: int) -> Callable[[], float]:
-    """Some epochs with a table of so many rows, as a function that returns the steps per second."""
+    """Return a function that trains with a table of `rows` rows, and returns the steps per second."""
     return turns_of(lookups(rows), STEPS, epochs, SETUP)["fluid"]
 
 
 def by_size(rounds: int) -> list[Row]:
-    """Steps with tables of 10^4, 10^5 and 10^6 rows."""
+    """Measure the steps per second with tables of 10^4, 10^5 and 10^6 rows."""
     found = interleave({rows: turn_of(rows, 25) for rows in (10_000, 100_000, ROWS)}, rounds)
     return [
         Row(

@@ -8,7 +8,7 @@ import fluid
 
 
 def digits_program() -> Any:
-    """The net of the README, on 1 x 8 x 8."""
+    """Return the probabilities of the README's net, on 1 x 8 x 8."""
     x = fluid.layers.data(name="x", shape=[1, 8, 8])
     hidden = fluid.nets.simple_img_conv_pool(x, 20, 3, pool_size=2, pool_stride=2, act="relu")
     return fluid.layers.fc(fluid.layers.batch_norm(hidden), size=10, act="softmax")
@@ -26,7 +26,7 @@ def lenet_program(layout: str) -> Any:
 
 
 def loss_of(inference_program: Callable[[], Any]) -> Any:
-    """What a net that gives probabilities is trained by."""
+    """Return the cross entropy of a net that returns probabilities."""
     label = fluid.layers.data(name="label", shape=[1], dtype="int64")
     return fluid.layers.mean(fluid.layers.cross_entropy(inference_program(), label))
 
@@ -35,15 +35,15 @@ class Net(NamedTuple):
     """A net.
 
     Attributes:
-      shape: of one input.
-      inference_program: gives probabilities.
+      shape: the shape of one input.
+      inference_program: the program function, which returns probabilities.
     """
 
     shape: tuple[int, ...]
     inference_program: Callable[[], Any]
 
     def train_program(self) -> Any:
-        """The loss."""
+        """Return the loss."""
         return loss_of(self.inference_program)
 
 

@@ -32,7 +32,7 @@ def lenet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[An
 
 
 def digits_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """The net of the README: logits and new states."""
+    """Compute the README's net: logits and new states."""
     x = halved(jax.nn.relu(convolution(x, p["conv2d_0.w_0"]) + p["conv2d_0.b_0"]), training)
     x, new_states = batch_norm("batch_norm_0", p, states, x, training)
     return x.reshape(len(x), -1) @ p["fc_0.w_0"] + p["fc_0.b_0"], new_states
@@ -45,7 +45,7 @@ def convolution(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
 
 
 def halved(x: Any, training: bool) -> Any:
-    """The largest of each two by two pixels of images `[batch, height, width, channels]`."""
+    """Return the maximum of each two by two pixels of images `[batch, height, width, channels]`."""
     if not training:  # the quickest without a gradient
         return jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     # The gradient of a reshape and a maximum asks which pixel equals the largest, and XLA may round the two apart.
@@ -117,7 +117,7 @@ NETS = {
 
 
 def plain_step(loss_of: Callable[..., Any], optimizer: optax.GradientTransformation) -> Callable[..., tuple[Any, Any]]:
-    """The jitted step `((parameters, slots), *batch) -> (state, loss)` of `loss_of(parameters, *batch)`."""
+    """Return the jitted step `((parameters, slots), *batch) -> (state, loss)` of `loss_of(parameters, *batch)`."""
     import optax
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -133,7 +133,7 @@ def plain_step(loss_of: Callable[..., Any], optimizer: optax.GradientTransformat
 def make_step(
     forward: Callable[[Arrays, Arrays, Any, bool], tuple[Any, Arrays]], optimizer: optax.GradientTransformation
 ) -> Callable[..., tuple[Any, Any]]:
-    """The jitted step `(state, x, labels) -> (state, loss)`; the state is donated."""
+    """Return the jitted step `(state, x, labels) -> (state, loss)`, which donates the state."""
     import optax
 
     def loss_function(parameters: Arrays, states: Arrays, x: Any, labels: Any) -> tuple[Any, Arrays]:

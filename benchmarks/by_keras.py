@@ -32,7 +32,7 @@ def lenet() -> keras.Model:
 
 
 def resnet(blocks: list[tuple[int, int]]) -> keras.Model:
-    """ResNet for 32 x 32 images: blocks of so many filters and such a stride."""
+    """Return a ResNet for 32 x 32 images, with `blocks` of (filters, stride)."""
 
     def conv_bn(x: Any, filters: int, size: int, stride: int) -> Any:
         x = layers.Conv2D(filters, size, stride, padding="same", use_bias=False)(x)
@@ -48,7 +48,7 @@ def resnet(blocks: list[tuple[int, int]]) -> keras.Model:
 
 
 def lstm(vocabulary: int, width: int, longest: int) -> keras.Model:
-    """An embedding, an LSTM, its maximum over the words that each sentence has, two classes."""
+    """Return an embedding, an LSTM, a maximum over the words of each sentence, and two classes."""
     words, lengths = layers.Input((longest,), dtype="int32"), layers.Input((), dtype="int32")
     hidden = layers.LSTM(width, return_sequences=True)(layers.Embedding(vocabulary, width)(words))
     there = ops.less(ops.arange(longest), ops.expand_dims(lengths, 1))
@@ -64,7 +64,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """A function that trains some epochs, and returns the losses that were read on the way."""
+    """Return a function that trains for a number of epochs, and returns the losses read on the way."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=optimizer, loss=loss, jit_compile=True)
     losses: list[float] = []
@@ -84,7 +84,7 @@ def trained(
 
 
 def answering(model: keras.Model) -> Answer:
-    """A function from images `[batch, height, width, channel]` to probabilities `[batch, classes]`."""
+    """Return a function from images `[batch, height, width, channel]` to probabilities `[batch, classes]`."""
     learnt, states = ([v.value for v in some] for some in (model.trainable_variables, model.non_trainable_variables))
 
     @jax.jit
@@ -96,5 +96,5 @@ def answering(model: keras.Model) -> Answer:
 
 
 def size_of(model: keras.Model) -> int:
-    """How many numbers the model learns."""
+    """Return the number of trainable parameters of the model."""
     return sum(variable.value.size for variable in model.trainable_variables)

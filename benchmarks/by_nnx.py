@@ -69,7 +69,7 @@ class Residual(nnx.Module):
 
 
 class Resnet(nnx.Module):
-    """ResNet for 32 x 32 images: blocks of so many filters and such a stride."""
+    """A ResNet for 32 x 32 images, with `blocks` of (filters, stride)."""
 
     def __init__(self, blocks: list[tuple[int, int]], rngs: nnx.Rngs):
         self.first = ConvNorm(3, 16, 3, 1, rngs)
@@ -85,7 +85,7 @@ class Resnet(nnx.Module):
 
 
 class Lstm(nnx.Module):
-    """An embedding, an LSTM, its maximum over the words that each sentence has, two classes."""
+    """An embedding, an LSTM, a maximum over the words of each sentence, and two classes."""
 
     def __init__(self, vocabulary: int, width: int, rngs: nnx.Rngs):
         self.table = nnx.Embed(vocabulary, width, rngs=rngs)
@@ -106,7 +106,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """A function that trains some epochs, and returns the losses that were read on the way."""
+    """Return a function that trains for a number of epochs, and returns the losses read on the way."""
     rule = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
 
     @nnx.jit
@@ -118,7 +118,7 @@ def trained(
         rule.update(model, gradients)
         return loss
 
-    # What Flax's guide on performance recommends: the modules are not walked through in each step.
+    # As Flax's guide on performance recommends, the steps do not traverse the modules.
     quick = nnx.cached_partial(step, model, rule)
     random = np.random.default_rng(0)
 
@@ -139,8 +139,8 @@ def trained(
 
 
 def answering(model: nnx.Module) -> Answer:
-    """A function from images `[batch, height, width, channel]` to probabilities `[batch, classes]`."""
-    # By Flax's functional API, whose calls walk through no modules.
+    """Return a function from images `[batch, height, width, channel]` to probabilities `[batch, classes]`."""
+    # The calls of Flax's functional API do not traverse the modules.
     graph, state = nnx.split(nnx.view(model, use_running_average=True))
 
     @jax.jit
@@ -151,5 +151,5 @@ def answering(model: nnx.Module) -> Answer:
 
 
 def size_of(model: nnx.Module) -> int:
-    """How many numbers the model learns."""
+    """Return the number of trainable parameters of the model."""
     return sum(value.size for value in jax.tree.leaves(nnx.state(model, nnx.Param)))

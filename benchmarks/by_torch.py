@@ -41,13 +41,13 @@ class Residual(nn.Module):
 
 
 def conv_bn(channels: int, filters: int, size: int, stride: int) -> nn.Module:
-    """A convolution without bias, and batch normalisation."""
+    """Return a convolution without bias, followed by batch normalisation."""
     conv = nn.Conv2d(channels, filters, size, stride, (size - 1) // 2, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(filters))
 
 
 def resnet(blocks: list[tuple[int, int]]) -> nn.Module:
-    """ResNet for 32 x 32 images: blocks of so many filters and such a stride."""
+    """Return a ResNet for 32 x 32 images, with `blocks` of (filters, stride)."""
     layers = [conv_bn(3, 16, 3, 1), nn.ReLU()]
     for (before, _), (filters, stride) in itertools.pairwise([(16, 1), *blocks]):
         layers.append(Residual(before, filters, stride))
@@ -55,7 +55,7 @@ def resnet(blocks: list[tuple[int, int]]) -> nn.Module:
 
 
 class Lookups(nn.Module):
-    """Four rows of a table of which only those get a gradient, a layer of 256, 10 classes."""
+    """Four rows of a table with sparse gradients, a layer of 256, and 10 classes."""
 
     def __init__(self, rows: int):
         super().__init__()
@@ -67,7 +67,7 @@ class Lookups(nn.Module):
 
 
 class Lstm(nn.Module):
-    """An embedding, an LSTM, its maximum over the words that each sentence has, two classes."""
+    """An embedding, an LSTM, a maximum over the words of each sentence, and two classes."""
 
     def __init__(self, vocabulary: int, width: int):
         super().__init__()
@@ -89,7 +89,7 @@ def trained(
     batch: int,
     read_every: int,
 ) -> Train:
-    """A function that trains some epochs, and returns the losses that were read on the way."""
+    """Return a function that trains for a number of epochs, and returns the losses read on the way."""
     rule = optimizer(model.parameters())
     if inputs[0].ndim == 4:
         model.to(memory_format=torch.channels_last)
@@ -114,7 +114,7 @@ def trained(
 
 
 def answering(model: nn.Module) -> Answer:
-    """A function from images `[batch, channel, height, width]` to probabilities `[batch, classes]`."""
+    """Return a function from images `[batch, channel, height, width]` to probabilities `[batch, classes]`."""
     model.to(memory_format=torch.channels_last).eval()
 
     def answer(x: np.ndarray) -> np.ndarray:
@@ -125,10 +125,10 @@ def answering(model: nn.Module) -> Answer:
 
 
 def laid_out(x: Any) -> Any:
-    """Images with their channels last in memory, what PyTorch's own guide recommends for convolutions on CPUs."""
+    """Convert images to channels last in memory, as PyTorch's guide recommends for convolutions on CPUs."""
     return x.to(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def size_of(model: nn.Module) -> int:
-    """How many numbers the model learns."""
+    """Return the number of trainable parameters of the model."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -1,8 +1,8 @@
-"""Fails when a ratio is worse than the one in README.md: `make bench-check` or `python benchmarks/check.py mlp`.
+"""Fail if a ratio is worse than the one in README.md: `make bench-check` or `python benchmarks/check.py mlp`.
 
-A row is worse when even its better quartile is worse than the worse quartile of the committed one, by more than the
-share that `--tolerance` names. Ratios of peers in the same run depend little on the machine, but they do depend on it:
-measure on the machine of the table, while nothing else runs there.
+A row is worse if even its better quartile is worse than the worse quartile of the committed row, by more than the
+fraction `--tolerance`. Ratios of peers in one run depend little on the machine, but they do depend on it: measure on
+the machine of the table, while nothing else runs there.
 """
 
 import argparse
@@ -17,7 +17,7 @@ NAMES = ["mlp", "lenet_bn", "inference", "repeat"]
 
 
 def committed(text: str) -> dict[str, tuple[float, float]]:
-    """The quartiles of each row of the table of a README, by what was measured."""
+    """Return the quartiles of each row of the table of a README, by the name of the measurement."""
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if " is better)" in line
     ]
@@ -25,12 +25,12 @@ def committed(text: str) -> dict[str, tuple[float, float]]:
 
 
 def verdict(row: Row, known: dict[str, tuple[float, float]], tolerance: float) -> str | None:
-    """What is wrong with a row, or None.
+    """Return the problem of a row as text, or None.
 
     Args:
-      row: what was measured now.
+      row: the new measurement.
       known: the quartiles of the committed rows.
-      tolerance: by which share of them a ratio may be worse.
+      tolerance: the fraction by which a ratio may be worse.
     """
     if row.what not in known:
         return f"{row.what}: benchmarks/README.md has no such row"

@@ -1,9 +1,9 @@
-"""What a checkpoint of 200 MB costs the training thread, beside a save that it would wait for.
+"""Cost of a checkpoint of 200 MB for the training thread, compared with a blocking save.
 
     python benchmarks/checkpoint.py --rounds 9
 
-Two parts: how long `after_step` keeps the training thread, and how much longer the rounds of steps take in which a save
-runs beside them (XLA copies the arrays that it would have written over, and two cores share the work).
+Two figures: the time that `after_step` blocks the training thread, and the slowdown of steps during a concurrent save
+(XLA copies the arrays that it would otherwise overwrite, and two cores share the work).
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""What each of several processes reads of files, beside one process that trains on the same minibatches.
+"""Bytes that each of several processes reads of files, compared with one process that trains on equal minibatches.
 
     python benchmarks/files.py --processes 2
 
-Generated Parquet files, whose row groups have more rows than a minibatch as is usual, are trained on for one pass: in
-the order of the files, shuffled, and shuffled in parts. Bytes are those that are asked of the file system, without what
-each process reads once to learn how many rows there are. Losses are compared with those of one process.
+Each training makes one pass over generated Parquet files, whose row groups have more rows than a minibatch, as usual:
+in the order of the files, shuffled, and shuffled in parts. The bytes are requests to the file system, without the read
+in each process that counts the rows. Losses are compared with the losses of one process.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def write(folder: pathlib.Path) -> None:
 
 
 class Counted:
-    """A file that adds the sizes of what is read to `total`."""
+    """A file that adds the size of each read to `total`."""
 
     total = 0
     _lock = threading.Lock()
@@ -64,7 +64,7 @@ class Counted:
 
 @contextlib.contextmanager
 def counted(file: listing.File, opened: Any = listing.File.open) -> Iterator[Any]:
-    """Takes the place of what opens files."""
+    """Open a file as `Counted`, in place of `File.open`."""
     with opened(file) as stream:
         yield Counted(stream)
 
@@ -74,7 +74,7 @@ def program() -> object:
 
 
 def train(folder: pathlib.Path) -> None:
-    """Train one pass in each order, and say how many bytes this process has read."""
+    """Train for one pass in each order, and report the bytes that this process reads."""
     group = fluid.distributed.group()
     listing.File.open = counted  # type: ignore[method-assign, assignment]
     said = []
@@ -91,7 +91,7 @@ def train(folder: pathlib.Path) -> None:
 
 
 def measured(folder: pathlib.Path, processes: int) -> list[list[tuple[int, float]]]:
-    """Bytes and the mean loss of each order, by process."""
+    """Return the bytes and the mean loss of each order, by process."""
     command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes), __file__, "--train", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     lines = [(folder / f"{processes}.{i}.said").read_text().splitlines() for i in range(processes)]

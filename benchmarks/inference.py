@@ -15,7 +15,7 @@ import fluid
 
 
 def make_peers(model: Model) -> dict[str, Callable[[np.ndarray], Any]]:
-    """Both ways from an array to probabilities."""
+    """Return both functions from an array to probabilities, "fluid" and "hand"."""
     session = fluid.Session(model.inference_program)
     program = next(iter(session.programs.values()))
     params = dict(session.scope)
@@ -33,7 +33,7 @@ def make_peers(model: Model) -> dict[str, Callable[[np.ndarray], Any]]:
 
 
 def latencies(call: Callable[[Any], Any], x: np.ndarray, count: int) -> tuple[float, float]:
-    """Median and 99th percentile of the microseconds that a call takes."""
+    """Return the median and the 99th percentile of the microseconds of a call."""
     found = []
     for _ in range(count):
         start = time.perf_counter()
@@ -43,7 +43,7 @@ def latencies(call: Callable[[Any], Any], x: np.ndarray, count: int) -> tuple[fl
 
 
 def repeat(call: Callable[[Any], Any], x: np.ndarray, count: int) -> None:
-    """Call so many times."""
+    """Call `call` `count` times."""
     for _ in range(count):
         call(x)
 

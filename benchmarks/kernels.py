@@ -1,4 +1,4 @@
-"""What was tried to compute layers faster on a CPU, each beside what XLA makes of the plain form.
+"""Attempts to compute layers faster on a CPU, each compared with XLA's code for the plain form.
 
     python benchmarks/kernels.py [LSTM pooling ...] [--rounds 9]
 
@@ -29,7 +29,7 @@ def random(*shape: int) -> jax.Array:
 
 
 def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with what it makes of a slope of ones."""
+    """Return a function that computes a function and its gradient for output gradients of ones."""
 
     def call(*arguments: Any) -> Any:
         value, pull = jax.vjp(function, *arguments)
@@ -39,25 +39,25 @@ def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plain(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """XLA's convolution of images with the channels last; filters as fluid has them."""
+    """Compute XLA's convolution of images with the channels last, for filters in fluid's layout."""
     pads = [(padding, padding)] * 2
     return jax.lax.conv_general_dilated(x, filters, [stride] * 2, pads, dimension_numbers=("NHWC", "OIHW", "NHWC"))
 
 
 def first(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """XLA's convolution with the channels first, of the same images."""
+    """Compute XLA's convolution of images with the channels last, by way of channels first."""
     found = jax.lax.conv_general_dilated(x.transpose(0, 3, 1, 2), filters, [stride] * 2, [(padding, padding)] * 2)
     return found.transpose(0, 2, 3, 1)
 
 
 def ours(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """Fluid's in training."""
+    """Compute fluid's convolution in training."""
     image = Image(x, "NHWC", 3, x.shape[3], x.shape[1:3], (1, 2))
     return convolve(image, filters, (stride, stride), [(padding, padding)] * 2, (1, 1), 1, "train")
 
 
 def patches(x: Any, filters: Any, padding: int = 0) -> Any:
-    """One product with all the pixels under each window side by side."""
+    """Compute a convolution as one product with the concatenated pixels of each window."""
     x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     count, channels, rows, columns = filters.shape
     high, wide = x.shape[1] - rows + 1, x.shape[2] - columns + 1
@@ -83,7 +83,7 @@ def convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def residual(once: bool, blocks: int, convolution: Callable[..., Any], x: Any, filters: Any) -> Any:
-    """Some blocks of two convolutions with a normalisation each, and the sum."""
+    """Compute residual blocks of two convolutions, each with a normalisation."""
 
     def normalised(y: Any) -> Any:
         mean = y.mean((0, 1, 2))
@@ -106,7 +106,7 @@ def pooled_by_reshape(x: Any) -> Any:
 
 
 def in_program(layer: Callable[[], Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """A layer in training as a function of its feed and its parameters."""
+    """Return a layer in training as a function of its feed and its parameters."""
     program = fluid.Program(layer)
 
     def call(x: Any, *arrays: Any) -> Any:
@@ -120,7 +120,7 @@ def pooled_by_fluid(shape: tuple[int, ...]) -> Callable[..., Any]:
 
 
 def lstm_by_jax(unroll: int, masked: bool, x: Any, weight: Any) -> Any:
-    """The hidden states of a scan whose gradient is JAX's."""
+    """Compute the hidden states by a scan with JAX's gradient."""
 
     def step(state: Any, now: Any) -> Any:
         number, x = now
@@ -148,12 +148,12 @@ def lstm_by_fluid(x: Any, weight: Any) -> Any:
 
 
 def rows_projected(ids: Any, table: Any, weight: Any) -> Any:
-    """The rows of a table, looked up and then multiplied."""
+    """Project rows of a table: look rows up, then multiply."""
     return (table[ids].reshape(-1, table.shape[1]) @ weight).reshape(*ids.shape, -1)
 
 
 def table_projected(ids: Any, table: Any, weight: Any) -> Any:
-    """The same, multiplied and then looked up."""
+    """Project rows of a table: multiply the table, then look rows up."""
     return (table @ weight)[ids]
 
 
@@ -203,7 +203,7 @@ def every_case() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def least(variants: Variants, arguments: tuple[Any, ...], rounds: int) -> dict[str, float]:
-    """The least CPU milliseconds of a call of each variant, after one that compiles."""
+    """Return the least CPU milliseconds of a call of each variant, after a compiling call."""
     calls = {name: jax.jit(with_gradient(function)) for name, function in variants.items()}
     found = dict.fromkeys(calls, np.inf)
     for number in range(rounds + 1):

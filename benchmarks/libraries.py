@@ -1,7 +1,7 @@
-"""The same nets in Keras 3 on JAX, Flax NNX and PyTorch, those of them that are installed: training, and inference.
+"""Training and inference of the nets in Keras 3 on JAX, Flax NNX and PyTorch, as far as they are installed.
 
-Images are `[batch, height, width, channel]` for those libraries that prefer it, and `[batch, channel, height, width]`
-for fluid and PyTorch.
+Images are `[batch, height, width, channel]` for the libraries that prefer channels last, and
+`[batch, channel, height, width]` for fluid and PyTorch.
 """
 
 import functools
@@ -25,15 +25,15 @@ CALLS, BATCHES, ROWS = 1000, 40, 256  # of one row; of this many rows
 
 
 class Library(NamedTuple):
-    """One that fluid is measured beside.
+    """A library that fluid is compared with.
 
     Attributes:
-      name: as it is called.
-      package: what must be installed.
-      peer: the module that has its nets, its training loop and its way to answer.
-      model: a net of this name, newly made; None where the library is not asked for it.
-      rule: the optimizer of a net of this name.
-      channels_last: whether its images are `[batch, height, width, channel]`.
+      name: the name of the library.
+      package: the package that must be installed.
+      peer: the module with the nets, the training loop and the inference of the library.
+      model: returns a new net by name; None if the comparison leaves this net out.
+      rule: returns the optimizer of a net by name.
+      channels_last: whether images are `[batch, height, width, channel]`.
     """
 
     name: str
@@ -47,11 +47,11 @@ class Library(NamedTuple):
         return importlib.import_module(self.peer)
 
     def images(self, x: np.ndarray) -> np.ndarray:
-        """Fluid's images as this library has them; other inputs as they are."""
+        """Convert fluid's images to this library's layout; return other inputs unchanged."""
         return np.ascontiguousarray(x.transpose(0, 2, 3, 1)) if self.channels_last and x.ndim == 4 else x
 
     def trained(self, net: str, inputs: tuple[np.ndarray, ...], labels: np.ndarray, setup: Setup) -> Train | None:
-        """A function that trains some epochs; None where the library is not asked for this net."""
+        """Return a function that trains for a number of epochs; None if the comparison leaves this net out."""
         model = self.model(net)
         if model is None:
             return None
@@ -125,12 +125,12 @@ LIBRARIES = (
 
 
 def installed() -> list[Library]:
-    """Those libraries that are there."""
+    """Return the installed libraries."""
     return [library for library in LIBRARIES if importlib.util.find_spec(library.package)]
 
 
 def rows_of(what: str, unit: str, turns: Mapping[str, Callable[[], float]], rounds: int, higher: bool) -> list[Row]:
-    """A row for each library, of turns that are named after it, beside that of "fluid"."""
+    """Measure `turns` by name of the library, and return a row for each library compared with "fluid"."""
     numbers = interleave(turns, rounds)
     return [
         Row(f"{what}, fluid / {name}", unit, {"fluid": numbers["fluid"], "hand": numbers[name]}, higher)
@@ -148,7 +148,7 @@ def compared(
     rounds: int,
     setup: Setup,
 ) -> list[Row]:
-    """Steps per second of fluid and of each library that is installed and has this net, in turns."""
+    """Measure the steps per second of fluid and of each installed library that has this net, in turns."""
     found = {"fluid": by_fluid, **{each.name: each.trained(net, inputs, labels, setup) for each in installed()}}
     steps = epochs * (len(labels) // setup.batch)
     turns = {name: functools.partial(rate, steps, functools.partial(f, epochs)) for name, f in found.items() if f}
@@ -156,13 +156,13 @@ def compared(
 
 
 def compared_model(net: str, model: models.Model, steps: int, epochs: int, rounds: int, setup: Setup) -> list[Row]:
-    """The same of a model that takes one array."""
+    """Measure the steps per second of a model that takes one array, like `compared`."""
     x, labels = model.data(steps * setup.batch)
     return compared(net, fluid_peer(model, x, labels, setup)[1], (x,), labels, epochs, rounds, setup)
 
 
 def compared_lstm(rounds: int) -> list[Row]:
-    """Steps per second on sentences that are all padded to the longest."""
+    """Measure the steps per second on sentences that are all padded to the longest."""
     _, an_epoch = lstm.fluid_peer()
 
     def by_fluid(epochs: int) -> None:

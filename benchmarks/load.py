@@ -16,7 +16,7 @@ _STATUS = b"HTTP/1.1 200 "
 
 
 class Figures(NamedTuple):
-    """What one round measured.
+    """The measurements of one round.
 
     Attributes:
       rate: answers per second.
@@ -40,7 +40,7 @@ UNITS = {
 
 
 def exchange(address: tuple[str, int], request: bytes) -> bytes:
-    """The answer to one request, which has to say how long it is."""
+    """Send a request, and return the answer, which must have a content length."""
     with socket.create_connection(address) as connection:
         connection.sendall(request)
         answer = b""
@@ -95,5 +95,5 @@ def _ask(address: tuple[str, int], request: bytes, connections: int, seconds: fl
 
 
 def _length(head: bytes) -> int:
-    """The length of the body, as the head of an answer says it."""
+    """Return the content length in the head of an answer."""
     return int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])

@@ -17,7 +17,7 @@ LONGEST, BATCH, WORDS, WIDTH, BATCHES = 100, 64, 1000, 128, 10
 
 
 def data() -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Minibatches: words `[batch, time]`, lengths, and labels."""
+    """Generate minibatches: words `[batch, time]`, lengths, and labels."""
     random = np.random.default_rng(0)
     made = []
     for _ in range(BATCHES):
@@ -38,9 +38,9 @@ def program() -> Any:
 
 
 def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
-    """The same by hand: a scan over dense `[time, batch, ...]`, which needs no mask, and one product for all gates.
+    """Compute the model by hand: a scan over dense `[time, batch, ...]` without a mask, and one product for all gates.
 
-    There are fewer words than steps, so that their rows are multiplied before they are looked up.
+    There are fewer words than steps, so rows are multiplied before the look-up.
     """
     x = (p["embedding_0.w_0"] @ p["fc_0.w_0"] + p["lstm_0.b_0"])[words.T]
 
@@ -60,7 +60,7 @@ def loss_of(p: dict[str, Any], words: Any, lengths: Any, labels: Any) -> Any:
 
 
 def fluid_peer() -> tuple[fluid.Trainer, Callable[[], list[float]]]:
-    """A trainer, and a function that trains an epoch and returns the last loss."""
+    """Return a trainer, and a function that trains an epoch and returns the last loss."""
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=[LONGEST])
     batches = [
         {"words": fluid.SequenceBatch(words[..., None], lengths), "label": labels[:, None]}
@@ -81,7 +81,7 @@ def fluid_peer() -> tuple[fluid.Trainer, Callable[[], list[float]]]:
 
 
 def hand_peer(params: dict[str, Any]) -> Callable[[], list[float]]:
-    """Do the same by hand."""
+    """Return a function that trains the model by hand for an epoch."""
     optimizer = optax.adam(1e-3)
     batches = data()
     step = plain_step(loss_of, optimizer)

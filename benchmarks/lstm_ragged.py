@@ -74,7 +74,7 @@ def padded(rows: list[tuple[np.ndarray, int]], time: int) -> tuple[np.ndarray, n
 
 
 def fluid_peer(rows: list[Any], buckets: list[int]) -> tuple[fluid.Trainer, Callable[[], list[float]]]:
-    """A trainer, and a function that trains an epoch and returns the losses read on the way."""
+    """Return a trainer, and a function that trains an epoch and returns the losses read on the way."""
     trainer = fluid.Trainer(program, fluid.optimizer.Adam(1e-3), buckets=buckets)
     reader = fluid.reader.bucket_by_length(fluid.reader.shuffle(rows, len(rows), seed=0), BATCH)
 
@@ -113,7 +113,7 @@ def hand_peer(rows: list[Any], params: dict[str, Any]) -> Callable[[], list[floa
 
 
 def padding(rows: list[Any], buckets: list[int]) -> tuple[float, float]:
-    """Which share of the steps of all batches is padding: grouped and in buckets, and all to the longest."""
+    """Return the fraction of padding in the steps of all batches: grouped into buckets, and padded to the longest."""
     used, real = 0, sum(len(sentence) for sentence, _ in rows)
     for batch in fluid.reader.bucket_by_length(fluid.reader.shuffle(rows, len(rows), seed=0), BATCH)():
         longest = max(len(sentence) for sentence, _ in batch)
@@ -136,7 +136,7 @@ def run(rounds: int) -> list[Row]:
 
 
 def compare(what: str, rows: list[Any], buckets: list[int], rounds: int) -> list[Row]:
-    """Sentences per second of both, in turns; which share of the steps is padding, and how often it was compiled."""
+    """Measure the sentences per second of both peers, the fraction of padding, and the number of compilations."""
     trainer, by_fluid = fluid_peer(rows, buckets)
     by_hand = hand_peer(rows, dict(trainer.params))
     peers = {"fluid": by_fluid, "hand": by_hand}

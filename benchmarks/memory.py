@@ -1,4 +1,4 @@
-"""What a training step needs beside parameters, slots and data, as the compiler says: fluid and by hand."""
+"""Memory of a training step without parameters, slots and data, as the compiler reports it: fluid and by hand."""
 
 from typing import Any
 
@@ -18,19 +18,19 @@ from fluid.runtime.compiled_step import bind
 
 
 def needed(lowered: Any) -> float:
-    """MiB of temporary memory of a step."""
+    """Return the MiB of temporary memory of a step."""
     return float(lowered.compile().memory_analysis().temp_size_in_bytes) / 2**20
 
 
 def by_fluid(trainer: fluid.Trainer, feed: dict[str, Any]) -> float:
-    """That of a trainer's step."""
+    """Return the MiB of temporary memory of a trainer's step."""
     engine = trainer.session.engine
     step = bind(engine, trainer.program, Request("train", None, tuple(feed)))
     return needed(step.lowered(engine.layout.take(feed)))
 
 
 def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:
-    """A net of `models.py`."""
+    """Measure a net of `models.py`."""
     trainer = fluid.Trainer(model.train_program, setup.by_fluid)
     x, labels = model.data(setup.batch)
     optimizer, step = make_step(model, setup.by_hand)
@@ -45,7 +45,7 @@ def of_images(what: str, model: Model, setup: Setup = ADAM) -> Row:
 
 
 def of_sentences() -> Row:
-    """The LSTM of `lstm.py`."""
+    """Measure the LSTM of `lstm.py`."""
     trainer, _ = lstm.fluid_peer()
     words, lengths, labels = lstm.data()[0]
     feed = {"words": fluid.SequenceBatch(words[..., None], lengths), "label": labels[:, None]}
@@ -62,7 +62,7 @@ def row(what: str, fluid_peer: float, hand: float) -> Row:
 
 
 def run(rounds: int) -> list[Row]:
-    """The compiler says the same in each round."""
+    """Measure all nets once, because the compiler reports the same memory in each round."""
     return [
         of_images("MLP 64-200-200-10", MLP),
         of_images("LeNet, NCHW", LENET),

@@ -52,7 +52,7 @@ class Model(NamedTuple):
         return loss_of(self.inference_program)
 
     def data(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Generated inputs and labels: noise around one random pattern per class."""
+        """Generate inputs and labels: noise around one random pattern per class."""
         random = np.random.default_rng(0)
         labels = random.integers(0, 10, count)
         patterns = random.normal(size=(10, *self.shape)).astype("float32")
@@ -69,7 +69,7 @@ def mlp_program() -> Any:
 
 
 def mlp_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """The same by hand."""
+    """Compute the perceptron by hand: logits and states."""
     hidden = jax.nn.relu(x @ p["fc_0.w_0"] + p["fc_0.b_0"])
     hidden = jax.nn.relu(hidden @ p["fc_1.w_0"] + p["fc_1.b_0"])
     return hidden @ p["fc_2.w_0"] + p["fc_2.b_0"], states
@@ -93,7 +93,7 @@ def resnet_program(layout: str) -> Any:
 
 
 def resnet_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """The same by hand."""
+    """Compute ResNet-32 by hand: logits and new states."""
     new_states = {}
     number = 0
 
@@ -136,31 +136,31 @@ def lenet(layout: str) -> Model:
 
 
 class Lookups(Model):
-    """A model whose input is four ids of rows of a table; its shape is that of the table."""
+    """A model whose input is four ids of rows of a table; `shape` is the shape of the table."""
 
     def data(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Generated ids and labels."""
+        """Generate ids and labels."""
         random = np.random.default_rng(0)
         ids = random.integers(0, self.shape[0], (count, 4), dtype="int32")
         return ids, random.integers(0, 10, count, dtype="int32")
 
 
 def table_program(rows: int) -> Any:
-    """Four rows of a table of so many rows of 32 numbers, a layer of 256, 10 classes."""
+    """Return probabilities from four rows of a table `[rows, 32]`, a layer of 256, and 10 classes."""
     ids = fluid.layers.data(name="x", shape=[4, 1], dtype="int64")
     found = fluid.layers.embedding(ids, size=[rows, 32], is_sparse=True)
     return fluid.layers.fc(fluid.layers.fc(found, size=256, num_flatten_dims=1, act="relu"), size=10, act="softmax")
 
 
 def table_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """The same by hand."""
+    """Compute the table model by hand: logits and states."""
     hidden = p["embedding_0.w_0"][x].reshape(len(x), -1)
     hidden = jax.nn.relu(hidden @ p["fc_0.w_0"] + p["fc_0.b_0"])
     return hidden @ p["fc_1.w_0"] + p["fc_1.b_0"], states
 
 
 def lookups(rows: int) -> Lookups:
-    """Four look-ups in a table of so many rows."""
+    """Return a model with four look-ups in a table of `rows` rows."""
     return Lookups((rows, 32), functools.partial(table_program, rows), table_forward)
 
 

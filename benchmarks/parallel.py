@@ -44,7 +44,7 @@ def table() -> Any:
 
 
 def by_fluid(program: Callable[[], Any], feed: dict[str, Any], **settings: Any) -> Callable[[], float]:
-    """Steps per second of a program."""
+    """Return a function that measures the steps per second of a program."""
     session = fluid.Session(program, **settings)
     loss = session.step(feed)[0]
 
@@ -58,7 +58,7 @@ def by_fluid(program: Callable[[], Any], feed: dict[str, Any], **settings: Any) 
 
 
 def by_hand() -> Callable[[], float]:
-    """Steps per second of the same perceptron by `jax.shard_map`, over all devices."""
+    """Return a function that measures the steps per second of the perceptron by `jax.shard_map`, over all devices."""
     mesh = jax.make_mesh((jax.device_count(),), ("data",))
     whole = PartitionSpec()
     split = PartitionSpec("data")

@@ -33,13 +33,13 @@ SMALL = MLP._replace(inference_program=small_program)
 
 
 def reader_of(model: Any, batch: int, steps: int) -> Any:
-    """A reader of so many minibatches."""
+    """Return a reader of `steps` minibatches."""
     x, labels = model.data(steps * batch)
     return fluid.reader.arrays({"x": x, "label": labels}, batch_size=batch, shuffle=True, seed=0)
 
 
 def trained(trainer: fluid.Trainer, reader: Any) -> Callable[[], Any]:
-    """A function that trains for one epoch, and reads one loss of 50, or those of all members."""
+    """Return a function that trains for one epoch, and reads every 50th loss, for all members of a population."""
 
     def on_event(event: Any) -> None:
         if isinstance(event, fluid.EndStepEvent) and event.step % ADAM.read_every == ADAM.read_every - 1:

@@ -18,7 +18,7 @@ from timing import Row, interleave, table
 import fluid
 
 ROWS, STEPS, EPOCHS = 128, 20, 4  # rows of a process in each step, and steps of an epoch
-ONE_CORE = {"NPROC": "1"}  # of so many threads XLA's pool on a CPU is made
+ONE_CORE = {"NPROC": "1"}  # the number of threads in XLA's pool on a CPU
 
 
 def program() -> object:
@@ -50,7 +50,7 @@ def train() -> None:
 
 
 def measured(processes: int) -> float:
-    """Rows per second of each of so many processes."""
+    """Return the rows per second of each of `processes` processes."""
     command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes), __file__, "--train"]
     said = subprocess.run(command, env={**os.environ, **ONE_CORE}, capture_output=True, text=True, check=True).stdout
     return float(said.partition("rows per second:")[2].split()[0])

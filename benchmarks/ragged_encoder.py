@@ -16,7 +16,7 @@ SENTENCES, LONGEST, BATCH, WORDS, WIDTH, EPOCHS = 1600, 40, 32, 500, 32, 8
 
 
 def block(x: Any) -> Any:
-    """A transformer's block, each part behind a normalisation."""
+    """Compute a transformer block, with a normalisation before each part."""
     h = fluid.layers.layer_norm(x, begin_norm_axis=-1)
     x = x + fluid.layers.multi_head_attention(h, num_heads=4)
     h = fluid.layers.layer_norm(x, begin_norm_axis=-1)

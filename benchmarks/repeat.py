@@ -15,7 +15,7 @@ X = np.random.default_rng(0).normal(size=(2, 32, SIZE)).astype("float32")
 
 
 def block(x: Any) -> Any:
-    """A transformer's block: attention, then a perceptron, each behind a normalisation."""
+    """Compute a transformer block: attention, then a perceptron, each after a normalisation."""
     h = fluid.layers.layer_norm(x, begin_norm_axis=2)
     x = x + fluid.layers.multi_head_attention(h, num_heads=4, causal=True)
     h = fluid.layers.layer_norm(x, begin_norm_axis=2)
@@ -24,12 +24,12 @@ def block(x: Any) -> Any:
 
 
 def repeated(n: int) -> Any:
-    """The net as one scan."""
+    """Compute the net as one scan."""
     return fluid.layers.repeat(block, n, fluid.layers.data("x", X.shape[1:]))
 
 
 def unrolled(n: int) -> Any:
-    """The net block by block."""
+    """Compute the net block by block."""
     x = fluid.layers.data("x", X.shape[1:])
     for _ in range(n):
         x = block(x)
@@ -37,7 +37,7 @@ def unrolled(n: int) -> Any:
 
 
 def first_step(net: Callable[[int], Any], n: int) -> float:
-    """Seconds of the first training step, in which everything is traced and compiled."""
+    """Measure the seconds of the first training step, which traces and compiles."""
 
     def program() -> Any:
         loss = fluid.layers.mean(fluid.layers.square(net(n)))

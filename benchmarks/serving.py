@@ -51,7 +51,7 @@ MODELS = {"LeNet": (LENET.inference_program, LENET.shape), "perceptron": (wide_p
 
 
 def bare(path: str) -> None:
-    """A server that calls the jitted function, and does nothing else."""
+    """Serve the jitted function by a bare uvicorn handler."""
     import uvicorn
 
     program = artifact.load(path).program()
@@ -61,7 +61,7 @@ def bare(path: str) -> None:
     np.asarray(call(arrays, np.zeros((1, *feed.shape[1:]), "float32")))
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        if scope["method"] == "GET":  # whether it is ready
+        if scope["method"] == "GET":  # the readiness check
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
@@ -100,7 +100,7 @@ def by_function(params: str) -> None:
 
 @contextlib.contextmanager
 def running(*command: str) -> Iterator[tuple[str, float]]:
-    """A server in a process of its own: where it is, and how many seconds it took to be ready."""
+    """Run a server in a separate process, and yield its URL and the seconds until it was ready."""
     start = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -116,7 +116,7 @@ def running(*command: str) -> Iterator[tuple[str, float]]:
 
 
 def ready(url: str) -> bool:
-    """Whether a server says so."""
+    """Return whether a server reports that it is ready."""
     try:
         with urllib.request.urlopen(f"{url}/v2/health/ready") as answer:
             return bool(answer.status == 200)
@@ -126,7 +126,7 @@ def ready(url: str) -> bool:
 
 
 def request_of(row: np.ndarray) -> bytes:
-    """What a client sends: one row."""
+    """Return the bytes of a client's request for one row."""
     body, length = protocol.write_request(protocol.InferRequest([protocol.Tensor("x", row)], binary=True))
     head = (
         "POST /v2/models/model/infer HTTP/1.1\r\nHost: localhost\r\n"
@@ -136,7 +136,7 @@ def request_of(row: np.ndarray) -> bytes:
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """Where a server listens."""
+    """Return the host and the port of a server."""
     return "127.0.0.1", int(url.rpartition(":")[2])
 
 

@@ -24,7 +24,7 @@ Figures = dict[tuple[str, str, str], float]
 
 
 def environment(folder: str) -> dict[str, str]:
-    """The environment of a process that keeps what it compiles in a folder, by whichever means is its own."""
+    """Return the environment of a process that caches compiled programs in a folder, by fluid's or JAX's settings."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     own.pop("PYTHONDONTWRITEBYTECODE", None)
     kept = {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
@@ -32,7 +32,7 @@ def environment(folder: str) -> dict[str, str]:
 
 
 def process(script: str, *arguments: str, folder: str, source: str | None = None) -> tuple[float, str]:
-    """Seconds that a script takes, and what it prints; with the fluid of a folder, where one is given."""
+    """Run a script, and return its seconds and output; `source` is a folder with another fluid."""
     path = {"PYTHONPATH": source} if source else {}
     start = time.perf_counter()
     command = [sys.executable, str(HERE / script), *arguments]
@@ -53,7 +53,7 @@ def reached(*arguments: str, folder: str, source: str | None = None) -> dict[str
 
 
 def starts(peer: str, net: str) -> Figures:
-    """Seconds by what was reached, by what was kept, and by clock: two processes each that train, and answer."""
+    """Return the seconds of first steps and answers, each with an empty and a filled cache, by clock."""
     found: Figures = {}
     with tempfile.TemporaryDirectory() as place:
         parameters = str(pathlib.Path(place) / "parameters.npz")
@@ -72,7 +72,7 @@ def encoder(buckets: str, source: str | None = None) -> float:
 
 
 def alone(net: str, rounds: int, beside: str = "hand") -> list[Row]:
-    """The first step of one net with nothing compiled, by itself, beside another peer: more starts in less time."""
+    """Measure only the first step of one net without cache, compared with another peer: more starts in less time."""
 
     def start(peer: str) -> dict[str, float]:
         with tempfile.TemporaryDirectory() as place:

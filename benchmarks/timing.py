@@ -1,4 +1,4 @@
-"""What all benchmarks share: rounds in which the peers take turns, and the table of their medians."""
+"""Helpers for all benchmarks: rounds in which the peers take turns, and the table of their medians."""
 
 import statistics
 import sys
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Row(NamedTuple):
-    """One line of the report: what was measured, and a number per peer and round."""
+    """One line of the report: the name of the measurement, and a number per peer and round."""
 
     what: str
     unit: str
@@ -33,14 +33,14 @@ def interleave(peers: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, l
 
 
 def rate(steps: int, work: Callable[[], object]) -> float:
-    """How many steps per second some work of so many steps makes."""
+    """Return the steps per second of some work of `steps` steps."""
     start = time.perf_counter()
     work()
     return steps / (time.perf_counter() - start)
 
 
 def table(rows: list[Row]) -> str:
-    """Markdown: medians, and the median and quartiles of fluid's ratio to the peer within each round."""
+    """Format rows as Markdown: medians, and the median and quartiles of fluid's ratio to the peer in each round."""
     lines = ["| what | unit | fluid | peer | fluid / peer | quartiles |", "|---|---|---|---|---|---|"]
     for row in rows:
         fluid, hand = row.numbers["fluid"], row.numbers["hand"]
@@ -54,7 +54,7 @@ def table(rows: list[Row]) -> str:
 
 
 def quartiles(row: Row) -> tuple[float, float, float]:
-    """The lower quartile, the median and the upper quartile of fluid's ratio to the peer within each round."""
+    """Return the lower quartile, the median and the upper quartile of fluid's ratio to the peer in each round."""
     ratios = [f / h for f, h in zip(row.numbers["fluid"], row.numbers["hand"], strict=True)]
     low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
     return low, middle, high

@@ -1,7 +1,7 @@
-"""Handwritten numbers, transcribed whole: a recurrent net learns from strips of digits and what they say, no more.
+"""Transcribe handwritten numbers: a recurrent net learns from strips of digits and their transcriptions alone.
 
-The strips are generated: digits of scikit-learn side by side, some pushed into each other, some far apart. Nothing says
-where a digit begins; the CTC loss finds that out. Digits of the test strips are not among those learned from. Run
+The strips are generated: digits of scikit-learn side by side, some pushed into each other, some far apart. The data
+do not mark the start of a digit; the CTC loss finds the alignment. Test strips use digits held out of training. Run
 
     python examples/ctc_digits.py
 """
@@ -28,7 +28,7 @@ def load_images():
 
 
 def make_strips(images, labels, count, seed):
-    """Make rows `(columns [width, 8], digits [n, 1])`: five to eight digits, gaps of up to four columns."""
+    """Generate rows `(columns [width, 8], digits [n, 1])`: five to eight digits, gaps of up to four columns."""
     random = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -43,7 +43,7 @@ def make_strips(images, labels, count, seed):
 
 
 def scores():
-    """Logits of ten digits and the blank for each column."""
+    """Return logits of ten digits and the blank for each column."""
     hidden = fluid.layers.data(name="strip", shape=[8], lod_level=1)
     for _ in range(2):
         hidden = fluid.layers.sequence_conv(hidden, num_filters=64, filter_size=5, act="relu")
@@ -55,7 +55,7 @@ def scores():
 
 
 def train_program():
-    """The loss; a metric reads the mistakes by their name."""
+    """Return the loss; a metric reads the mistakes by name."""
     logits = scores()
     digits = fluid.layers.data(name="digits", shape=[1], dtype="int64", lod_level=1)
     loss = fluid.layers.mean(fluid.layers.warpctc(logits, digits, blank=BLANK, norm_by_times=True))
@@ -65,12 +65,12 @@ def train_program():
 
 
 def inference_program():
-    """What the net reads."""
+    """Return the digits that the net reads."""
     return fluid.layers.ctc_greedy_decoder(scores(), blank=BLANK)
 
 
 def show(strip, guess, truth, shades=" .:-=+*#%@"):
-    """Print a strip as it looks, what the net read, and what is true."""
+    """Print a strip, the digits that the net read, and the true digits."""
     for line in strip.T:
         print("    " + "".join(shades[int(v * 9)] for v in line).rstrip())
     said, true = ("".join(map(str, np.ravel(digits))) for digits in (guess, truth))
@@ -78,7 +78,7 @@ def show(strip, guess, truth, shades=" .:-=+*#%@"):
 
 
 def main(num_epochs=8, strips=2500, path="strips.params"):
-    """Train, test, save, load, transcribe; returns the share of wrong digits, which reading nothing makes 1."""
+    """Train, test, save, load and transcribe; return the share of wrong digits, 1 for an empty transcription."""
     known, unknown = load_images()
     train, test = make_strips(*known, strips, seed=0), make_strips(*unknown, 500, seed=1)
     print(f"{len(train)} generated strips to learn from, {len(test)} to test")

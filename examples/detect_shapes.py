@@ -18,7 +18,7 @@ SIZE = 48  # pixels of an image, across and down
 
 
 def generate(count, seed):
-    """Make rows `(image [1, 48, 48], boxes [n, 4] in shares of the image, labels [n, 1])`."""
+    """Generate rows `(image [1, 48, 48], boxes [n, 4] in fractions of the image, labels [n, 1])`."""
     random = np.random.default_rng(seed)
     rows = []
     for _ in range(count):
@@ -38,7 +38,7 @@ def generate(count, seed):
 
 
 def predicted():
-    """Offsets and logits of all prior boxes, and the prior boxes with their variances."""
+    """Return offsets and logits of all prior boxes, and the prior boxes with their variances."""
     image = fluid.layers.data(name="image", shape=[1, SIZE, SIZE])
     hidden, maps = image, []
     for filters in (16, 32, 64):
@@ -53,7 +53,7 @@ def predicted():
 
 
 def train_program():
-    """The loss; the detections have a name, by which a metric reads them."""
+    """Return the loss; a metric reads the detections by name."""
     offsets, logits, prior, variances = predicted()
     boxes = fluid.layers.data(name="boxes", shape=[4], lod_level=1)
     labels = fluid.layers.data(name="labels", shape=[1], dtype="int64", lod_level=1)
@@ -63,12 +63,12 @@ def train_program():
 
 
 def inference_program():
-    """The detections in each image: rows of label, probability and box."""
+    """Return the detections in each image: rows of label, probability and box."""
     return fluid.layers.detection_output(*predicted(), nms_threshold=0.45, keep_top_k=20, score_threshold=0.4)
 
 
 def guessing(train, test):
-    """Mean average precision of guessing the objects of a random training image, for comparison."""
+    """Compute the mean average precision of guessing the objects of a random training image, for comparison."""
     metric, random = fluid.metrics.DetectionMAP(class_num=len(NAMES)), np.random.default_rng(0)
     others = [train[i] for i in random.integers(0, len(train), len(test))]
     found = [
@@ -94,7 +94,7 @@ def show(image, found, shades=" .:-=+*#%@"):
 
 
 def main(num_epochs=8, count=2000, path="shapes.params"):
-    """Train, test, save, load and detect; returns the mean average precision, and that of guessing."""
+    """Train, test, save, load and detect; return the mean average precision of the net and of guessing."""
     train, test = generate(count, seed=0), generate(300, seed=1)
     print(f"{len(train)} generated images to learn from, {len(test)} to test")
     by_guessing = guessing(train, test)

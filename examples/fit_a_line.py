@@ -14,7 +14,7 @@ import fluid
 
 
 def load_data():
-    """Measurements `[n, 10]` and progression `[n, 1]`, both normalised by the training part; 88 patients to test."""
+    """Load measurements `[n, 10]` and progression `[n, 1]`, normalised by the training part; 88 patients to test."""
     data = load_diabetes(scaled=False)
     order = np.random.default_rng(0).permutation(len(data.target))
     x, y = data.data[order].astype("float32"), data.target[order, None].astype("float32")
@@ -26,19 +26,19 @@ def load_data():
 
 
 def inference_program():
-    """The model: one weight for each measurement, and a bias."""
+    """Return the prediction of the model: one weight for each measurement, and a bias."""
     x = fluid.layers.data(name="x", shape=[10])
     return fluid.layers.fc(x, size=1)
 
 
 def train_program():
-    """The loss: the mean squared error."""
+    """Return the loss, the mean squared error."""
     y = fluid.layers.data(name="y", shape=[1])
     return fluid.layers.mean(fluid.layers.square_error_cost(inference_program(), y))
 
 
 def main(num_epochs=100):
-    """Train, compare with what is known, save, load, predict; returns the errors on the test part."""
+    """Train, compare with least squares, save, load and predict; return the errors on the test part."""
     (x, y), (x_test, y_test), to_units = load_data()
     train_reader = fluid.reader.arrays({"x": x, "y": y}, batch_size=16, shuffle=True, seed=0)
     test_reader = fluid.reader.arrays({"x": x_test, "y": y_test}, batch_size=64)

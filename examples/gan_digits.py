@@ -1,8 +1,8 @@
 """A GAN that draws handwritten digits: two programs, each with its own optimizer, in one Trainer.
 
-The generator makes an image of a digit that is asked for out of noise; the discriminator tells such images from real
-ones, those that come with scikit-learn. They are trained in turn, a step of each. `--loop session` does the same in a
-loop of one's own over a Session, with the same bits. Run
+The generator draws an image of a requested digit from noise; the discriminator distinguishes generated images from the
+real digits of scikit-learn. Training alternates, with a step of each. `--loop session` trains in a custom loop over a
+Session, with identical results bit by bit. Run
 
     python examples/gan_digits.py
     python examples/gan_digits.py --loop session
@@ -19,12 +19,12 @@ import fluid
 from fluid import layers
 
 NOISE, HIDDEN, PIXELS, DIGITS = 32, 192, 64, 10
-# What the optimizer of each program moves: both programs compute with the parameters of both.
+# The parameters that each program's optimizer updates: both programs compute with the parameters of both.
 MOVED = {"discriminator": "discriminator/*", "generator": "generator/*"}
 
 
 def load_data():
-    """Images `[n, 64]` in -1..1 and their digits `[n, 1]`; 360 of them to measure with."""
+    """Load images `[n, 64]` in -1..1 and their digits `[n, 1]`; 360 of them for measurements."""
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
     images = (data.data[order] / 8 - 1).astype("float32")
@@ -34,7 +34,7 @@ def load_data():
 
 @fluid.shared(name="generator")
 def draw(digit):
-    """Images `[batch, 64]` of some digits `[batch, 1]`, from noise."""
+    """Draw images `[batch, 64]` of digits `[batch, 1]` from noise."""
     noise = layers.gaussian_random_batch_size_like(digit, shape=[-1, NOISE])
     hidden = layers.concat([noise, layers.one_hot(digit, DIGITS)], axis=1)
     for _ in range(2):
@@ -44,7 +44,7 @@ def draw(digit):
 
 @fluid.shared(name="discriminator")
 def realness(image, digit):
-    """How much images `[batch, 64]` look like real ones of some digits: logits `[batch, 1]`."""
+    """Return logits `[batch, 1]` of the probability that images `[batch, 64]` are real ones of the digits."""
     hidden = layers.concat([image, layers.one_hot(digit, DIGITS)], axis=1)
     for _ in range(2):
         hidden = layers.leaky_relu(layers.fc(hidden, size=HIDDEN), alpha=0.2)
@@ -53,12 +53,12 @@ def realness(image, digit):
 
 
 def surprise(logits, truth):
-    """The loss of somebody who says how real something is."""
+    """Return the loss of logits of realness against a constant target."""
     return layers.mean(layers.sigmoid_cross_entropy_with_logits(logits, layers.full_like(logits, truth)))
 
 
 def discriminator():
-    """Learns to tell real images from drawn ones; for real ones 0.9 is enough, which keeps it from being too sure."""
+    """Train the discriminator on real and drawn images; the target 0.9 for real ones avoids overconfidence."""
     image, digit = layers.data("image", shape=[PIXELS]), layers.data("digit", shape=[1], dtype="int64")
     real, drawn = realness(image, digit), realness(draw(digit), digit)
     return {
@@ -68,23 +68,23 @@ def discriminator():
 
 
 def generator():
-    """Learns to draw what the discriminator takes for real."""
+    """Train the generator to draw images that the discriminator takes for real."""
     digit = layers.data("digit", shape=[1], dtype="int64")
     return {"loss": surprise(realness(draw(digit), digit), 1.0)}
 
 
 def inference_program():
-    """Draws."""
+    """Return drawn images of the requested digits."""
     return {"image": draw(layers.data("digit", shape=[1], dtype="int64"))}
 
 
 def optimizer():
-    """Each program has one of these."""
+    """Return a new optimizer, one for each program."""
     return fluid.optimizer.Adam(3e-4, beta1=0.5)
 
 
 def train(reader, num_epochs, checkpoints=None, event_handler=None):
-    """Train in a Trainer; returns the parameters by name."""
+    """Train in a Trainer; return the parameters by name."""
     config = None if checkpoints is None else fluid.CheckpointConfig(checkpoints, step_interval=100)
     programs = [
         fluid.TrainingProgram(discriminator, optimizer(), parameter_list=MOVED["discriminator"]),
@@ -96,7 +96,7 @@ def train(reader, num_epochs, checkpoints=None, event_handler=None):
 
 
 def train_by_hand(reader, num_epochs):
-    """Train in a loop over a Session, step by step as the Trainer does; returns the parameters by name."""
+    """Train in a loop over a Session, with the steps of the Trainer; return the parameters by name."""
 
     def discriminate():
         outputs = discriminator()
@@ -121,13 +121,13 @@ def train_by_hand(reader, num_epochs):
 
 
 def nearest(images, known, digits):
-    """For each image the digit of the nearest known one, and its distance."""
+    """Return for each image the digit of the nearest known one, and its distance."""
     distances = np.linalg.norm(images[:, None] - known[None], axis=2)
     return digits[distances.argmin(1), 0], distances.min(1)
 
 
 def measure(images, asked, test):
-    """How often the nearest real image, of those not trained on, is of the digit that was asked for; how far it is."""
+    """Return how often the nearest held-out real image shows the requested digit, and its mean distance."""
     found, distances = nearest(images, *test)
     return float((found == asked).mean()), float(distances.mean())
 
@@ -140,7 +140,7 @@ def write_grid(path, images):
 
 
 def main(num_epochs=200, loop="trainer", checkpoints=None, path="digits.png"):
-    """Train, draw a grid of digits, and measure it; returns (share, distance) for the GAN, real digits and noise."""
+    """Train, draw a grid of digits, and measure it; return (share, distance) for the GAN, real digits and noise."""
     train_data, test = load_data()
     columns = dict(zip(("image", "digit"), train_data, strict=True))
     reader = fluid.reader.arrays(columns, batch_size=64, shuffle=True, drop_last=True)

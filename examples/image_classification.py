@@ -26,7 +26,7 @@ BLOCKS = 5  # in each stage of the ResNet, which has 6 BLOCKS + 2 layers
 
 
 def read_cifar10(directory):
-    """Images `[n, 3, 32, 32]` from 0 to 1 and labels `[n]`, for training and for testing."""
+    """Read images `[n, 3, 32, 32]` from 0 to 1 and labels `[n]`, for training and for testing."""
 
     def read(name):
         path = pathlib.Path(directory) / name
@@ -48,7 +48,7 @@ def read_cifar10(directory):
 
 
 def generate(count, seed):
-    """Reddish and bluish shapes of any place and size on any dark ground, under noise; as many images of each class."""
+    """Generate reddish or bluish shapes of random position and size on a dark ground, under noise; equal classes."""
     random = np.random.default_rng(seed)
     labels = random.permutation(np.arange(count) % 10)
     images = np.empty((count, 3, 32, 32), "float32")
@@ -114,7 +114,7 @@ NARROW = {"vgg": 0.125, "resnet": 0.5}
 
 
 def train_program(inference_program):
-    """What is minimised, and what else is measured."""
+    """Return the loss and the accuracy."""
     label = fluid.layers.data(name="label", shape=[1], dtype="int64")
     prediction = inference_program()
     loss = fluid.layers.mean(fluid.layers.cross_entropy(prediction, label))
@@ -122,7 +122,7 @@ def train_program(inference_program):
 
 
 def main(net="resnet", data=None, width=None, num_epochs=5, count=2000, rate=0.003, path="image.params"):
-    """Train, test, save, load, predict; returns the accuracy on the test part and the share of the commonest class."""
+    """Train, test, save, load and predict; return the test accuracy and the share of the commonest class."""
     if data:
         (train, test), names = read_cifar10(data), CIFAR
         print(f"CIFAR-10 from {data}: {len(train['label'])} images, {len(test['label'])} to test")

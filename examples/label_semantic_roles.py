@@ -1,9 +1,9 @@
-"""Who did what to whom: a deep recurrent net with a conditional random field marks the roles in a sentence.
+"""Label semantic roles in sentences with a deep recurrent net and a conditional random field.
 
 For one verb of a sentence, marked, it finds who acts, what is acted on, where and when. The sentences are generated
 from a small grammar (not CoNLL-2005): active and passive, with relative clauses that hold a second verb, so that a word
-alone says little of its role. The net is that of Zhou and Xu (2015): LSTMs on top of each other, every second of which
-reads backwards. Run
+alone says little of its role. The net follows Zhou and Xu (2015): stacked LSTMs, every second of which reads backwards.
+Run
 
     python examples/label_semantic_roles.py
     python examples/label_semantic_roles.py --depth 4 --hidden 64 --epochs 3
@@ -29,7 +29,7 @@ WORDS = sorted({*NOUNS, *ADJECTIVES, *VERBS, *PLACES, *" ".join(TIMES).split(), 
 
 
 def make_sentence(random):
-    """Words of a sentence, and for each of its verbs its place and the roles: `(words, [(place, tags)])`."""
+    """Generate a sentence, and for each of its verbs the index and the roles: `(words, [(index, spans)])`."""
     words, frames = [], []
 
     def pick(choices):
@@ -68,7 +68,7 @@ def make_sentence(random):
 
 
 def make_rows(count, seed):
-    """Rows `(word ids [n, 1], marks [n, 1], tag ids [n, 1])`: one for each verb of generated sentences."""
+    """Generate rows `(word ids [n, 1], marks [n, 1], tag ids [n, 1])`: one for each verb of each sentence."""
     random, ids, rows = np.random.default_rng(seed), {word: i for i, word in enumerate(WORDS)}, []
     while len(rows) < count:
         words, frames = make_sentence(random)
@@ -83,7 +83,7 @@ def make_rows(count, seed):
 
 
 def make_programs(depth, hidden):
-    """The program that trains a net of so many LSTMs, and the one that finds the tags."""
+    """Return the inference program and the training program of a net of `depth` LSTMs."""
 
     def features():
         word, mark = (fluid.layers.data(name, shape=[1], dtype="int64", lod_level=1) for name in ("word", "mark"))
@@ -109,7 +109,7 @@ def make_programs(depth, hidden):
 
 
 def spans(tags):
-    """The roles in a row of tags, a list of `(start, end, role)`."""
+    """Return the roles in a row of tags, a list of `(start, end, role)`."""
     found, outside = [], len(TAGS) - 1
     for i, tag in enumerate(tags):
         if tag == outside:
@@ -123,7 +123,7 @@ def spans(tags):
 
 
 def by_counting(train, test):
-    """F1 of who gives each word the tag it mostly has, with and without a mark."""
+    """Compute the F1 of the most frequent tag of each word, with and without a mark."""
     counts = np.zeros((len(WORDS), 2, len(TAGS)))
     for row in train:
         np.add.at(counts, tuple(column[:, 0] for column in row), 1)
@@ -147,7 +147,7 @@ def show(row, tags):
 
 
 def main(depth=8, hidden=64, num_epochs=5, sentences=3000, path="roles.params"):
-    """Train, test, save, load, mark roles; returns F1 of the net and by counting words."""
+    """Train, test, save, load and label roles; return the F1 of the net and of counting words."""
     train, test = make_rows(sentences, seed=0), make_rows(500, seed=1)
     print(f"{len(train)} generated sentences to learn from, {len(test)} to test, {len(WORDS)} words")
     counted = by_counting(train, test)

@@ -1,4 +1,4 @@
-"""A language model of one page: a transformer learns to say the next character, and then writes text.
+"""A small language model: a transformer learns to predict the next character, and then writes text.
 
 The text is the English documentation that comes with Python, in `pydoc_data.topics`. All blocks are one scan over their
 stacked parameters, and all steps of writing are one compiled program, with a cache of the keys and values so far. Run
@@ -23,20 +23,20 @@ WINDOW, BATCH, HEAD = 256, 8, 32  # characters in a window, windows in a batch, 
 
 
 def load_text():
-    """Read paragraphs; what is said twice or is indented, as code is, is left out, and rare characters are too."""
+    """Read paragraphs, without repeated ones, indented ones such as code, and rare characters."""
     pieces = (piece for topic in topics.topics.values() for piece in re.split(r"\n\s*\n", topic))
     prose = dict.fromkeys(piece for piece in pieces if piece[:1].isalpha() and len(piece) > 40)
     return [re.sub(r"[^\n -~]", "", piece.replace("’", "'")) + "\n\n" for piece in prose]
 
 
 def encode(text, characters):
-    """The ids of characters, `[n]`; those that are not known count as spaces."""
+    """Return the ids of characters, `[n]`; unknown characters count as spaces."""
     ids = {character: i for i, character in enumerate(characters)}
     return np.array([ids.get(character, ids[" "]) for character in text], "int64")
 
 
 def make_programs(count, layers, size, length):
-    """The program that trains a model of `count` characters, and the one that writes texts of a length."""
+    """Return the training program of a model of `count` characters, and the program that writes texts."""
     heads = max(1, size // HEAD)
 
     norm = fluid.layers.feature_norm
@@ -50,7 +50,7 @@ def make_programs(count, layers, size, length):
         return x if cache is None else (x, cache)
 
     def model(ids, caches=None):
-        """What each next character may be, `[batch, time, count]`, for ids `[batch, time, 1]`."""
+        """Return scores of each next character, `[batch, time, count]`, for ids `[batch, time, 1]`."""
         x = fluid.layers.embedding(ids, size=[count, size])
         if caches is None:
             x = fluid.layers.repeat(block, layers, x)
@@ -86,7 +86,7 @@ def make_programs(count, layers, size, length):
 
 
 def by_counting(train, test, count):
-    """Bits per character of who knows how common characters are, and how common after the one before."""
+    """Compute the bits per character of models that count single characters and pairs."""
     pairs = np.zeros((count, count))
     np.add.at(pairs, (train[:-1], train[1:]), 1)
     common = (pairs.sum(0) + 1) / (pairs.sum() + count)
@@ -96,12 +96,12 @@ def by_counting(train, test, count):
 
 
 def windows(text, starts):
-    """Pieces of a text, `[n, WINDOW + 1]`."""
+    """Return pieces of a text, `[n, WINDOW + 1]`."""
     return text[np.asarray(starts)[:, None] + np.arange(WINDOW + 1)]
 
 
 def main(layers=3, size=128, steps=200, length=WINDOW, max_paragraphs=None, path="language.params"):
-    """Train, test, save, load, write; returns bits per character of the net and by counting, and what was written."""
+    """Train, test, save, load and write; return bits per character of the net and by counting, and the text."""
     paragraphs = load_text()[:max_paragraphs]
     characters = "".join(sorted(set("".join(paragraphs))))
     test = encode("".join(paragraphs[::10]), characters)

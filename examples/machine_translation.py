@@ -1,4 +1,4 @@
-"""From dates in words to dates in digits: an encoder and a decoder with attention, and a beam search.
+"""Translate dates in words to dates in digits: an encoder and a decoder with attention, and a beam search.
 
 "the third of march nineteen eighty seven" becomes "1987-03-03". The encoder reads the words in both directions; the
 decoder writes one character at a time, and looks back at the words that matter for it (Bahdanau, Cho and Bengio, 2015).
@@ -27,7 +27,7 @@ TEENTHS = "tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth seve
 
 
 def in_words(number, ones, teens, tens=None):
-    """A number below 100 in words, as "twenty one" or, of a day, "twenty first"."""
+    """Return a number below 100 in words, as "twenty one" or, for a day, "twenty first"."""
     if number < 10:
         return ones[number - 1]
     if number < 20:
@@ -37,7 +37,7 @@ def in_words(number, ones, teens, tens=None):
 
 
 def say(date, random):
-    """One of the ways to say a date, as words."""
+    """Return a date in words, in one of several forms."""
     day = in_words(date.day, FIRSTS, TEENTHS, ["twentieth", "thirtieth"])
     month = date.strftime("%B").lower()
     year = f"{in_words(date.year // 100, ONES, TEENS)} {in_words(date.year % 100, ONES, TEENS)}"
@@ -48,7 +48,7 @@ def say(date, random):
 
 
 def generate(count, seed=0):
-    """Pairs of words and digits, all of different dates."""
+    """Generate pairs of words and digits, all of different dates."""
     random = np.random.default_rng(seed)
     first, days = datetime.date(1800, 1, 1).toordinal(), 300 * 365
     dates = [datetime.date.fromordinal(first + int(d)) for d in random.choice(days, count, replace=False)]
@@ -56,7 +56,7 @@ def generate(count, seed=0):
 
 
 def encode(size):
-    """What the decoder sees: a vector for each word, and its first state."""
+    """Return the inputs of the decoder: a vector for each word, and the first state."""
     words = fluid.layers.data(name="words", shape=[1], dtype="int64", lod_level=1)
     vectors = fluid.layers.embedding(words, size=[size, WIDTH])
     ways = [
@@ -69,7 +69,7 @@ def encode(size):
 
 
 def attend(seen, state):
-    """A mean over the words, weighted by how well each fits the state."""
+    """Return a mean over the words, weighted by the fit of each word to the state."""
     asked = fluid.layers.fc(state, size=WIDTH, bias_attr=False, name="asked")
     known = fluid.layers.fc(seen, size=WIDTH, bias_attr=False, name="known")
     both = fluid.layers.tanh(known + fluid.layers.sequence_expand(asked, known))
@@ -78,7 +78,7 @@ def attend(seen, state):
 
 
 def decode(character, state, seen):
-    """One step of the decoder: the new state, and how probable each next character is."""
+    """Take one step of the decoder: return the new state, and the probability of each next character."""
     vector = fluid.layers.embedding(character, size=[len(DIGITS), WIDTH], param_attr="characters")
     inputs = fluid.layers.fc([vector, attend(seen, state)], size=3 * WIDTH, name="inputs")
     state, _, _ = fluid.layers.gru_unit(inputs, state, size=3 * WIDTH, name="decoder")
@@ -86,7 +86,7 @@ def decode(character, state, seen):
 
 
 def make_programs(size):
-    """The program that trains, and the one that translates."""
+    """Return the training program and the translating program."""
 
     def train_program():
         seen, start = encode(size)
@@ -117,13 +117,13 @@ def make_programs(size):
 
 
 def read(ids):
-    """Characters up to the end, as text."""
+    """Return the characters up to the end, as text."""
     ids = [int(i) for i in ids]
     return "".join(DIGITS[i] for i in ids[: ids.index(END) if END in ids else None])
 
 
 def main(num_epochs=4, count=6000, path="dates.params"):
-    """Train, save, load, translate; returns how many of the test dates are right: by the net, and by guessing."""
+    """Train, save, load and translate; return the share of correct test dates by the net and by guessing."""
     pairs = generate(count + 500)
     ids = {word: i for i, word in enumerate(sorted({word for words, _ in pairs for word in words}))}
     spelt = [[DIGITS.index(c) for c in digits] for _, digits in pairs]

@@ -29,7 +29,7 @@ NOISE = 0.3
 
 
 def train_program():
-    """How well a movie suits a user is the product of what they are like; each has a table of that, and a bias."""
+    """Return the loss of ratings guessed by the product of user vector and movie vector, plus biases."""
     user = fluid.layers.data("user", shape=[1], dtype="int64")
     movie = fluid.layers.data("movie", shape=[1], dtype="int64")
     rating = fluid.layers.data("rating", shape=[1])
@@ -54,11 +54,11 @@ class People:
         self.drift()
 
     def drift(self):
-        """All people come to like other things."""
+        """Draw new tastes for all people."""
         self._likes = self._random.normal(size=(USERS, TASTES))
 
     def rate(self, count):
-        """Ratings of movies, as columns."""
+        """Generate ratings of movies, as columns."""
         user, movie = self._random.integers(0, USERS, count), self._random.integers(0, MOVIES, count)
         marks = np.sum(self._likes[user] * self._has[movie], axis=1) + self._random.normal(0, NOISE, count)
         return {"user": user, "movie": movie, "rating": marks.astype("float32")}
@@ -66,7 +66,7 @@ class People:
 
 @contextlib.contextmanager
 def process(*arguments):
-    """A command of fluid in a process of its own; its URL. It ends with SIGTERM."""
+    """Run a command of fluid in a separate process, yield its URL, and stop the process with SIGTERM."""
     command = [sys.executable, "-m", "fluid", *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
         try:
@@ -76,7 +76,7 @@ def process(*arguments):
 
 
 def send(trainer, people, count, part=1000):
-    """Send ratings in parts, and wait until each is trained on; returns the moving test errors on the way."""
+    """Send ratings in parts, and wait until each is trained on; return the moving test errors."""
     tests = []
     for _ in range(0, count, part):
         trainer.send(people.rate(part))
@@ -88,7 +88,7 @@ def send(trainer, people, count, part=1000):
 
 
 def wait_for(url, version):
-    """Wait until the server has taken a version over."""
+    """Wait until the server serves a version."""
     while True:
         with urllib.request.urlopen(f"{url}/v2/models/movies") as answer:
             if f'"{version}"' in answer.read().decode():
@@ -97,14 +97,14 @@ def wait_for(url, version):
 
 
 def error(inferencer, ratings):
-    """The mean squared error of guesses."""
+    """Compute the mean squared error of guesses."""
     parts = np.array_split(np.arange(len(ratings["rating"])), len(ratings["rating"]) // 32)
     guesses = [inferencer.infer({n: ratings[n][part] for n in ("user", "movie")})["guess"][:, 0] for part in parts]
     return float(np.mean((np.concatenate(guesses) - ratings["rating"]) ** 2))
 
 
 def main(ratings=20_000, folder="recommender", seed=0):
-    """Train online, let taste change, serve; returns errors by name."""
+    """Train online, change all tastes, and serve; return errors by name."""
     folder = pathlib.Path(folder)
     models = folder / "movies"
     people = People(seed)

@@ -1,7 +1,7 @@
-"""Before anybody rents 256 devices: what training a GPT of 6.7 billion parameters takes on each of them.
+"""Plan the training of a GPT of 6.7 billion parameters on 256 devices, without the devices.
 
-The training step is compiled for devices that are not there, so this takes a minute on a laptop. It prints a table:
-what a device holds, what it computes, and what it sends to others. Run
+The training step is compiled for simulated devices, which takes a minute on a laptop. The result is a table of the
+memory, the computation and the communication of a device. Run
 
     python examples/plan_gpt.py
     python -m fluid plan examples/plan_gpt.py:train_program --optimizer Adam --batch 256 --precision bfloat16 \
@@ -23,10 +23,10 @@ MESHES = [
 
 
 def gpt(count=32_000, length=2048, layers=32, size=4096, heads=32, hidden=11_008):
-    """The loss of a GPT that says the next of `count` words, for texts of `length` words.
+    """Return the loss of a GPT that predicts the next of `count` words, for texts of `length` words.
 
-    Where the mesh has an axis `model`, the first matrices of each block are divided by columns over it and the last
-    ones by rows, so that the devices along it add up their results twice in a block (Shoeybi et al., 2019).
+    If the mesh has an axis `model`, the first matrices of each block are sharded by columns and the last ones by rows.
+    The devices along the axis then sum their results twice per block (Shoeybi et al., 2019).
     """
     columns = fluid.ParamAttr(sharding=(None, "model"))
     rows = fluid.ParamAttr(sharding=("model", None))
@@ -44,14 +44,14 @@ def gpt(count=32_000, length=2048, layers=32, size=4096, heads=32, hidden=11_008
 
     text = fluid.layers.data("text", shape=[length + 1, 1], dtype="int64")
     x = fluid.layers.embedding(text[:, :-1], size=[count, size])
-    # Computed again for the gradient: what 32 blocks leave behind would take more than all else.
+    # Recompute blocks for the gradient: the activations of 32 blocks would need more memory than everything else.
     x = fluid.layers.repeat(block, layers, x, remat=True)
     scores = product(norm(x), size=count, param_attr=columns)
     return {"loss": fluid.layers.mean(fluid.layers.softmax_with_cross_entropy(scores, text[:, 1:]))}
 
 
 def train_program():
-    """The GPT in its full size."""
+    """Return the loss of the full-size GPT."""
     return gpt()
 
 

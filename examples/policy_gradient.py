@@ -1,10 +1,10 @@
-"""A policy that balances a pole, learned by REINFORCE with a baseline, in a loop of its own over a Session.
+"""Learn a policy that balances a pole by REINFORCE with a baseline, in a custom loop over a Session.
 
 The environment is generated: the equations of a cart with a pole on it, 32 of them at a time, in NumPy. An episode ends
 when the pole falls or the cart leaves its track, and its return is the number of steps until then, 200 at most.
 
 Run with `python examples/policy_gradient.py`. It reaches a mean return above 150; random actions reach about 20.
-`--checkpoint-dir FOLDER` saves after every tenth iteration, and goes on from there when it is run again.
+`--checkpoint-dir FOLDER` saves after every tenth iteration, and resumes from there on the next run.
 """
 
 import argparse
@@ -24,8 +24,8 @@ DISCOUNT = 0.99
 class CartPole:
     """Carts on a track, each pushed to the left or to the right at every step.
 
-    An observation `[4]` has the position of the cart in m, its speed, the angle of the pole in radians, and how fast
-    that changes.
+    An observation `[4]` has the position of the cart in m, its speed, the angle of the pole in radians, and the angular
+    speed.
     """
 
     gravity, cart, pole, half_length, push, seconds = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
@@ -34,7 +34,7 @@ class CartPole:
         self.observations = rng.uniform(-0.05, 0.05, (count, 4))
 
     def step(self, actions):
-        """Push the carts, actions `[count]`: 0 to the left, 1 to the right; returns which poles still stand."""
+        """Push the carts, actions `[count]`: 0 to the left, 1 to the right; return a mask of standing poles."""
         x, speed, angle, turning = self.observations.T
         sine = np.sin(angle)
         cosine = np.cos(angle)
@@ -48,21 +48,21 @@ class CartPole:
 
 
 class Player:
-    """Plays episodes with random numbers that a checkpoint keeps."""
+    """A player of episodes, whose random numbers a checkpoint keeps."""
 
     def __init__(self, seed=0):
         self.rng = np.random.Generator(np.random.PCG64(seed))
 
     def state(self):
-        """Where the random numbers are, as JSON."""
+        """Return the state of the random numbers, as JSON."""
         return self.rng.bit_generator.state
 
     def restore(self, state):
-        """Go on from there."""
+        """Continue the random numbers from a saved state."""
         self.rng.bit_generator.state = state
 
     def play(self, probabilities, count=EPISODES):
-        """Play episodes at a time; `probabilities` gives `[count, 2]` for observations `[count, 4]`.
+        """Play `count` episodes at once; `probabilities` returns `[count, 2]` for observations `[count, 4]`.
 
         Returns:
           Arrays `[HORIZON, count, ...]`: observations, actions, and whether the episode was going on.
@@ -80,7 +80,7 @@ class Player:
 
 @fluid.shared
 def actor(observation):
-    """The probabilities of the two actions, `[batch, 2]`."""
+    """Return the probabilities of the two actions, `[batch, 2]`."""
     return layers.fc(layers.fc(observation, size=64, act="tanh"), size=2, act="softmax")
 
 
@@ -99,7 +99,7 @@ def learn():
     observation = layers.data("observation", shape=[4])
     action = layers.data("action", shape=[1], dtype="int64")
     reached = layers.data("return", shape=[1])
-    weight = layers.data("weight", shape=[1])  # 0 behind the end of an episode
+    weight = layers.data("weight", shape=[1])  # 0 after the end of an episode
     probabilities = actor(observation)
     baseline = critic(observation)
     advantage = jax.lax.stop_gradient(reached - baseline)
@@ -113,7 +113,7 @@ def learn():
 
 
 def returns(alive):
-    """The discounted return from each step on, in tens of steps, `[HORIZON, count]`."""
+    """Compute the discounted return from each step on, in tens of steps, `[HORIZON, count]`."""
     found = np.zeros(alive.shape, "float32")
     later = np.zeros(alive.shape[1], "float32")
     for time in reversed(range(len(alive))):
@@ -123,14 +123,14 @@ def returns(alive):
 
 
 def as_feed(observations, actions, alive):
-    """All steps of all episodes as one minibatch, always of the same size, so that one compilation is enough."""
+    """Return all steps of all episodes as one minibatch of a fixed size, so that one compilation is enough."""
     rows = {"observation": observations, "action": actions, "return": returns(alive), "weight": alive}
     sizes = {"observation": 4}
     return {name: values.reshape(-1, sizes.get(name, 1)) for name, values in rows.items()}
 
 
 def main(iterations=80, checkpoint_dir=None):
-    """Learn for some iterations; returns the mean return of the policy, and that of random actions."""
+    """Train for some iterations; return the mean return of the policy and of random actions."""
     session = fluid.Session(act, learn, seed=1)
     player = Player()
 

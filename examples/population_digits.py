@@ -1,7 +1,7 @@
-"""Handwritten digits: eight learning rates, each with four seeds, are 32 trainings at once, and one picture of them.
+"""Recognize digits with 32 trainings at once, eight learning rates with four seeds each, and draw the results.
 
-Which learning rate is best, and how much of what one training shows is luck? The net is a small convolutional one, the
-data are the 1797 digits of 8 x 8 points that come with scikit-learn. Run
+The picture shows the best learning rate, and the influence of the seed. The net is a small convolutional one, the data
+are the 1797 digits of 8 x 8 points that come with scikit-learn. Run
 
     python examples/population_digits.py
     python examples/population_digits.py --epochs 30 --picture rates.png
@@ -30,14 +30,14 @@ def load_data():
 
 
 def net():
-    """A convolution, pooling, a normalisation, and the probabilities of ten digits."""
+    """Return the probabilities of ten digits, after a convolution, pooling and a normalisation."""
     image = fluid.layers.data(name="image", shape=[1, 8, 8])
     hidden = fluid.nets.simple_img_conv_pool(image, 20, 3, pool_size=2, pool_stride=2, act="relu")
     return fluid.layers.fc(fluid.layers.batch_norm(hidden), size=10, act="softmax")
 
 
 def train_program():
-    """What is minimised, and what else is measured."""
+    """Return the loss and the accuracy."""
     label = fluid.layers.data(name="label", shape=[1], dtype="int64")
     prediction = net()
     loss = fluid.layers.mean(fluid.layers.cross_entropy(prediction, label))
@@ -45,12 +45,12 @@ def train_program():
 
 
 def draw(accuracies, members, path):
-    """Draw what share of the test digits each training gets wrong: along the epochs, and at the end by learning rate.
+    """Draw the test error of each training: along the epochs, and at the end by learning rate.
 
     Args:
       accuracies: `[epochs, members]`.
-      members: the learning rate of each.
-      path: of the PNG.
+      members: the learning rate of each member.
+      path: the path of the PNG.
     """
     wrong = 100 * (1 - np.asarray(accuracies))
     figure = Figure(figsize=(12, 4.2), dpi=110, layout="constrained")
@@ -77,7 +77,7 @@ def draw(accuracies, members, path):
 
 
 def main(num_epochs=15, path="population_digits.png"):
-    """Train, test and draw; returns the accuracy of the best member, and that of all together."""
+    """Train, test and draw; return the accuracy of the best member and of the ensemble."""
     train, test = load_data()
     members = [rate for rate in RATES for _ in SEEDS]
     population = fluid.Population(

@@ -1,4 +1,4 @@
-"""Handwritten digits: train a network, test it, save it, load it for inference and look at what it says.
+"""Recognize handwritten digits: train a network, test it, save it, load it for inference and show its answers.
 
 The data are the 1797 digits of 8 x 8 points that come with scikit-learn. Run
 
@@ -28,7 +28,7 @@ def load_data():
 
 
 def mlp():
-    """Two hidden layers on the bare points."""
+    """Return the probabilities of ten digits from two hidden layers."""
     image = fluid.layers.data(name="image", shape=[1, 8, 8])
     hidden = fluid.layers.fc(image, size=128, act="relu")
     hidden = fluid.layers.fc(hidden, size=64, act="relu")
@@ -36,7 +36,7 @@ def mlp():
 
 
 def conv():
-    """Three convolutions, each with batch normalisation, and pooling after the second and the third."""
+    """Return probabilities from three convolutions with batch normalisation, pooled after the second and the third."""
     hidden = fluid.layers.data(name="image", shape=[1, 8, 8])
     for filters in ([32, 32], [64]):
         hidden = fluid.nets.img_conv_group(
@@ -49,7 +49,7 @@ NETS = {"mlp": mlp, "conv": conv}
 
 
 def train_program(net):
-    """What is minimised, and what else is measured."""
+    """Return the loss and the accuracy."""
     label = fluid.layers.data(name="label", shape=[1], dtype="int64")
     prediction = net()
     loss = fluid.layers.mean(fluid.layers.cross_entropy(prediction, label))
@@ -57,7 +57,7 @@ def train_program(net):
 
 
 def show(images, predicted, labels, shades=" .:-=+*#%@"):
-    """Print digits side by side, and below each what was predicted and what is true."""
+    """Print digits side by side, with the predicted and the true digit below each."""
     for row in range(images.shape[2]):
         strokes = ("".join(shades[int(v * 9)] * 2 for v in image[0, row]) for image in images)
         print("  ".join(strokes))
@@ -66,7 +66,7 @@ def show(images, predicted, labels, shades=" .:-=+*#%@"):
 
 
 def main(net="conv", num_epochs=12, path="digits.params"):
-    """Train, test, save, load, predict; returns the accuracy on the test part and the share of the commonest digit."""
+    """Train, test, save, load and predict; return the test accuracy and the share of the commonest digit."""
     train, test = load_data()
     train_reader = fluid.reader.arrays(train, batch_size=64, shuffle=True, seed=0)
     test_reader = fluid.reader.arrays(test, batch_size=64)

@@ -1,7 +1,7 @@
-"""What would somebody think of a movie? Two towers, one for people and one for movies, and how near they are.
+"""Predict ratings of movies from the similarity of two towers, one for people and one for movies.
 
-Given a directory with MovieLens 1M (users.dat, movies.dat, ratings.dat), it learns from that; otherwise from ratings
-that it generates, in which a few hidden tastes decide. Tables are updated by the rows of a batch only. Run
+Given a directory with MovieLens 1M (users.dat, movies.dat, ratings.dat), the model learns from it; otherwise from
+generated ratings, which depend on a few hidden tastes. A step updates only the rows of tables in its batch. Run
 
     python examples/recommender_system.py
     python examples/recommender_system.py --data ml-1m --epochs 10
@@ -17,11 +17,11 @@ import numpy as np
 import fluid
 
 AGES = (1, 18, 25, 35, 45, 50, 56)
-JOBS, CATEGORIES, PER_MOVIE = 21, 18, 6  # a movie has at most six categories; empty places hold the number CATEGORIES
+JOBS, CATEGORIES, PER_MOVIE = 21, 18, 6  # a movie has at most six categories, padded with CATEGORIES
 
 
 def read_movielens(directory):
-    """Users `[n, 4]` (id, gender, age, job), movies `[n, 1 + 6]` (id, categories), ratings `[n, 3]`, and titles."""
+    """Read users `[n, 4]` (id, gender, age, job), movies `[n, 1 + 6]` (id, categories), ratings `[n, 3]` and titles."""
 
     def read(name, fields):
         path = pathlib.Path(directory) / name
@@ -45,7 +45,7 @@ def read_movielens(directory):
 
 
 def generate(users=500, movies=300, ratings=30_000, tastes=3, seed=0):
-    """The same, made up: tastes follow age, job and categories in part, and every user and movie is its own."""
+    """Generate the data of `read_movielens`: tastes depend in part on age, job and categories, in part on chance."""
     random = np.random.default_rng(seed)
     people = np.stack([np.arange(users), *(random.integers(0, n, users) for n in (2, len(AGES), JOBS))], axis=1)
     films = np.full((movies, 1 + PER_MOVIE), CATEGORIES)
@@ -67,7 +67,7 @@ def generate(users=500, movies=300, ratings=30_000, tastes=3, seed=0):
 
 
 def columns(users, movies, ratings):
-    """The feeds of the program, one row for each rating."""
+    """Return the feeds of the program, one row for each rating."""
     of_user = {row[0]: row for row in users}
     of_movie = {row[0]: row for row in movies}
     user, movie = np.array([of_user[i] for i in ratings[:, 0]]), np.array([of_movie[i] for i in ratings[:, 1]])
@@ -76,7 +76,7 @@ def columns(users, movies, ratings):
 
 
 def make_programs(user_count, movie_count):
-    """The model, and the program that trains it."""
+    """Return the inference program and the training program."""
 
     def look_up(name, rows, width, shape=(1,), padding_idx=None):
         ids = fluid.layers.data(name=name, shape=list(shape), dtype="int64")
@@ -104,7 +104,7 @@ def make_programs(user_count, movie_count):
 
 
 def baselines(train, test):
-    """Errors of who always says the mean, and of who says the mean of the movie."""
+    """Compute the errors of guessing the mean rating, and of guessing the mean of the movie."""
     mean = train["rating"].mean()
     size = int(max(train["movie"].max(), test["movie"].max())) + 1
     count = np.bincount(train["movie"], minlength=size)
@@ -114,7 +114,7 @@ def baselines(train, test):
 
 
 def main(data=None, num_epochs=5, path="movies.params", **generated):
-    """Train, compare with means, save, load, recommend; returns the errors on the test part."""
+    """Train, compare with means, save, load and recommend; return the errors on the test part."""
     users, movies, ratings, titles = read_movielens(data) if data else generate(**generated)
     source = f"MovieLens from {data}" if data else "generated ratings (not MovieLens)"
     print(f"{source}: {len(ratings)} by {len(users)} users of {len(movies)} movies")

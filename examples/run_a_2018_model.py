@@ -1,7 +1,7 @@
-"""A model that PaddlePaddle Fluid saved years ago: run it, train it further, make one file of it, serve that.
+"""Run a model that PaddlePaddle Fluid saved years ago, fine-tune it, convert it to one file, and serve the file.
 
-By default it is a small net for images of 12 x 12 points, trained for five steps and saved by 1.8.5, beside what
-the original answered on recorded images. It needs `pip install 'fluid-jax[original,serve]'`. Run
+The default model is a small net for images of 12 x 12 points, trained for five steps and saved by 1.8.5, with
+PaddlePaddle's answers on recorded images. It needs `pip install 'fluid-jax[original,serve]'`. Run
 
     python examples/run_a_2018_model.py
     python examples/run_a_2018_model.py --model FOLDER   # of your own: says what is in it, and makes one file of it
@@ -20,18 +20,18 @@ FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "data" / "or
 
 
 def load(folder=FOLDER / "inference"):
-    """The program of a folder that `save_inference_model` of the original wrote, and what it takes and gives."""
+    """Load a folder of PaddlePaddle's `save_inference_model`: the program, its feeds and its fetches."""
     return fluid.io.load_inference_model(folder)
 
 
 def recorded():
-    """Images `[8, 1, 12, 12]`, and what the original answered `[8, 10]`."""
+    """Load images `[8, 1, 12, 12]` and PaddlePaddle's answers `[8, 10]`."""
     with np.load(FOLDER / "io.npz") as file:
         return file["in_img"], file["out"]
 
 
 def fine_tune(model, images, labels, num_epochs):
-    """Train the old net on labels of one's own; returns the loss before and after."""
+    """Train the old net on new labels; return the loss before and after."""
 
     def train_program():
         label = fluid.layers.data("label", shape=[1], dtype="int64")
@@ -46,14 +46,14 @@ def fine_tune(model, images, labels, num_epochs):
 
 
 def convert(model, path):
-    """Make one file of the model, which needs neither the folder nor the original."""
+    """Convert the model to one file, which needs neither the folder nor PaddlePaddle."""
     program = model.program
     fluid.io.save_inference_model(path, program, program.params, model.feed_target_names, model.fetch_targets)
     print(f"{path}: {pathlib.Path(path).stat().st_size:,} bytes")
 
 
 def main(num_epochs=20, path="old.fluid"):
-    """Run, train further, convert, serve; returns the largest differences to the original, and both losses."""
+    """Run, fine-tune, convert and serve; return the largest differences to PaddlePaddle, and both losses."""
     model = load()
     print(
         f"{', '.join(model.feed_target_names)} -> {', '.join(model.fetch_targets)}, {len(model.program.params)} arrays"

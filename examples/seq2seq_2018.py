@@ -1,4 +1,4 @@
-"""Numbers in words to digits, as a program of 2018 would have done it: Executor, While and a beam search.
+"""Translate numbers in words to digits in the style of 2018: Executor, While and a beam search.
 
 "four thousand and seventeen" becomes "4017". Every layer is called outside of a function and written into a program;
 the decoder is a block that assigns to variables. What differs from a program of 2018 are the imports, and `fluid.batch`
@@ -30,7 +30,7 @@ WORDS = [*SMALL, *TENS, "hundred", "thousand", "and"]
 
 
 def say(number):
-    """A number below 10000 in words."""
+    """Return a number below 10000 in words."""
     if number >= 1000:
         rest = number % 1000
         joined = [] if not rest else [*(["and"] if rest < 100 else []), *say(rest)]
@@ -43,7 +43,7 @@ def say(number):
 
 
 def encoder():
-    """What is left of a sentence at its end."""
+    """Return the last hidden state of a sentence."""
     words = layers.data(name="words", shape=[1], dtype="int64", lod_level=1)
     vectors = layers.embedding(input=words, size=[len(WORDS), WIDTH], dtype="float32")
     projected = layers.fc(input=vectors, size=WIDTH * 4, act="tanh")
@@ -52,7 +52,7 @@ def encoder():
 
 
 def next_digit(digit, state):
-    """One step of the decoder: its new state, and how probable each digit is."""
+    """Take one step of the decoder: return the new state, and the probability of each digit."""
     vector = layers.embedding(input=digit, size=[len(DIGITS), WIDTH], dtype="float32", param_attr="digits")
     both = layers.fc(input=[vector, state], size=WIDTH * 3, act="tanh")
     state = layers.fc(input=[both, state], size=WIDTH, act="tanh")
@@ -60,7 +60,7 @@ def next_digit(digit, state):
 
 
 def train_decoder(context):
-    """The loss of the true digits, each after those before it."""
+    """Return the loss of the true digits, each predicted from the previous ones."""
     before = layers.data(name="before", shape=[1], dtype="int64", lod_level=1)
     rnn = layers.DynamicRNN()
     with rnn.block():
@@ -75,7 +75,7 @@ def train_decoder(context):
 
 
 def decode(context):
-    """The best digits that a beam search finds."""
+    """Return the best digits of a beam search."""
     array_len = layers.fill_constant(shape=[1], dtype="int64", value=LONGEST)
     counter = layers.zeros(shape=[1], dtype="int64", force_cpu=True)
 
@@ -137,7 +137,7 @@ def train(exe, rows, num_epochs, dirname):
 
 
 def translate(exe, sentences, dirname):
-    """The best translations of each sentence, `(text, score)`, by parameters that were saved."""
+    """Return the best translations of each sentence, `(text, score)`, with saved parameters."""
     main = fluid.Program()
     with fluid.program_guard(main, fluid.Program()), fluid.unique_name.guard():
         translation_ids, translation_scores = decode(encoder())
@@ -163,7 +163,7 @@ def translate(exe, sentences, dirname):
 
 
 def main(num_epochs=8, count=4000, dirname="numbers.params"):
-    """Train, save, load, translate; returns how many of the test numbers are right: by the net, and by guessing."""
+    """Train, save, load and translate; return the share of correct test numbers by the net and by guessing."""
     numbers = np.random.default_rng(0).permutation(10_000)[: count + 500]
     ids = {word: i for i, word in enumerate(WORDS)}
     spoken = [[ids[word] for word in say(number)] for number in numbers]

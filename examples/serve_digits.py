@@ -1,4 +1,4 @@
-"""Handwritten digits behind HTTP: train, export to one file, serve it in a process of its own, ask it, and let it end.
+"""Serve a digit recognizer by HTTP: train, export to one file, serve it in a separate process, query it, and stop it.
 
 The data are the 1797 digits of 8 x 8 points that come with scikit-learn. The server needs
 `pip install 'fluid-jax[serve,examples]'`. Run
@@ -26,21 +26,21 @@ import fluid
 
 
 def inference_program():
-    """One convolution and one layer behind it."""
+    """Return the probabilities of digits from one convolution and one layer."""
     image = fluid.layers.data("image", shape=[1, 8, 8])
     hidden = fluid.nets.simple_img_conv_pool(image, 20, 3, 2, 2, act="relu")
     return {"digit": fluid.layers.fc(fluid.layers.batch_norm(hidden), size=10, act="softmax")}
 
 
 def train_program():
-    """What is minimised, and the probabilities."""
+    """Return the loss and the probabilities."""
     label = fluid.layers.data("label", shape=[1], dtype="int64")
     digit = inference_program()["digit"]
     return {"loss": fluid.layers.mean(fluid.layers.cross_entropy(digit, label)), "digit": digit}
 
 
 def train(num_epochs, path):
-    """Train and export; returns the part of the data to test with."""
+    """Train and export; return the test part of the data."""
     data = load_digits()
     order = np.random.default_rng(0).permutation(len(data.target))
     images, labels = (data.images[order, None] / 16).astype("float32"), data.target[order]
@@ -52,7 +52,7 @@ def train(num_epochs, path):
 
 
 def wait_until_ready(url):
-    """Ask until every model is compiled."""
+    """Poll the server until every model is compiled."""
     while True:
         try:
             with urllib.request.urlopen(f"{url}/v2/health/ready"):
@@ -63,7 +63,7 @@ def wait_until_ready(url):
 
 
 def main(num_epochs=6, path="digits.fluid", clients=8):
-    """Train, export, serve, ask, end; returns the accuracy of the answers and the exit status of the server."""
+    """Train, export, serve, query and stop; return the accuracy of the answers and the exit status of the server."""
     images, labels = train(num_epochs, path)
     print(f"{path}: {pathlib.Path(path).stat().st_size:,} bytes")
     command = [sys.executable, "-m", "fluid", "serve", path, "--port", "0"]

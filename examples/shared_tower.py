@@ -1,9 +1,9 @@
-"""What would somebody think of a movie that hardly anybody has rated? Two tasks that share what they know of movies.
+"""Predict ratings of rarely rated movies with the help of a second task that shares the tower of movies.
 
-Ratings are few: a handful for each movie. Which movies are watched together is known much better, and says which are
-alike. Two programs share the tower of movies, an embedding and a layer: one predicts ratings, the other what is watched
-together. A Trainer trains them in turn, and draws by weight which of them a step is of. The data are generated: a few
-hidden tastes decide both. Run `python examples/shared_tower.py`.
+Ratings are few, a handful for each movie. Data on movies watched together are plentiful, and show which movies are
+alike. Two programs share the tower of movies, an embedding and a layer: one predicts ratings, the other pairs. A
+Trainer trains both, and draws the program of each step by weight. The data are generated: a few hidden tastes determine
+both. Run `python examples/shared_tower.py`.
 """
 
 import argparse
@@ -17,7 +17,7 @@ USERS, MOVIES, TASTES, SIZE = 150, 400, 4, 8
 
 
 def generate(ratings=2400, pairs=40_000, seed=0):
-    """Ratings and pairs of movies as columns `[n, 1]`, and 2000 more ratings to test with."""
+    """Generate ratings and pairs of movies as columns `[n, 1]`, and 2000 more ratings to test with."""
     random = np.random.default_rng(seed)
     users, movies = random.normal(size=(USERS, TASTES)), random.normal(size=(MOVIES, TASTES))
 
@@ -40,7 +40,7 @@ def generate(ratings=2400, pairs=40_000, seed=0):
 
 
 def tower(movie):
-    """What is known of movies `[batch, 1]`: vectors `[batch, 8]`. The names make it the same one in both programs."""
+    """Return vectors `[batch, 8]` of movies `[batch, 1]`; the names make both programs share the parameters."""
     found = layers.embedding(movie, size=[MOVIES, SIZE], param_attr="movies.w")
     return layers.fc(found, size=SIZE, param_attr="movies.fc.w", bias_attr="movies.fc.b")
 
@@ -50,30 +50,30 @@ def number(name, dtype="int64"):
 
 
 def ratings():
-    """How well somebody likes a movie: the product of two vectors."""
+    """Return the loss of ratings, predicted by the product of two vectors."""
     user = layers.embedding(number("user"), size=[USERS, SIZE], param_attr="users.w")
     guess = layers.reduce_sum(user * tower(number("movie")), dim=1, keep_dim=True)
     return {"loss": layers.mean(layers.square_error_cost(guess, number("rating", "float32")))}
 
 
 def watched():
-    """Whether two movies are watched together: the product of their vectors."""
+    """Return the loss of pairs of movies watched together, predicted by the product of their vectors."""
     alike = layers.reduce_sum(tower(number("first")) * tower(number("second")), dim=1, keep_dim=True)
     return {"loss": layers.mean(layers.sigmoid_cross_entropy_with_logits(alike, number("together", "float32")))}
 
 
 def optimizer():
-    """Each program has one of these."""
+    """Return a new optimizer, one for each program."""
     return fluid.optimizer.Adam(5e-3, regularization=fluid.regularizer.L2Decay(1e-4))
 
 
 def best_error(losses):
-    """The root mean square error of ratings in the epoch in which it was least."""
+    """Return the root mean square error of ratings in the best epoch."""
     return float(np.sqrt(min(losses)))
 
 
 def main(num_epochs=30):
-    """Train ratings alone and with the other task; returns the errors on ratings that were not trained on."""
+    """Train ratings alone and with the other task; return the errors on the test ratings."""
     few, pairs, test = generate()
     rated = fluid.reader.arrays(few, batch_size=100, shuffle=True)
     together = fluid.reader.arrays(pairs, batch_size=500, shuffle=True)

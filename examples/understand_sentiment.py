@@ -1,8 +1,8 @@
-"""Is a review kind or not? Three nets that read sentences of any length: convolution, stacked LSTM, and a `DynamicRNN`.
+"""Classify the sentiment of reviews of any length with three nets: convolution, stacked LSTM, and `DynamicRNN`.
 
-The reviews are generated: a few clauses such as "the story was not very good", of which each counts by its word of
-praise or blame, turned round by "not" and doubled by "very"; who only counts the words is often wrong. Sentences of
-similar length make a batch together. Run `python examples/understand_sentiment.py --net lstm`.
+The reviews are generated: a few clauses such as "the story was not very good". Each clause counts by its word of praise
+or blame, reversed by "not" and doubled by "very"; merely counting the words is often wrong. A batch has sentences of
+similar length. Run `python examples/understand_sentiment.py --net lstm`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ WIDTH = 32
 
 
 def generate(count, seed=0):
-    """Reviews as `(words, label)`: 1 for those that praise more than they blame."""
+    """Generate reviews as `(words, label)`, with label 1 if praise exceeds blame."""
     random = np.random.default_rng(seed)
     reviews = []
     while len(reviews) < count:
@@ -38,7 +38,7 @@ def generate(count, seed=0):
 
 
 def convolution_net(words, size):
-    """Windows of three and of four words, the strongest of each kind."""
+    """Return probabilities from convolutions over windows of three and four words, pooled over each sentence."""
     vectors = fluid.layers.embedding(words, size=[size, WIDTH])
     windows = [
         fluid.nets.sequence_conv_pool(vectors, num_filters=WIDTH, filter_size=width, act="tanh", pool_type="sqrt")
@@ -48,7 +48,7 @@ def convolution_net(words, size):
 
 
 def stacked_lstm_net(words, size, layers=3):
-    """LSTMs upon each other, every second one from the end to the start."""
+    """Return probabilities from stacked LSTMs, every second of which runs from the end to the start."""
     vectors = fluid.layers.embedding(words, size=[size, WIDTH])
     projected = fluid.layers.fc(vectors, size=4 * WIDTH)
     hidden, _ = fluid.layers.dynamic_lstm(projected, size=4 * WIDTH)
@@ -60,7 +60,7 @@ def stacked_lstm_net(words, size, layers=3):
 
 
 def dynamic_rnn_net(words, size):
-    """A step of one's own, here that of an LSTM."""
+    """Return probabilities from a custom step, here an LSTM."""
     vectors = fluid.layers.embedding(words, size=[size, WIDTH])
     rnn = fluid.layers.DynamicRNN()
     with rnn.block():
@@ -78,7 +78,7 @@ NETS = {"conv": convolution_net, "lstm": stacked_lstm_net, "rnn": dynamic_rnn_ne
 
 
 def make_programs(net, size):
-    """The model, and the program that trains it."""
+    """Return the inference program and the training program."""
 
     def inference_program():
         words = fluid.layers.data(name="words", shape=[1], dtype="int64", lod_level=1)
@@ -94,13 +94,13 @@ def make_programs(net, size):
 
 
 def by_words(reviews):
-    """How often one is right who takes the more frequent kind of words."""
+    """Compute the accuracy of comparing the numbers of words of praise and blame."""
     counts = [sum((w in PRAISE) - (w in BLAME) for w in words) for words, _ in reviews]
     return float(np.mean([(count > 0) == label for count, (_, label) in zip(counts, reviews, strict=True)]))
 
 
 def main(net="lstm", num_epochs=6, count=6000, path="sentiment.params"):
-    """Train, test, save, load, judge; returns accuracies: of the net, by counting words, of one answer for all."""
+    """Train, test, save, load and judge; return accuracies of the net, of counting words, and of a constant answer."""
     reviews = generate(count + 1000)
     ids = {word: i for i, word in enumerate(sorted({word for words, _ in reviews for word in words}))}
     rows = [([ids[word] for word in words], label) for words, label in reviews]

@@ -1,7 +1,7 @@
-"""Word vectors: a net learns to say the fifth word after four, and with it a vector for each word.
+"""Learn word vectors: a net learns to predict the fifth word from four, and with it a vector for each word.
 
-The text is the English documentation that comes with Python, in `pydoc_data.topics`. All four words are looked up in
-one table, whose update touches the rows of a batch only. Run `python examples/word2vec.py`.
+The text is the English documentation that comes with Python, in `pydoc_data.topics`. All four words share one table; a
+step updates only the rows in its batch. Run `python examples/word2vec.py`.
 """
 
 import argparse
@@ -20,7 +20,7 @@ WORDS = [f"word_{i}" for i in range(NGRAM - 1)]
 
 
 def load_text():
-    """Read paragraphs, each a list of words; what is said twice or is indented, as code is, is left out."""
+    """Read paragraphs, each a list of words, without repeated ones and indented ones such as code."""
     pieces = (piece for topic in topics.topics.values() for piece in re.split(r"\n\s*\n", topic))
     prose = dict.fromkeys(piece for piece in pieces if piece[:1].isalpha())
     paragraphs = [re.findall(r"[a-z_]+|[.,:;()]", piece.lower()) for piece in prose]
@@ -28,13 +28,13 @@ def load_text():
 
 
 def count_words(paragraphs, at_least=4):
-    """The vocabulary: words by id, the commonest first; what is rare counts as `<unk>`."""
+    """Return the vocabulary: words by id, the commonest first; rare words count as `<unk>`."""
     counts = collections.Counter(word for paragraph in paragraphs for word in paragraph)
     return ["<unk>", "<s>", *(word for word, count in counts.most_common() if count >= at_least)]
 
 
 def ngrams(paragraphs, ids):
-    """Columns `word_0 ... word_3` and `next`: every word with the four before it."""
+    """Return columns `word_0 ... word_3` and `next`: every word with the four before it."""
     rows = []
     for paragraph in paragraphs:
         known = [ids["<s>"]] * (NGRAM - 1) + [ids.get(word, ids["<unk>"]) for word in paragraph]
@@ -43,7 +43,7 @@ def ngrams(paragraphs, ids):
 
 
 def make_programs(vocabulary_size):
-    """The model, and the program that trains it."""
+    """Return the inference program and the training program."""
 
     def inference_program():
         vectors = [
@@ -68,14 +68,14 @@ def make_programs(vocabulary_size):
 
 
 def unigram(train, test, vocabulary_size):
-    """What one reaches who knows how common each word is, and nothing else: perplexity and accuracy."""
+    """Compute the perplexity and accuracy of predicting words by their frequency alone."""
     counts = np.bincount(train["next"], minlength=vocabulary_size) + 1
     perplexity = np.exp(-np.mean(np.log(counts / counts.sum())[test["next"]]))
     return float(perplexity), float(np.mean(test["next"] == counts.argmax()))
 
 
 def main(num_epochs=12, max_paragraphs=None, path="words.params"):
-    """Train, test, show neighbours, save, load, predict; returns perplexity and accuracy of the net and by counting."""
+    """Train, test, show neighbours, save, load and predict; return perplexity and accuracy, also of counting."""
     paragraphs = load_text()[:max_paragraphs]
     held_out, kept = paragraphs[::10], [p for i, p in enumerate(paragraphs) if i % 10]
     vocabulary = count_words(kept)

@@ -1,4 +1,4 @@
-"""What tests of several programs share: a small GAN with dropout and statistics, trained by a Trainer and by hand."""
+"""Helpers for tests of several programs: a small GAN with dropout and statistics, trained by a Trainer and by hand."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ COLUMNS = {
     "noise": RNG.normal(size=(52, 3)).astype("float32"),
 }
 EPOCHS = 3
-LONG = 10  # epochs of a training that is killed
+LONG = 10  # epochs of a training to be killed
 MOVED = {"discriminator": ["discriminator/*"], "generator": ["generator/*"]}
 
 
@@ -47,7 +47,7 @@ def optimizer_of(name):
 
 
 def reader():
-    """Seven minibatches, the last one short, in another order in each pass."""
+    """Return a reader of seven minibatches, the last one short, in a new order in each pass."""
     return fluid.reader.arrays(COLUMNS, batch_size=8, shuffle=True, seed=4)
 
 
@@ -62,7 +62,7 @@ def trainer(folder=None, schedule="2:1", config=None, **options):
 
 
 def by_hand(pattern="ddg", epochs=EPOCHS):
-    """The same training as a loop of one's own over a Session; returns the Session."""
+    """Train both programs in a custom loop over a Session; return the Session."""
 
     def discriminate():
         outputs = discriminator()
@@ -88,7 +88,7 @@ def by_hand(pattern="ddg", epochs=EPOCHS):
 
 
 def turns_said(say):
-    """An event handler that says which program each step was of."""
+    """Return an event handler that reports epoch, step and program of each step."""
     return lambda e: isinstance(e, fluid.EndStepEvent) and say(f"{e.epoch} {e.step} {e.program}")
 
 

@@ -1,4 +1,4 @@
-"""What compiled training steps do with buffers: whether each array that a step replaces lends its own."""
+"""Checks of donated buffers: each array that a compiled training step replaces must donate its buffer."""
 
 import re
 
@@ -8,16 +8,16 @@ from fluid.runtime import CompiledStep
 
 
 def lent(compiled):
-    """The numbers of the arguments whose buffers the results take over, of a step that was compiled."""
+    """Return the indices of the arguments of a compiled step that donate their buffers to results."""
     head = compiled.as_text().splitlines()[0]
     return {int(number) for number in re.findall(r"\((\d+), \{\}", head)}
 
 
 def watch(monkeypatch):
-    """From now on each training step lends the buffer of each array that it replaces, and asks nothing of the host.
+    """Check from now on that each training step donates the buffers of replaced arrays, without host transfers.
 
     Returns:
-      A list that grows by the number of arrays that are replaced, for each step that is compiled.
+      A list that grows by the number of replaced arrays with each compiled step.
     """
     update = CompiledStep._update
     known, found = {}, []
@@ -28,7 +28,7 @@ def watch(monkeypatch):
         if (id(train), shapes) not in known:
             carry = self._carry()
             compiled = train.lower(carry, self._not_carried(), *there).compile()
-            known[id(train), shapes] = (compiled, train)  # that too, so that no other has its id
+            known[id(train), shapes] = (compiled, train)  # keep `train` alive, so that no other object gets its id
             found.append(len(jax.tree.leaves(carry)))
             assert lent(compiled) == set(range(found[-1]))
         with jax.transfer_guard("disallow"):

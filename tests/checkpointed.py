@@ -1,4 +1,4 @@
-"""What tests of checkpoints share: small programs of many kinds, trained in pieces, compared bit for bit."""
+"""Helpers for tests of checkpoints: small programs of many kinds, trained in pieces, compared bit for bit."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def program():
 
 
 def small():
-    """One weight; each step costs next to nothing."""
+    """Return the loss of a linear layer of one unit, whose steps are cheap."""
     x, y = fluid.layers.data("x", shape=[4]), fluid.layers.data("y", shape=[1])
     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))}
 
@@ -28,14 +28,14 @@ def arrays():
 
 
 def trainer(folder=None, function=small, optimizer=None, config=None, **options):
-    """A Trainer with checkpoints in the folder, if one is given; `config` is for its CheckpointConfig."""
+    """Return a Trainer with checkpoints in `folder`, if given; `config` holds arguments of CheckpointConfig."""
     if folder is not None:
         options["checkpoint_config"] = fluid.CheckpointConfig(folder, **(config or {}))
     return fluid.Trainer(function, optimizer or fluid.optimizer.Adam(0.1), seed=3, **options)
 
 
 def state(of):
-    """All arrays of a trainer's session, copied."""
+    """Copy all arrays of a trainer's session."""
     return {name: np.array(value) for name, value in of.session.state().items()}
 
 
@@ -46,11 +46,11 @@ def assert_equal(found, expected):
 
 
 class Killed(BaseException):
-    """Stands for a process that ends: no handler, no save, nothing runs after it but what must."""
+    """A simulated end of the process: no handler and no save runs after the exception."""
 
 
 def seen_by(into, stop_after=None, then=None):
-    """An event handler that writes down which minibatch each step had, and ends or breaks training after some steps."""
+    """Return an event handler that records the minibatch of each step, and calls `then` after `stop_after` steps."""
 
     def on_event(event):
         if isinstance(event, fluid.BeginStepEvent):

@@ -1,4 +1,4 @@
-"""Counts what XLA really compiles, independent of fluid's own count."""
+"""Counts of XLA's compilations, independent of fluid's own count."""
 
 import contextlib
 import threading
@@ -10,7 +10,7 @@ import jax
 def counted():
     """Yield a list that grows by one entry with each backend compilation that begins from now on."""
     for thread in threading.enumerate():
-        if thread.name == "fluid-compilation":  # of an earlier test, which did not need it in the end
+        if thread.name == "fluid-compilation":  # left over from an earlier test, which did not wait for it
             thread.join()
     seen = []
 

@@ -1,4 +1,4 @@
-"""What every test shares: the CPU unless told otherwise, reproducible hypothesis runs, the digits."""
+"""Settings and fixtures for all tests: the CPU by default, reproducible hypothesis runs, the digits."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ import pytest
 
 import fluid
 
-# A shell that starts the suite in the background has it ignore Ctrl-C; some tests are about just that.
+# A shell that starts the suite in the background makes it ignore Ctrl-C, which some tests send.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("fluid", derandomize=True, deadline=None, database=None)
@@ -24,7 +24,7 @@ hypothesis.settings.load_profile("fluid")
 
 
 def pytest_ignore_collect(collection_path, config):
-    """For `-m slow` and the like, read only files that have such a mark: all of them take a quarter of a minute."""
+    """Collect only files with the mark of `-m MARK`, because reading all files takes a quarter of a minute."""
     mark = config.option.markexpr
     if collection_path.suffix != ".py" or not mark.isidentifier():
         return None
@@ -33,7 +33,7 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish():
-    """Have Python look for garbage less often, and not among the tests: else it takes a tenth of the suite's time."""
+    """Collect garbage less often, and skip the tests themselves, which saves a tenth of the suite's time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 10, 10)
@@ -41,15 +41,15 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True, scope="module")
 def forgotten():
-    """After each module, forget what it traced and compiled: a process that keeps all of it becomes slow."""
+    """Clear JAX's caches after each module, because a process that keeps all of them becomes slow."""
     yield
     jax.clear_caches()
 
 
 def pytest_configure(config):
-    """Have compiled once what several tests compile, in a folder for all workers, and for processes that tests start.
+    """Share one folder of compiled programs between all workers and the processes that tests start.
 
-    None of them sees the folder of the user, or that of JAX.
+    Tests do not see the user's folder, nor JAX's.
     """
     if not is_worker(config):
         os.environ.pop("JAX_COMPILATION_CACHE_DIR", None)
@@ -58,7 +58,7 @@ def pytest_configure(config):
 
 
 def is_worker(config):
-    """Whether this process runs a part of the tests for another one."""
+    """Return whether this process is a worker of pytest-xdist."""
     return hasattr(config, "workerinput")
 
 
@@ -69,7 +69,7 @@ def pytest_unconfigure(config):
 
 @pytest.fixture(scope="module")
 def optimized():
-    """Compile as for users: with fewer passes XLA may round what a loop computes as it does not outside of one."""
+    """Compile with all optimizations: with fewer passes, XLA may round differently inside and outside of a loop."""
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", False)
     yield
@@ -98,7 +98,7 @@ class Digits:
 
 @pytest.fixture(scope="session")
 def digits():
-    """Handwritten digits, shuffled and split always in the same way."""
+    """Return handwritten digits, with a fixed shuffle and split."""
     return Digits()
 
 
@@ -111,7 +111,7 @@ def in_tmp(tmp_path, monkeypatch):
 
 @pytest.fixture
 def own_compilation_cache():
-    """A test may say where compiled programs lie; afterwards they lie again where they lay before."""
+    """Let a test set the folder of compiled programs, and restore the old folder afterwards."""
     before = jax.config.jax_compilation_cache_dir
     yield
     if jax.config.jax_compilation_cache_dir != before or not jax.config.jax_enable_compilation_cache:

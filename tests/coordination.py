@@ -1,4 +1,4 @@
-"""JAX's coordination service in one process: what its client offers to several threads, each with a group."""
+"""A stand-in for JAX's coordination service in one process: clients for several threads, each with a group."""
 
 import collections
 import threading
@@ -9,7 +9,7 @@ from fluid.distributed import Group
 
 
 class Service:
-    """Keys and barriers that the clients of some threads share."""
+    """Keys and barriers that the clients of several threads share."""
 
     def __init__(self, size):
         self.values = {}
@@ -49,7 +49,7 @@ class Service:
 
 
 def together(size, work, timeout=20):
-    """Run `work(group)` in a thread for each process of a group; returns what each returned, or raised."""
+    """Run `work(group)` in a thread for each process of a group; return the results or exceptions."""
     service = Service(size)
     found = [None] * size
 

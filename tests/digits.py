@@ -1,4 +1,4 @@
-"""The digits of the example, in one process or in several: `python digits.py FOLDER` writes `end.params` there."""
+"""The example with digits, in one or several processes: `python digits.py FOLDER` writes `FOLDER/end.params`."""
 
 import functools
 import pathlib

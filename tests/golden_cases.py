@@ -1,4 +1,4 @@
-"""Golden cases: numbers of the original, as programs to run and arrays to compare; goldens/README.md says more."""
+"""Golden cases: PaddlePaddle's recorded numbers, as programs to run and arrays to compare; see goldens/README.md."""
 
 import functools
 import json
@@ -15,14 +15,14 @@ from fluid import core
 
 FOLDER = pathlib.Path(__file__).parent / "goldens"
 
-# Cases that cannot run here at all.
+# Cases that fluid cannot run.
 IMPOSSIBLE = {
     "index/where": "the shape of its result depends on data, which a compiled program cannot have",
     "create/sequence_mask_max_float": "the size of its mask is the largest length, which is data",
 }
 
 
-# Cases with arrays that the original takes for parameters, although no optimizer moves them; here they are states.
+# Cases with arrays that PaddlePaddle counts as parameters although no optimizer updates them; here they are states.
 STATES = {
     "names/center_loss",
     "names/center_loss_fixed",
@@ -63,26 +63,28 @@ class Case:
         return {k.removeprefix(prefix): v for k, v in arrays_of(self.spec["family"]).items() if k.startswith(prefix)}
 
     def needs(self):
-        """Names of all functions of fluid that the case calls."""
+        """Return the names of all functions of fluid that the case calls."""
         return set(_called(self.spec))
 
     def missing(self):
-        """Those of them that are not there."""
+        """Return the names of needed functions that fluid does not have."""
         return sorted(name for name in self.needs() if find(name) is None)
 
     def tolerance(self, kind):
         return self.spec.get("tolerance") or index()["tolerance"][kind]
 
     def feeds(self, step):
-        """What is fed at a step: arrays and SequenceBatches."""
+        """Return the feeds of a step: arrays and SequenceBatches."""
         given = self.arrays("feed")
         return {name: _fed(feed, given[name], step) for name, feed in self.spec["feeds"].items()}
 
     def program(self, names=None, functional=False, declare=None):
         """Return the program function.
 
-        `names` is filled with the names under which results are recorded; `functional` writes recurrences as functions;
-        `declare` declares a feed in another way than with the sizes that it has.
+        Args:
+          names: filled with the recorded names of the results.
+          functional: whether to write recurrences as functions.
+          declare: a function that declares a feed; by default with the sizes of its array.
         """
 
         def program():
@@ -108,7 +110,7 @@ def cases():
 
 
 def find(name):
-    """Find a function of fluid by its dotted name; None when it is not there."""
+    """Find a function of fluid by its dotted name; return None if there is none."""
     value = fluid
     for part in name.split("."):
         value = getattr(value, part, None)
@@ -116,14 +118,14 @@ def find(name):
 
 
 def flat(value):
-    """Lay out a result as the goldens do: a sequence batch as its valid steps, one after the other."""
+    """Convert a result to the layout of the goldens: a sequence batch becomes its concatenated valid steps."""
     if isinstance(value, core.SequenceBatch | core.NestedSequenceBatch):
         return np.asarray(value.data)[np.asarray(value.mask)]
     return np.asarray(value)
 
 
 def assert_close(got, want, tolerance, what):
-    """Compare as the goldens demand: integers equal, floats within the tolerance, shapes up to dimensions of 1."""
+    """Compare a result with a golden: integers equal, floats within the tolerance, shapes up to dimensions of 1."""
     got = flat(got)
     assert got.size == want.size and [d for d in got.shape if d != 1] == [d for d in want.shape if d != 1], (
         f"{what}: shape {got.shape}, expected {want.shape}"
@@ -137,7 +139,7 @@ def assert_close(got, want, tolerance, what):
 
 
 def initial_fact(spec):
-    """Say of an initializer what the goldens say: the operation and its bounds, moments or value."""
+    """Describe an initializer in the format of the goldens: the operation and its bounds, moments or value."""
     init = fluid.initializer
     made = spec.initializer
     if isinstance(made, init.Constant):
@@ -156,7 +158,7 @@ def initial_fact(spec):
 
 
 def same_fact(got, want):
-    """Whether two such facts agree, up to the rounding of float32."""
+    """Return whether two facts about initializers agree, up to the rounding of float32."""
     return got.keys() == want.keys() and all(
         got[k] == want[k] if isinstance(want[k], str) else math.isclose(got[k], want[k], rel_tol=1e-6, abs_tol=1e-7)
         for k in want
@@ -164,7 +166,7 @@ def same_fact(got, want):
 
 
 def _declare(name, feed, rows):
-    """Declare a feed; one that has an item for each of the rows of sequences beside it follows the batch as they do."""
+    """Declare a feed; a dense feed with one item for each of the `rows` sequences follows the batch."""
     if "lengths" in feed or (feed["shape"][0] == rows and not feed.get("per_step")):
         return fluid.layers.data(name, feed["shape"][1:], feed["dtype"], lod_level=int("lengths" in feed))
     shape = feed["shape"][1:] if feed.get("per_step") else feed["shape"]
@@ -198,14 +200,14 @@ def _resolve(value, known):
 
 
 def _made(call, known, functional=False):
-    """The results of a call; of a recurrence, written as the block that it was or as a function."""
+    """Return the results of a call; a recurrence runs as its block, or as a function if `functional`."""
     if "step_inputs" not in call:
         return find(call["fn"])(**_resolve(call["args"], known))
     return (_recurrence if functional else _block)(call, known)
 
 
 def _inside(call, known):
-    """Make the calls inside a recurrence; returns new states and outputs."""
+    """Make the calls inside a recurrence; return new states and outputs."""
     for each in call["body"]:
         results = _made(each, known)
         known |= dict(zip(each["out"], results if isinstance(results, list | tuple) else [results], strict=False))
@@ -256,7 +258,7 @@ def _called(value):
 
 
 def _at_this_step(value):
-    """Evaluate a schedule, which is a function here and an array in the original, at the number of steps done."""
+    """Evaluate a schedule, a function here and an array in PaddlePaddle, at the current step count."""
     if not callable(value):
         return value
     count = core.create_state("updates", [], "int32", fluid.initializer.Constant(0))

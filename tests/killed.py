@@ -1,7 +1,7 @@
-"""A training to be killed: `python tests/killed.py FOLDER MODE` says which rows each step had, and ends with its state.
+"""A training to be killed: `python tests/killed.py FOLDER MODE` prints the rows of each step, and the state at the end.
 
 Modes: "plain"; "stuck" hangs in a handler after three steps; "full" runs on a disk that is full for a while; "together"
-runs up to four steps in one call of the device.
+runs up to four steps per call of the device.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import numpy as np
 
 import fluid
 
-# How often `test_kill.py` kills one training; long enough for that.
+# `test_kill.py` kills one training KILLS times; EPOCHS makes the training long enough.
 KILLS = int(os.environ.get("FLUID_KILLS", "4"))
 EPOCHS, ROWS, BATCH = 2 * KILLS, 60, 8
 
@@ -31,7 +31,7 @@ def rows():
 
 
 def jitter(row, rng):
-    """Random augmentation, which a training that goes on must repeat."""
+    """Add random noise to a row, which a resumed training must repeat."""
     return row[0] * 2 + rng.normal(0, 1e-3, 4).astype("float32"), row[1]
 
 
@@ -41,7 +41,7 @@ def reader():
 
 
 def full_disk(trainer, done):
-    """Files may grow to 4 kB only, from the seventh to the twentieth step."""
+    """Limit the size of files to 4 kB from the seventh to the twentieth step."""
     import resource
 
     limit = 4096 if 7 <= done <= 20 else resource.RLIM_INFINITY
@@ -49,7 +49,7 @@ def full_disk(trainer, done):
 
 
 def train(folder=None, mode="plain", say=print):
-    """Train, saying a line for each step; returns the Trainer."""
+    """Train, print a line for each step, and return the Trainer."""
     together = 4 if mode == "together" else 1
     interval = 2 if mode != "together" else 5
     config = None if folder is None else fluid.CheckpointConfig(folder, step_interval=interval, max_num_checkpoints=2)
@@ -65,7 +65,7 @@ def train(folder=None, mode="plain", say=print):
                 full_disk(trainer, done)
         if isinstance(event, fluid.EndStepEvent) and mode == "stuck" and event.step == 2:
             say("stuck")
-            while True:  # a signal just before `signal.pause()` would be waited for in vain
+            while True:  # a signal just before `signal.pause()` would be missed
                 select.select([], [], [], 0.1)
 
     trainer.train(reader(), num_epochs=EPOCHS, event_handler=on_event)
@@ -73,7 +73,7 @@ def train(folder=None, mode="plain", say=print):
 
 
 def digest(session):
-    """A checksum of all arrays of a session."""
+    """Compute a checksum of all arrays of a session."""
     found = hashlib.sha256()
     for name, value in sorted(session.state().items()):
         found.update(name.encode() + np.asarray(value).tobytes())

@@ -1,6 +1,6 @@
-"""A loop of one's own to be killed: `python tests/killed_own_loop.py FOLDER` says each step, and ends with its state.
+"""A custom loop to be killed: `python tests/killed_own_loop.py FOLDER` prints each step, and the state at the end.
 
-It trains two programs by turns over one Session, from a reader that is read ahead and from random numbers of its own.
+The loop trains two programs in turns over one Session, from a prefetched reader and from its own random numbers.
 """
 
 import sys
@@ -22,7 +22,7 @@ def first():
 
 
 def second():
-    """Another loss of the same first layer, from noise."""
+    """Return a second loss on the shared first layer, computed from noise."""
     hidden = layers.fc(layers.data("noise", shape=[4]), size=3, act="tanh")
     loss = layers.mean(layers.square(layers.fc(layers.dropout(hidden, 0.2), size=1, name="head")))
     fluid.optimizer.Momentum(0.01, 0.9).minimize(loss)
@@ -30,7 +30,7 @@ def second():
 
 
 class Noise:
-    """Random numbers that go on where they were."""
+    """Random numbers whose position can be saved and restored."""
 
     def __init__(self):
         self._rng = np.random.Generator(np.random.PCG64(5))
@@ -46,7 +46,7 @@ class Noise:
 
 
 def train(folder, say=print):
-    """Train, saying a line for each step; returns the Session."""
+    """Train, print a line for each step, and return the Session."""
     session = fluid.Session(first, second, seed=3)
     feeds = fluid.reader.prefetch(killed.reader(), session, first)
     noise = Noise()

@@ -1,4 +1,4 @@
-"""Starts scripts as several processes, and takes apart what they say."""
+"""Launches of scripts as several processes, and parsing of their output."""
 
 import os
 import pathlib
@@ -11,22 +11,22 @@ LONGEST = 120
 
 
 class Launched(subprocess.Popen):
-    """`python -m fluid launch` of a script, which may be disturbed while it runs.
+    """A run of `python -m fluid launch` with a script, which a test may disturb.
 
     Args:
-      processes: how many.
-      folder: what the script is given first, and where it writes.
-      *arguments: of the script, after that.
-      script: its path; `several.py` by default.
+      processes: the number of processes.
+      folder: the output folder, and first argument, of the script.
+      *arguments: further arguments of the script.
+      script: the path of the script; `several.py` by default.
     """
 
     def __init__(self, processes, folder, *arguments, script=SCRIPT):
         self.folder = folder
         for earlier in folder.glob("*.said"):
             earlier.unlink()
-        # What a process that is killed writes half is no other test's business.
+        # A killed process may leave half-written files, which no other test may see.
         environment = {name: value for name, value in os.environ.items() if name != "JAX_COMPILATION_CACHE_DIR"}
-        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # each process compiles a few steps, and takes few of them
+        environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # compiling fast matters more for a few steps
         command = [sys.executable, "-m", "fluid", "launch", "--processes", str(processes)]
         command += [str(script), str(folder), *arguments]
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -35,10 +35,10 @@ class Launched(subprocess.Popen):
         self._listening.start()
 
     def ended(self, after=None, then=None):
-        """What it has said; after process 0 has shown a line with `after` in it, `then` is called.
+        """Wait for the end; call `then` after process 0 prints a line that contains `after`.
 
         Returns:
-          The lines of each process, what was logged, and the exit status.
+          The lines of each process, the log, and the exit status.
         """
         watchdog = threading.Timer(LONGEST, self.kill)
         watchdog.start()
@@ -54,15 +54,15 @@ class Launched(subprocess.Popen):
 
 
 def launched(processes, folder, *arguments, **options):
-    """Run a script to its end; see `Launched.ended`."""
+    """Run a script to its end, and return the result of `Launched.ended`."""
     return Launched(processes, folder, *arguments, **options).ended()
 
 
 def steps(lines):
-    """The checksum of the minibatch of each step, by its number."""
+    """Return the checksums of the minibatches by step number."""
     return {int(number): digest for kind, number, digest in (li.split() for li in lines if li.startswith("step "))}
 
 
 def pids(folder):
-    """The processes of a launch that wrote to a folder."""
+    """Return the process ids of a launch, by process index, from the files in a folder."""
     return {int(path.stem): int(path.read_text()) for path in pathlib.Path(folder).glob("*.pid")}

@@ -1,4 +1,4 @@
-"""Functions that worker processes find by name; `python tests/mapped.py` is a script that uses such processes."""
+"""Functions that worker processes find by name; `python tests/mapped.py` is a script that uses worker processes."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def environment(row):
 
 
 def stacked(row):
-    """Arrays of several dtypes, some large, in a nested object."""
+    """Return arrays of several dtypes, some large, in a nested object."""
     return {"large": np.full((300, row), row, "float32"), "small": [np.arange(row), "text"], "row": row}
 
 

@@ -1,6 +1,6 @@
-"""A notebook that trains, is interrupted, continues, and makes two trainers: run, run again, and rendered.
+"""A notebook that trains, is interrupted, continues, and creates two trainers; it is run twice and rendered.
 
-`python tests/notebooks.py shown.html` writes what a person sees, for
+`python tests/notebooks.py shown.html` writes the rendered page, for
 `chromium --headless --screenshot=shown.png --window-size=1200,3000 shown.html`.
 """
 
@@ -11,7 +11,7 @@ import nbclient
 import nbconvert
 import nbformat
 
-# A cell whose first line is this comment ends with an error.
+# The first line of a cell that ends with an error.
 FAILS = "# fails"
 
 CELLS = [
@@ -57,10 +57,10 @@ trainer""",
 
 
 def run(times=2):
-    """Run all cells in one kernel, from the top to the bottom, so many times.
+    """Run all cells in one kernel, from top to bottom, `times` times.
 
     Returns:
-      The notebook, with the outputs of the last time.
+      The notebook, with the outputs of the last run.
     """
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in CELLS])
     for cell in notebook.cells:
@@ -74,13 +74,13 @@ def run(times=2):
 
 
 def rendered(notebook):
-    """The notebook as a page of HTML."""
+    """Convert the notebook to an HTML page."""
     page, _ = nbconvert.HTMLExporter().from_notebook_node(notebook)
     return page
 
 
 class Table(html.parser.HTMLParser):
-    """The cells of the table in a page, row by row, and all other text."""
+    """A parser of the table cells of a page, row by row, and all other text."""
 
     def __init__(self, page):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A server of S3 that runs in this process, with an empty bucket called `data`."""
+"""An S3 server in this process, with an empty bucket called `data`."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ KEYS = {"key": "generated", "secret": "generated"}
 
 @contextlib.contextmanager
 def served():
-    """Run the server for a block; gives its address."""
+    """Run the server for the duration of a block, and yield its address."""
     import boto3
     from moto.server import ThreadedMotoServer
 

@@ -1,4 +1,4 @@
-"""Running optimizers without a program: a few parameters, given gradients, and NumPy in float64 beside them."""
+"""Optimizers without a program: a few parameters with given gradients, compared with NumPy in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +11,16 @@ GRADS = [{n: RNG.normal(size=v.shape) for n, v in START.items()} for _ in range(
 
 
 def run(optimizer, settings=None, start=START, grads=GRADS):
-    """Parameters after all these gradients."""
+    """Return the parameters after all gradients."""
     return trajectory(optimizer, settings, start, grads)[-1]
 
 
 def trajectory(optimizer, settings=None, start=START, grads=GRADS):
-    """Parameters after each of these gradients."""
+    """Return the parameters after each gradient."""
     tx = optimizer.transformation({n: (settings or {}).get(n) for n in start})
     params = {n: jnp.asarray(v, "float32") for n, v in start.items()}
     state, found = tx.init(params), []
-    # A few steps: compiling well costs more than it saves.
+    # For a few steps, optimized compilation costs more than it saves.
     update = jax.jit(tx.update, compiler_options={"xla_backend_optimization_level": 0})
     for step in grads:
         updates, state = update({n: jnp.asarray(g, "float32") for n, g in step.items()}, state, params)
@@ -30,12 +30,12 @@ def trajectory(optimizer, settings=None, start=START, grads=GRADS):
 
 
 def numpy_run(rule, start=START, grads=GRADS):
-    """Run `rule(name, p, g, memory, t) -> p` in float64."""
+    """Run `rule(name, p, g, memory, t) -> p` in float64, and return the last parameters."""
     return numpy_trajectory(rule, start, grads)[-1]
 
 
 def numpy_trajectory(rule, start=START, grads=GRADS):
-    """Parameters after each of these gradients, in float64."""
+    """Return the parameters after each gradient, in float64."""
     params, memory, found = {n: v.copy() for n, v in start.items()}, {n: {} for n in start}, []
     for t, step in enumerate(grads, 1):
         params = {n: rule(n, p, step[n], memory[n], t) for n, p in params.items()}

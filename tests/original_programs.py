@@ -1,4 +1,4 @@
-"""Programs of the original: facts recorded from it, and how its files are written; see data/original/README.md."""
+"""PaddlePaddle programs: recorded facts, and a writer of model files; see data/original/README.md."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ VERSION = 1_008_005
 
 @functools.cache
 def recorded():
-    """Read what was recorded of single ops and small nets: `defaults` of attributes, and `cases`."""
+    """Read the recordings of single ops and small nets: `defaults` of attributes, and `cases`."""
     return json.loads((FOLDER / "ops.json").read_text())
 
 
@@ -31,7 +31,7 @@ def arrays():
 
 @dataclass
 class Written:
-    """A program to be written as the original does: op by op, with its variables.
+    """A program to be written in PaddlePaddle's format: op by op, with its variables.
 
     Attributes:
       variables: by name `(dtype, shape, lod_level, persistable)`.
@@ -57,7 +57,7 @@ class Written:
         return self
 
     def op(self, type, inputs, outputs, **attributes):
-        """Append an op; slots are single names or lists, attributes plain values."""
+        """Append an op; its inputs and outputs are single names or lists, its attributes plain values."""
         listed = [{slot: [v] if isinstance(v, str) else v for slot, v in side.items()} for side in (inputs, outputs)]
         for names in listed[1].values():
             for name in names:
@@ -70,7 +70,7 @@ class Written:
         return self
 
     def serialized(self):
-        """Serialize it as a ProgramDesc."""
+        """Serialize the program as a ProgramDesc."""
         program = messages.message("Program")()
         program.version.version = self.version
         block = program.blocks.add(index=0, parent=-1)
@@ -92,7 +92,7 @@ class Written:
         return program.SerializeToString()
 
     def save(self, folder, combined=None):
-        """Write the program and its parameters to a folder: one file each, or all in one."""
+        """Write the program and its parameters to a folder: one file for each parameter, or one for all."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "__model__").write_bytes(self.serialized())
         parts = {name: serialized(array) for name, array in sorted(self.params.items())}
@@ -106,7 +106,7 @@ class Written:
 
 
 def serialized(array, levels=()):
-    """Write a variable in the original's format."""
+    """Serialize a variable in PaddlePaddle's format."""
     array = np.asarray(array)
     tensor = messages.message("Tensor")(data_type=NUMBERS[str(array.dtype)], dims=array.shape).SerializeToString()
     lod = b"".join((8 * len(offsets)).to_bytes(8, "little") + np.array(offsets, "<u8").tobytes() for offsets in levels)
@@ -115,7 +115,7 @@ def serialized(array, levels=()):
 
 
 def case(name):
-    """Read a recorded case: the program, its feeds by name, and the results of the original."""
+    """Read a recorded case: the program, its feeds by name, and PaddlePaddle's results."""
     entry = recorded()["cases"][name]
     kinds = {kind: _arrays_of(name, kind) for kind in ("feed", "param", "out")}
     program = Written(entry["variables"], entry["ops"], list(entry["feeds"]), entry["fetches"], kinds["param"])
@@ -126,7 +126,7 @@ def case(name):
 
 
 def batch(array, lengths):
-    """Make of flat steps what is fed: rows of these lengths, or the array as it is where there are none."""
+    """Convert flat steps to a feed: rows of these lengths, or the unchanged array without lengths."""
     return array if lengths is None else fluid.create_lod_tensor(array, [lengths])
 
 
@@ -150,7 +150,7 @@ def _add_op(block, type, inputs, outputs, attributes):
 
 
 def _type(value):
-    """The type of an attribute of such a value; that of an empty list does not matter."""
+    """Return the attribute type of a value; an empty list may have any type."""
     if isinstance(value, list):
         return _type(value[0]) + "S" if value else "INTS"
     return {bool: "BOOLEAN", int: "INT", float: "FLOAT", str: "STRING"}[type(value)]

@@ -1,6 +1,6 @@
-"""Stand-ins for loaders of other libraries, with as much of their interface as the pages show.
+"""Stand-ins for data loaders of other libraries, with the part of their interface that the pages use.
 
-The tests need none of these libraries; where one is installed, the pages run with it instead.
+The tests need none of these libraries; if a library is installed, the pages run with it instead.
 """
 
 import importlib.util
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Tensor:
-    """What fluid sees of a tensor of torch: a dtype that is none of NumPy's, a shape, and a way to an array."""
+    """A stand-in for a torch tensor: a dtype that NumPy does not know, a shape, and a conversion to an array."""
 
     def __init__(self, array):
         self.array = np.asarray(array)
@@ -34,7 +34,7 @@ class TensorDataset:
 
 
 class DataLoader:
-    """Gives lists of tensors, in another order in each pass."""
+    """A stand-in for torch's DataLoader, which yields lists of tensors; if shuffled, in a new order in each pass."""
 
     def __init__(self, dataset, batch_size, shuffle=False):
         self.dataset, self.batch_size, self.rng = dataset, batch_size, np.random.default_rng(0) if shuffle else None
@@ -47,7 +47,7 @@ class DataLoader:
 
 
 class Dataset:
-    """Rows that are dicts, of Hugging Face."""
+    """A stand-in for Hugging Face's Dataset, whose rows are dicts."""
 
     def __init__(self, columns):
         self.columns_by_name = columns
@@ -70,7 +70,7 @@ class Dataset:
 
 
 class MapDataset:
-    """Of Grain: elements by index, then minibatches whose iterators tell their position."""
+    """A stand-in for Grain's MapDataset: elements by index, then minibatches whose iterators have a state."""
 
     def __init__(self, elements):
         self.elements = elements
@@ -119,7 +119,7 @@ class DatasetIterator:
 
 
 def modules(wanted):
-    """Modules by name for `sys.modules`: stand-ins for those of the wanted libraries that are not installed."""
+    """Return modules by name for `sys.modules`: stand-ins for the wanted libraries that are not installed."""
     data = types.ModuleType("torch.utils.data")
     data.TensorDataset, data.DataLoader = TensorDataset, DataLoader
     utils = types.ModuleType("torch.utils")

@@ -1,4 +1,4 @@
-"""What a user is offered: the modules, and how their public names are found."""
+"""The public modules, and a function that finds their public names."""
 
 import importlib
 import inspect
@@ -27,7 +27,7 @@ MODULES = [
 
 
 def public_names(module):
-    """Map name to value: what `__all__` lists, or else what the module itself defines."""
+    """Map names to values: the names in `__all__`, or else the public definitions of the module."""
     module = importlib.import_module(module)
     if hasattr(module, "__all__"):
         return {name: getattr(module, name) for name in module.__all__}

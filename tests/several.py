@@ -1,9 +1,9 @@
-"""A training for several processes: `several.py FOLDER [MODE [PARALLEL]]` says what its processes do, line by line.
+"""A training for several processes: `several.py FOLDER [MODE [PARALLEL]]` reports its steps line by line.
 
-Each process writes its lines to a file of its own in the folder, `0.said`, and shows them, where what C++ libraries say
-may tear them apart. A line for every step has its number and a checksum of its minibatch; `end.params` has the
-parameters at the end. MODE says what goes wrong, mostly in process 1; "begun" and "rest" leave tests out. With "fsdp"
-as PARALLEL, the large layer is divided among the processes.
+Each process writes its lines to a separate file in the folder, such as `0.said`, and also prints them; output of C++
+libraries may split printed lines. The line of a step has the step number and a checksum of the minibatch; `end.params`
+holds the final parameters. MODE selects the failure, mostly in process 1; "begun" and "rest" skip tests. With "fsdp" as
+PARALLEL, the large layer is sharded over the processes.
 """
 
 import os
@@ -23,8 +23,8 @@ from fluid.storage.folder import Folder
 from fluid.trainer.resume import fingerprint
 
 EPOCHS, ROWS, BATCH = 4, 45, 8  # the last minibatch of an epoch has 5 rows
-WIDTH = 1200  # so many that "fsdp" divides them, among 2, 3 or 4 processes
-FULL = 4096  # bytes that a file may have on a disk that is full
+WIDTH = 1200  # large enough for "fsdp" to shard, and divisible by 2, 3 and 4 processes
+FULL = 4096  # the largest size of a file, in bytes, on a full disk
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(ROWS, 4)).astype("float32")
 Y = (X @ [[1.0], [-2.0], [0.5], [3.0]] + 0.7).astype("float32")
@@ -41,7 +41,7 @@ def program():
 
 
 def jittered(row, rng, worked=[0]):  # noqa: B006
-    """Random augmentation of a row; `worked` counts the rows of this process."""
+    """Add random noise to a row; `worked` counts the rows of this process."""
     worked[0] += 1
     return row[0] + rng.normal(0, 1e-3), row[1]
 
@@ -52,12 +52,12 @@ def reader(rows=ROWS):
 
 
 def tested():
-    """Minibatches of any size: 1 row is fewer than there are processes."""
+    """Return a reader of minibatches of several sizes; one has fewer rows than there are processes."""
     return lambda: iter([(X[:9], Y[:9]), (X[9:10], Y[9:10]), (X[10:44], Y[10:44]), (X[44:], Y[44:])])
 
 
 def noting_parts():
-    """The names of arrays of which a process reads a part only from a checkpoint, from now on."""
+    """Return a set that collects the names of arrays of which this process reads only a part from a checkpoint."""
     read = Folder.arrays
     names = set()
 
@@ -83,7 +83,7 @@ def die(function, step):
 
 
 def happen(mode, trainer, event, other):
-    """What goes wrong, in process 1 and mostly at step 8; "begun" ends there in every process."""
+    """Cause the failure of a mode, in process 1 and mostly at step 8; "begun" stops every process at step 8."""
     if not isinstance(event, fluid.EndStepEvent):
         return
     done = int(trainer.session.scope.step)
@@ -112,7 +112,7 @@ def at_step_8(mode, trainer):
 
 
 def noting_gathered():
-    """The shapes of arrays that are brought together on every host from now on."""
+    """Return a set that collects the shapes of arrays that are gathered on every host from now on."""
     gathered = arrays._gathered
     shapes = set()
 
@@ -139,7 +139,7 @@ def train(folder, mode, parallel, say):
         checkpoint_config=fluid.CheckpointConfig(folder, step_interval=2, max_num_checkpoints=2),
     )
     if mode == "torn" and other:
-        die("checksums", 14)  # its part is written, and process 0 does not know
+        die("checksums", 14)  # this process has written its part, but process 0 does not know
     if mode == "unsealed" and group.is_first:
         die("seal", 14)  # all parts are written
     say("parts", *sorted(parts))

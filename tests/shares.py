@@ -1,8 +1,8 @@
-"""The rows of minibatches that several processes divide among themselves, for readers that are told so."""
+"""Division of the rows of minibatches among several processes, for readers that support it."""
 
 
 def share(index, processes):
-    """The rows of one process: an even part of what can be divided so, and else all."""
+    """Return a function from a number of rows to the rows of one process: an even part, or all if indivisible."""
 
     def wanted(count):
         part = count // processes

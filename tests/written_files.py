@@ -1,4 +1,4 @@
-"""Writes generated rows as files of each format, by other libraries than those that read them where there are any."""
+"""Writers of generated rows as files of each format, where possible by other libraries than the readers use."""
 
 import io
 import json
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def rows_of(count, first=0):
-    """List generated rows: a number, an array `[3]`, a list of any length, text, bytes."""
+    """Generate rows: a number, an array `[3]`, a list of any length, text, bytes."""
     rng = np.random.default_rng(count + 1000 * first)
     return [
         {
@@ -56,7 +56,7 @@ def npz(path, rows):
 
 
 def tfrecord(path, rows):
-    """The records are framed by TensorBoard; the messages are put together by hand."""
+    """Write a TFRecord file: TensorBoard frames the records, and `example` encodes the messages."""
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     with path.open("wb") as file:
@@ -85,7 +85,7 @@ def webdataset(path, rows):
 
 
 def plain(row):
-    """A row as JSON has it; bytes are left out."""
+    """Convert a row to JSON types, without bytes."""
     return {
         name: value.tolist() if hasattr(value, "tolist") else value
         for name, value in row.items()
@@ -94,7 +94,7 @@ def plain(row):
 
 
 def example(row, packed=True):
-    """The bytes of a tf.train.Example, after the wire format of protobuf: tags, varints, lengths."""
+    """Encode a row as a tf.train.Example in protobuf's wire format: tags, varints, lengths."""
     features = b""
     for name, value in row.items():
         if isinstance(value, str | bytes):
@@ -137,12 +137,12 @@ FORMATS = {
 
 
 def id_of(row):
-    """The number of a row, under whatever name and in whatever kind of value it was read."""
+    """Return the number of a row, which readers return under several names and types."""
     return int(np.asarray(row["id"] if "id" in row else row["cls"]).reshape(()))
 
 
 def write(folder, format, counts):
-    """Write files with so many rows each; returns a pattern that matches them."""
+    """Write files with the given `counts` of rows; return a pattern that matches them."""
     writer, extension = FORMATS[format]
     first = 0
     for number, count in enumerate(counts):
@@ -152,7 +152,7 @@ def write(folder, format, counts):
 
 
 def write_all(folder, counts):
-    """Write such files in each format, in folders of their own; returns the patterns by format."""
+    """Write files in each format, in separate folders; return the patterns by format."""
     found = {}
     for format in FORMATS:
         (folder / format).mkdir()

@@ -1,7 +1,7 @@
 """Training a GPT in bfloat16: tokens per second, and the share of the device's measured rate of products.
 
-Each block is computed again for the gradient, attention is causal without positions, and the optimizer is Adam with
-parameters and slots in float32. By hand it is the same in JAX, as a scan over the blocks, and in PyTorch.
+Each block is recomputed for the gradient, attention is causal without positions, and the optimizer is Adam with
+parameters and slots in float32. The peers by hand are JAX, with a scan over the blocks, and PyTorch.
 """
 
 import functools
@@ -21,7 +21,7 @@ Steps = Callable[[int], list[float]]
 
 
 class Size(NamedTuple):
-    """How large the net is, and how much it reads in a step."""
+    """The sizes of the net and of the text of a step."""
 
     layers: int = 16
     width: int = 2048
@@ -32,12 +32,12 @@ class Size(NamedTuple):
 
     @property
     def parameters(self) -> int:
-        """How many numbers take part in products: those of the blocks and of the last layer."""
+        """Return the number of parameters in products: in the blocks and in the last layer."""
         return self.layers * 12 * self.width**2 + self.width * self.words
 
     @property
     def operations(self) -> int:
-        """Floating point operations of the products of one step, without what is computed again for the gradient."""
+        """Return the floating point operations of the products of one step, without recomputation for the gradient."""
         attention = self.layers * 2 * self.length * self.width
         return 6 * self.batch * self.length * (self.parameters + attention)
 
@@ -47,7 +47,7 @@ RATE = 3e-4
 
 
 def program(size: Size) -> Any:
-    """The loss by fluid."""
+    """Return fluid's loss."""
     norm = functools.partial(fluid.layers.layer_norm, begin_norm_axis=2)
     dense = functools.partial(fluid.layers.fc, num_flatten_dims=2, bias_attr=False)
 
@@ -70,12 +70,12 @@ def layer_norm(x: Any, scale: Any, shift: Any) -> Any:
 
 
 def loss_by_hand(size: Size, dtype: str, parameters: Arrays, text: Any) -> Any:
-    """The loss by JAX.
+    """Compute the loss in JAX by hand.
 
     Args:
-      size: of the net.
-      dtype: to compute in.
-      parameters: fluid's, by name; those of the blocks are stacked.
+      size: the size of the net.
+      dtype: the dtype of the computation.
+      parameters: fluid's parameters by name; the parameters of the blocks are stacked.
       text: `[batch, length + 1]`.
     """
     heads = (size.heads, size.width // size.heads)
@@ -109,7 +109,7 @@ def loss_by_hand(size: Size, dtype: str, parameters: Arrays, text: Any) -> Any:
 
 
 def steps_by_hand(size: Size, dtype: str, parameters: Arrays, text: np.ndarray) -> Steps:
-    """A function that makes so many steps on a text and returns their losses."""
+    """Return a function that makes a number of steps on a text in JAX, and returns the losses."""
     rule = optax.adam(RATE)
 
     @functools.partial(jax.jit, donate_argnums=(0, 1))
@@ -132,7 +132,7 @@ def steps_by_hand(size: Size, dtype: str, parameters: Arrays, text: np.ndarray) 
 
 
 def steps_by_fluid(size: Size, precision: str | None, text: np.ndarray) -> tuple[fluid.Trainer, Steps]:
-    """The Trainer, and the same function by it."""
+    """Return a Trainer, and a function that makes a number of steps with it, and returns the losses."""
     trainer = fluid.Trainer(functools.partial(program, size), fluid.optimizer.Adam(RATE), precision=precision)
 
     def run(steps: int) -> list[float]:
@@ -149,7 +149,7 @@ def steps_by_fluid(size: Size, precision: str | None, text: np.ndarray) -> tuple
 
 
 def steps_by_torch(size: Size, text: np.ndarray) -> Steps:
-    """The same function by PyTorch."""
+    """Return a function that makes a number of steps in PyTorch, and returns the losses."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -199,12 +199,12 @@ def steps_by_torch(size: Size, text: np.ndarray) -> Steps:
 
 
 def texts(size: Size) -> np.ndarray:
-    """Generated words `[batch, length + 1]`."""
+    """Generate words `[batch, length + 1]`."""
     return np.random.default_rng(0).integers(0, size.words, (size.batch, size.length + 1), dtype="int32")
 
 
 def run(rounds: int, small: bool, peers: set[str], rate_of_products: float) -> list[Row]:
-    """Tokens per second beside each peer, and the share of the rate of products that fluid reaches."""
+    """Measure tokens per second of fluid and each peer, and fluid's share of the rate of products."""
     size = SMALL if small else Size()
     text = texts(size)
     trainer, by_fluid = steps_by_fluid(size, "bfloat16", text)

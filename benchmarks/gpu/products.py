@@ -1,4 +1,4 @@
-"""How fast the device multiplies large matrices in bfloat16: what the other rates are compared with."""
+"""Rate of large matrix products in bfloat16, the reference for other rates."""
 
 import time
 
@@ -7,10 +7,10 @@ import jax.numpy as jnp
 
 
 def operations_per_second(small: bool) -> float:
-    """The best of five measurements, in floating point operations per second."""
+    """Return the best of five measurements, in floating point operations per second."""
     size, times = (256, 4) if small else (8192, 20)
     x = jax.random.normal(jax.random.key(0), (size, size)).astype(jnp.bfloat16)
-    # Scaled, so that the numbers stay what they are however often they are multiplied.
+    # The scale keeps the size of the numbers constant over any number of products.
     multiply = jax.jit(lambda x, y: (x @ y) * (size**-0.5))
     multiply(x, x).block_until_ready()
     best = 0.0

@@ -18,7 +18,7 @@ Steps = Callable[[int], list[float]]
 
 
 class Size(NamedTuple):
-    """Of the images, of a minibatch, and how many blocks each stage has."""
+    """The sizes of images and minibatches, and the number of blocks of each stage."""
 
     pixels: int = 224
     batch: int = 128
@@ -30,7 +30,7 @@ SMALL = Size(pixels=32, batch=2, stages=(1, 1), classes=10)
 
 
 def blocks_of(size: Size) -> list[tuple[int, int, bool]]:
-    """Of each block the filters, the stride, and whether its shortcut has a convolution."""
+    """Return filters and stride of each block, and whether its shortcut has a convolution."""
     return [
         (64 * 2**stage, 2 if stage and not block else 1, not block)
         for stage, count in enumerate(size.stages)
@@ -39,7 +39,7 @@ def blocks_of(size: Size) -> list[tuple[int, int, bool]]:
 
 
 def program(size: Size) -> Any:
-    """The loss by fluid."""
+    """Return fluid's loss."""
 
     def conv_bn(x: Any, filters: int, width: int, stride: int = 1, act: str | None = "relu") -> Any:
         padding = (width - 1) // 2
@@ -59,13 +59,13 @@ def program(size: Size) -> Any:
 
 
 def loss_by_hand(size: Size, dtype: str, parameters: Arrays, states: Arrays, x: Any, label: Any) -> tuple[Any, Arrays]:
-    """The loss by JAX, and the new moving statistics.
+    """Compute the loss and the new moving statistics in JAX by hand.
 
     Args:
-      size: of the net.
-      dtype: to compute in.
-      parameters: fluid's by name, the filters as `[height, width, in, out]`.
-      states: fluid's by name.
+      size: the size of the net.
+      dtype: the dtype of the computation.
+      parameters: fluid's parameters by name, the filters as `[height, width, in, out]`.
+      states: fluid's states by name.
       x: `[batch, height, width, 3]`.
       label: `[batch]`.
     """
@@ -99,7 +99,7 @@ def loss_by_hand(size: Size, dtype: str, parameters: Arrays, states: Arrays, x: 
 
 
 def steps_by_hand(size: Size, dtype: str, trainer: fluid.Trainer, data: Data) -> Steps:
-    """A function that makes so many steps from the Trainer's values and returns their losses."""
+    """Return a function that makes a number of steps in JAX from the Trainer's values, and returns the losses."""
     rule = optax.sgd(0.01, momentum=0.9)
 
     @functools.partial(jax.jit, donate_argnums=0)
@@ -127,7 +127,7 @@ def steps_by_hand(size: Size, dtype: str, trainer: fluid.Trainer, data: Data) ->
 
 
 def steps_by_fluid(size: Size, precision: str | None, data: Data) -> tuple[fluid.Trainer, Steps]:
-    """The Trainer, and the same function by it."""
+    """Return a Trainer, and a function that makes a number of steps with it, and returns the losses."""
     rule = fluid.optimizer.Momentum(0.01, momentum=0.9)
     trainer = fluid.Trainer(functools.partial(program, size), rule, precision=precision)
 
@@ -147,7 +147,7 @@ def steps_by_fluid(size: Size, precision: str | None, data: Data) -> tuple[fluid
 
 
 def steps_by_torch(size: Size, data: Data) -> Steps:
-    """The same function by PyTorch."""
+    """Return a function that makes a number of steps in PyTorch, and returns the losses."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -195,14 +195,14 @@ def steps_by_torch(size: Size, data: Data) -> Steps:
 
 
 def data_of(size: Size) -> Data:
-    """Generated images `[batch, height, width, 3]` and labels `[batch]`."""
+    """Generate images `[batch, height, width, 3]` and labels `[batch]`."""
     random = np.random.default_rng(0)
     x = random.normal(size=(size.batch, size.pixels, size.pixels, 3)).astype("float32")
     return x, random.integers(0, size.classes, size.batch, dtype="int32")
 
 
 def run(rounds: int, small: bool, peers: set[str]) -> list[Row]:
-    """Images per second beside each peer."""
+    """Measure the images per second of fluid and each peer."""
     size = SMALL if small else Size()
     data = data_of(size)
     trainer, by_fluid = steps_by_fluid(size, "bfloat16", data)

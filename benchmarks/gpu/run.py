@@ -1,8 +1,8 @@
 """Fluid beside hand-written JAX and PyTorch on a GPU, in under ten minutes: `python benchmarks/gpu/run.py`.
 
-What is measured are a GPT and ResNet-50 in bfloat16, a small perceptron whose step is shorter than its dispatch, and a
-table of a million rows of which a step touches a thousand. Without a GPU the same runs in small, to see that it runs;
-its numbers mean nothing then. Rows for PyTorch are there when it is installed.
+The benchmarks are a GPT and ResNet-50 in bfloat16, a small perceptron whose step is shorter than its dispatch, and a
+table of a million rows of which a step touches a thousand. Without a GPU, small versions check only that everything
+runs; their numbers mean nothing. Rows for PyTorch appear if it is installed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from timing import Row, table
 
 
 def rows(rounds: int, small: bool) -> list[Row]:
-    """All that is measured."""
+    """Run all benchmarks."""
     peers = {"torch"} if importlib.util.find_spec("torch") else set()
     rate = products.operations_per_second(small)
     found = [*gpt.run(rounds, small, peers, rate), *resnet50.run(rounds, small, peers)]

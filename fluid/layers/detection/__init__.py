@@ -1,1 +1,1 @@
-"""Layers that find objects in images: boxes, what they are matched with, and what is left of them."""
+"""Layers for object detection: boxes, matching, sampling, losses, pooling of regions, and suppression."""

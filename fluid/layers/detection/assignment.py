@@ -1,4 +1,4 @@
-"""The assignment of ground-truth objects to anchors or regions, for Faster R-CNN and RetinaNet."""
+"""Assignment of ground-truth objects to anchors or regions, for Faster R-CNN and RetinaNet."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import boxes_in_images, exact_array, image_sizes, iou
 from fluid.layers.sequence.steps import sequence_batch
 
-# Intersections over union that differ less than this are taken as equal.
+# Intersections over union with a smaller difference count as equal.
 _SAME = 1e-5
 
 
@@ -20,7 +20,7 @@ class Objects(NamedTuple):
 
     Attributes:
       boxes: `[batch, objects, 4]`, in pixels of the resized images.
-      there: bool `[batch, objects]`: which entries are neither padding nor crowds.
+      there: bool `[batch, objects]`: false for padding and crowds.
       sizes: height, width and scale of the resized images, each `[batch]`.
     """
 
@@ -33,8 +33,8 @@ class Owners(NamedTuple):
     """The object with the largest intersection over union (IoU) for each box.
 
     Attributes:
-      objects: its index, int32 `[batch, n]`.
-      overlaps: this IoU, `[batch, n]`, 0 where there is no object.
+      objects: the index of the object, int32 `[batch, n]`.
+      overlaps: the IoU with the object, `[batch, n]`, 0 if there is no object.
       nearest: bool `[batch, n]`: whether the box has the largest IoU of all boxes for some object.
     """
 
@@ -44,10 +44,10 @@ class Owners(NamedTuple):
 
 
 def objects_of(this: Layer, gt_boxes: core.Value, is_crowd: core.Value, im_info: core.Value) -> Objects:
-    """Read ground-truth objects, which are in pixels of the original images.
+    """Convert ground-truth objects from pixels of the original images to pixels of the resized images.
 
     Raises:
-      ArgumentTypeError: `is_crowd` are no integers.
+      ArgumentTypeError: the values of `is_crowd` are no integers.
       ShapeError: the shapes do not fit together.
     """
     boxes = boxes_in_images(this, gt_boxes, "gt_boxes")
@@ -58,11 +58,11 @@ def objects_of(this: Layer, gt_boxes: core.Value, is_crowd: core.Value, im_info:
 
 
 def one_for_each(this: Layer, value: core.Value, boxes: core.SequenceBatch, argument: str) -> jax.Array:
-    """Read one integer for each object, `[batch, objects]`.
+    """Check that a value has one integer for each object, and return the integers `[batch, objects]`.
 
     Raises:
       ArgumentTypeError: the values are no integers.
-      ShapeError: there is not one for each object.
+      ShapeError: there is not one integer for each object.
     """
     numbers = check_ids(this.name, value, argument)
     if not isinstance(value, core.SequenceBatch) or numbers.shape not in (boxes.shape[:2], (*boxes.shape[:2], 1)):
@@ -76,7 +76,7 @@ def one_for_each(this: Layer, value: core.Value, boxes: core.SequenceBatch, argu
 def predictions_of(
     this: Layer, bbox_pred: core.Value, cls_logits: core.Value, anchor_box: core.Value, classes: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Read offsets `[batch, anchors, 4]`, logits `[batch, anchors, classes]` and anchors `[anchors, 4]`.
+    """Return offsets `[batch, anchors, 4]`, logits `[batch, anchors, classes]` and anchors `[anchors, 4]`, checked.
 
     Raises:
       ShapeError: the shapes do not fit together.
@@ -95,11 +95,11 @@ def predictions_of(
 def owners(boxes: jax.Array, able: jax.Array, objects: Objects) -> Owners:
     """Find the object with the largest IoU for each box.
 
-    It compares all boxes with one object after another, so that the memory does not grow with the number of objects.
+    A loop compares all boxes with one object at a time, so that the memory does not grow with the number of objects.
 
     Args:
       boxes: `[n, 4]` or `[batch, n, 4]`, in pixels, which include their last pixel.
-      able: the boxes that are used, bool `[batch, n]`.
+      able: a mask of the usable boxes, bool `[batch, n]`.
       objects: the objects.
     """
 
@@ -122,7 +122,7 @@ def owners(boxes: jax.Array, able: jax.Array, objects: Objects) -> Owners:
 
 
 def of_owner(values: jax.Array, found: jax.Array) -> jax.Array:
-    """The entries of `values [batch, objects, ...]` for the objects with the indices `found [batch, n]`."""
+    """Return the entries of `values [batch, objects, ...]` at the object indices `found [batch, n]`."""
     if values.shape[1] == 0:
         return jnp.zeros((*found.shape, *values.shape[2:]), values.dtype)
     return jnp.take_along_axis(values, found.reshape(*found.shape, *[1] * (values.ndim - 2)), axis=1)
@@ -132,9 +132,9 @@ def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> ja
     """Choose at most `most` candidates of each row.
 
     Args:
-      able: the candidates, bool `[batch, n]`.
-      most: the largest number, the same for all rows, or `[batch, 1]`.
-      key: a random key to draw them with; None for the first ones.
+      able: a mask of the candidates, bool `[batch, n]`.
+      most: the largest number of candidates, one number for all rows, or `[batch, 1]`.
+      key: a random key for the draw; None to choose the first candidates.
 
     Returns:
       bool `[batch, n]`.
@@ -147,7 +147,7 @@ def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> ja
 
 
 def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -> jax.Array:
-    """The indices of positive entries, then of negative ones, then of all others.
+    """Return the indices of positive entries, then of negative ones, then of all others.
 
     Args:
       positive: bool `[batch, n]`.
@@ -162,13 +162,13 @@ def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -
 
 
 class Chosen(NamedTuple):
-    """The anchors to train with.
+    """The anchors selected for training.
 
     Attributes:
       positive: bool `[batch, anchors]`.
       negative: bool `[batch, anchors]`.
-      room: the largest number of both together; None for all anchors.
-      most: the largest number of positive ones; None for all anchors.
+      room: the largest number of positive and negative anchors in total; None for all anchors.
+      most: the largest number of positive anchors; None for all anchors.
     """
 
     positive: jax.Array
@@ -179,18 +179,18 @@ class Chosen(NamedTuple):
     def results(
         self, this: Layer, logits: jax.Array, offsets: jax.Array, labels: jax.Array, targets: jax.Array
     ) -> tuple[core.SequenceBatch, ...]:
-        """Record what is computed from the anchors, the positive ones first.
+        """Record the results of a target assignment, the positive anchors first.
 
         Args:
           this: the layer.
           logits: `[batch, anchors, classes]`.
-          offsets: predicted ones, `[batch, anchors, 4]`.
+          offsets: predicted offsets, `[batch, anchors, 4]`.
           labels: int32 `[batch, anchors]`.
-          targets: of the offsets, `[batch, anchors, 4]`.
+          targets: targets of the offsets, `[batch, anchors, 4]`.
 
         Returns:
-          Logits of all anchors that are chosen, offsets of the positive ones, labels of all, targets of the positive
-          ones, and ones in the shape of the targets.
+          Logits of all chosen anchors, offsets of the positive ones, labels of all chosen ones, targets of the positive
+          ones, and an array of ones in the shape of the targets.
         """
         places = positive_first(self.positive, self.negative, self.room)[..., None]
         first = places[:, : self.most]
@@ -206,5 +206,5 @@ class Chosen(NamedTuple):
 
 
 def counts(*masks: jax.Array) -> list[jax.Array]:
-    """The number of true entries in each row of `[batch, n]`, int32 `[batch]`."""
+    """Count the true entries in each row of masks `[batch, n]`, int32 `[batch]` each."""
     return [jnp.sum(mask, axis=1, dtype=jnp.int32) for mask in masks]

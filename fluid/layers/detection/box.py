@@ -1,8 +1,8 @@
-"""Layers on boxes, and the geometry that all layers for detection share.
+"""Layers on boxes, and the geometry of all detection layers.
 
 A box is `[x1, y1, x2, y2]`: its left, top, right and bottom edge. Boxes are either normalized, in fractions of the
-image, or in pixels. A box in pixels includes the pixels `x2` and `y2`, so that it is `x2 - x1 + 1` wide: functions take
-`pixel`, 1 for boxes in pixels and 0 for normalized ones, as what is added to a width or height.
+image, or in pixels. A box in pixels includes the pixels `x2` and `y2`, so that its width is `x2 - x1 + 1`. Functions
+add the argument `pixel` to each width and height: 1 for boxes in pixels and 0 for normalized ones.
 """
 
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from fluid.layers.functional import activation
 
 @layer
 def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, name: str | None = None) -> Any:
-    """Intersection over union of each pair of boxes: the area of their intersection divided by that of their union.
+    """Compute the intersection over union of each pair of boxes: intersection area divided by union area.
 
     Args:
       x: boxes `[n, 4]`, or a SequenceBatch of them.
@@ -28,7 +28,7 @@ def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, na
       name: instead of `iou_similarity_N`.
 
     Returns:
-      `[n, m]`, or a SequenceBatch of `[m]` if `x` is one. It is 0 for boxes without an area.
+      `[n, m]`, or a SequenceBatch of `[m]` if `x` is one. The result is 0 for boxes without an area.
 
     Raises:
       ShapeError: an input is not `[..., 4]`.
@@ -48,7 +48,7 @@ def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, na
 
 @layer
 def box_clip(input: core.Value, im_info: core.Value, name: str | None = None) -> Any:
-    """Clip boxes to the image that they belong to.
+    """Clip boxes to their image.
 
     Args:
       input: boxes in pixels of the original image: `[batch, ..., 4]`, or a SequenceBatch of `[..., 4]`.
@@ -56,7 +56,8 @@ def box_clip(input: core.Value, im_info: core.Value, name: str | None = None) ->
       name: instead of `box_clip_N`.
 
     Returns:
-      Boxes of the same shape, with x between 0 and `round(width / scale) - 1`, and y likewise.
+      Boxes in the shape of `input`, with x between 0 and `round(width / scale) - 1`, and y between 0 and
+      `round(height / scale) - 1`.
 
     Raises:
       ShapeError: the input is not `[..., 4]`, or `im_info` is not `[batch, 3]`.
@@ -80,7 +81,7 @@ def box_clip(input: core.Value, im_info: core.Value, name: str | None = None) ->
 
 @layer
 def polygon_box_transform(input: core.Value, name: str | None = None) -> Any:
-    """Corners of quadrilaterals from their offsets to the pixels that predict them, as in EAST (Zhou et al., 2017).
+    """Convert predicted offsets to coordinates of the corners of quadrilaterals, as in EAST (Zhou et al., 2017).
 
     Args:
       input: offsets in pixels of the image, `[batch, channels, height, width]`, x in the even channels and y in the odd
@@ -88,10 +89,10 @@ def polygon_box_transform(input: core.Value, name: str | None = None) -> Any:
       name: instead of `polygon_box_transform_N`.
 
     Returns:
-      Coordinates of the same shape: `4 * column - x` and `4 * row - y`.
+      Coordinates in the shape of `input`: `4 * column - x` and `4 * row - y`.
 
     Raises:
-      ShapeError: the input has not four dimensions, or an odd number of channels.
+      ShapeError: the input does not have four dimensions, or has an odd number of channels.
 
     Example:
       >>> import fluid
@@ -122,31 +123,31 @@ class CenterForm(NamedTuple):
 
 
 def exact(value: core.Value) -> jax.Array:
-    """The array of a value, in float32 or wider, with zeros for the padding of a sequence batch.
+    """Return the array of a value, in float32 or wider, with zeros for the padding of a sequence batch.
 
-    NumPy arrays are not rounded to the half precision that a program may compute in, as other layers round them: in
+    Unlike other layers, this function does not round NumPy arrays to half precision in a program of mixed precision: in
     bfloat16, coordinates around 1000 are multiples of 4.
     """
     return wide(jnp.asarray(value) if isinstance(value, np.ndarray) else value)
 
 
 def exact_array(this: Layer, value: core.Value) -> jax.Array:
-    """The array of a value that must not be a sequence batch, in float32 or wider.
+    """Return the array of a value, in float32 or wider; refuse sequence batches.
 
     Raises:
-      ShapeError: it is a sequence batch.
+      ShapeError: the value is a sequence batch.
     """
     return exact(array_of(this, value) if is_sequence(value) else value)
 
 
 def boxes_of(this: Layer, value: core.Value, argument: str, dims: int | None = None) -> jax.Array:
-    """The array of boxes `[..., 4]`, in float32 or wider, with zeros for the padding of a sequence batch.
+    """Return boxes as an array `[..., 4]`, in float32 or wider, with zeros for the padding of a sequence batch.
 
     Args:
       this: the layer, for messages.
       value: an array or a sequence batch.
       argument: the name of the argument, for messages.
-      dims: the number of dimensions that an array must have; None for any.
+      dims: the required number of dimensions of an array; None for any.
 
     Raises:
       ShapeError: the last dimension is not 4, or an array has another number of dimensions.
@@ -162,22 +163,22 @@ def boxes_of(this: Layer, value: core.Value, argument: str, dims: int | None = N
 
 
 def box_sizes(boxes: jax.Array, pixel: float) -> tuple[jax.Array, jax.Array]:
-    """Width and height `[...]` of boxes `[..., 4]`."""
+    """Compute width and height `[...]` of boxes `[..., 4]`."""
     return boxes[..., 2] - boxes[..., 0] + pixel, boxes[..., 3] - boxes[..., 1] + pixel
 
 
 def areas(boxes: jax.Array, pixel: float) -> jax.Array:
-    """Areas `[...]` of boxes `[..., 4]`, 0 where `x2` is less than `x1` or `y2` less than `y1`."""
+    """Compute areas `[...]` of boxes `[..., 4]`, 0 where `x2` is less than `x1` or `y2` less than `y1`."""
     width, height = (jnp.maximum(side, 0) for side in box_sizes(boxes, pixel))
     return width * height
 
 
 def iou(first: jax.Array, second: jax.Array, pixel: float) -> jax.Array:
-    """Intersection over union of boxes, 0 where the union has no area.
+    """Compute the intersection over union of boxes, 0 where the union has no area.
 
     Args:
       first: boxes `[..., 4]`.
-      second: boxes whose shape broadcasts with that of `first`: `iou(a[:, None], b[None], 0)` compares all pairs.
+      second: boxes that broadcast with `first`: `iou(a[:, None], b[None], 0)` compares all pairs.
       pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:
@@ -190,26 +191,26 @@ def iou(first: jax.Array, second: jax.Array, pixel: float) -> jax.Array:
 
 
 def center_form(boxes: jax.Array, pixel: float) -> CenterForm:
-    """Centres and sizes of boxes `[..., 4]`."""
+    """Convert boxes `[..., 4]` to centres and sizes."""
     width, height = box_sizes(boxes, pixel)
     return CenterForm(boxes[..., 0] + width / 2, boxes[..., 1] + height / 2, width, height)
 
 
 def corner_form(boxes: CenterForm, pixel: float) -> jax.Array:
-    """Boxes `[..., 4]` of centres and sizes."""
+    """Convert centres and sizes to boxes `[..., 4]`."""
     half = boxes.width / 2, boxes.height / 2
     corners = boxes.x - half[0], boxes.y - half[1], boxes.x + half[0] - pixel, boxes.y + half[1] - pixel
     return jnp.stack(corners, axis=-1)
 
 
 def clip_boxes(boxes: jax.Array, width: jax.Array, height: jax.Array) -> jax.Array:
-    """Clip boxes `[..., 4]` to x between 0 and `width` and y between 0 and `height`, which broadcast with `[...]`."""
+    """Clip boxes `[..., 4]` to x from 0 to `width` and y from 0 to `height`, which broadcast with `[...]`."""
     most = jnp.stack(jnp.broadcast_arrays(width, height, width, height), axis=-1)
     return jnp.clip(boxes, 0, most)
 
 
 def boxes_in_images(this: Layer, value: core.Value, argument: str) -> core.SequenceBatch:
-    """Read boxes of which each image has its own number, as a SequenceBatch `[batch, boxes, 4]`.
+    """Check that boxes are a SequenceBatch `[batch, boxes, 4]`, and return them in float32 or wider.
 
     Raises:
       ShapeError: the value is something else, such as an array, which has no lengths.
@@ -223,10 +224,10 @@ def boxes_in_images(this: Layer, value: core.Value, argument: str) -> core.Seque
 
 
 def image_sizes(this: Layer, im_info: core.Value, batch: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Height, width and scale of images, each `[batch]`, from `[batch, 3]`, or from `[1, 3]` for all of them.
+    """Return height, width and scale of images, each `[batch]`, from `[batch, 3]`, or from `[1, 3]` for all images.
 
     Raises:
-      ShapeError: it has another shape.
+      ShapeError: `im_info` has another shape.
     """
     info = exact_array(this, im_info)
     if info.shape not in ((batch, 3), (1, 3)):

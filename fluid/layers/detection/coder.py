@@ -1,4 +1,4 @@
-"""Boxes encoded as offsets from prior boxes, which is what nets predict, and decoded again."""
+"""Encoding of boxes as offsets from prior boxes, the predictions of networks, and decoding."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,11 +27,10 @@ def box_coder(
     name: str | None = None,
     axis: int = 0,
 ) -> Any:
-    """Encode boxes as offsets from prior boxes (Girshick et al., 2014), or decode such offsets.
+    """Encode boxes as offsets from prior boxes (Girshick et al., 2014), or decode offsets to boxes.
 
     The first two offsets are the differences of the centres, divided by width and height of the prior box. The last two
-    are the logarithms of width and height of the box, divided by those of the prior box. All are divided by the
-    variances.
+    are the logarithms of the ratios of widths and heights, box to prior box. All offsets are divided by the variances.
 
     Args:
       prior_box: `[priors, 4]`. For `axis=1`, one prior box for each row of `target_box`, as a SequenceBatch if
@@ -46,8 +45,8 @@ def box_coder(
       axis: when decoding, 0 if the prior boxes belong to the second dimension of `target_box`, 1 if to the first.
 
     Returns:
-      When encoding, the offsets of each box from each prior box, `[boxes, priors, 4]`. When decoding, boxes of the
-      shape of `target_box`. A SequenceBatch if `target_box` is one.
+      When encoding, the offsets of each box from each prior box, `[boxes, priors, 4]`. When decoding, boxes in the
+      shape of `target_box`. The result is a SequenceBatch if `target_box` is one.
 
     Raises:
       ArgumentError: `code_type` or `axis` has another value.
@@ -72,9 +71,9 @@ def box_coder(
     if code_type == _ENCODE:
         prior = boxes_of(this, exact_array(this, prior_box), "prior_box", 2)
         boxes = boxes_of(this, target_box, "target_box", 2)
-        if is_sequence(target_box):  # padding is boxes of size 0, which have no logarithm
+        if is_sequence(target_box):  # padding has boxes of size 0, which have no logarithm
             boxes = jnp.where(valid_steps(target_box, boxes.ndim), boxes, jnp.asarray([0, 0, 1, 1], boxes.dtype))
-        # The centre of a target box in pixels is `(x1 + x2) / 2`, that of a prior box `(x1 + x2 + 1) / 2`, as in Fluid.
+        # As in Fluid, a target box in pixels has its centre at `(x1 + x2) / 2`, a prior box at `(x1 + x2 + 1) / 2`.
         boxes = boxes[..., None, :] - pixel / 2
         return this.output(like(target_box, encode(boxes, prior, variance_of(this, prior_box_var, prior), pixel)))
     prior, offsets, restore = _to_decode(this, prior_box, target_box, axis)
@@ -92,7 +91,7 @@ def box_decoder_and_assign(
     box_clip: float,
     name: str | None = None,
 ) -> tuple[Any, Any]:
-    """Decode the offsets of each class, and choose for each region the box of its most probable class.
+    """Decode the offsets of each class, and select for each region the box of its most probable class.
 
     Args:
       prior_box: regions in pixels, `[boxes, 4]`, or a SequenceBatch of them; they include their last pixel.
@@ -104,7 +103,7 @@ def box_decoder_and_assign(
 
     Returns:
       The boxes of all classes, `[boxes, classes * 4]`; and the box of the most probable class, without the background,
-      `[boxes, 4]`, which is the region itself if there is only the background. SequenceBatches if the inputs are.
+      `[boxes, 4]`, or the region itself if the only class is the background. SequenceBatches if the inputs are.
 
     Raises:
       ShapeError: the shapes do not fit together.
@@ -156,7 +155,7 @@ def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: flo
 
 
 def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis: int) -> tuple[jax.Array, Any, Any]:
-    """Prior boxes `[n, 4]`, offsets `[rows, n or any, 4]`, and a function that restores the lengths of a result."""
+    """Return prior boxes `[n, 4]`, offsets `[rows, n or any, 4]`, and a function that restores a result's lengths."""
     if axis == 1:
         (_, offsets), restore = as_rows(this, prior_box, target_box)
     else:
@@ -178,10 +177,10 @@ def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis:
 
 
 def variance_of(this: Layer, value: Variance, prior: jax.Array) -> jax.Array:
-    """Read variances, as `[4]` or as `[priors, 4]` for prior boxes of that shape.
+    """Return variances as an array, `[4]` or, in the shape of the prior boxes, `[priors, 4]`.
 
     Raises:
-      ShapeError: they have another shape.
+      ShapeError: the variances have another shape.
     """
     if value is None:
         return jnp.ones(4, prior.dtype)

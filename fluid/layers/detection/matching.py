@@ -1,4 +1,4 @@
-"""Matching of ground-truth boxes and prior boxes, and the targets that follow from it."""
+"""Matching of ground-truth boxes with prior boxes, and the resulting targets."""
 
 from typing import Any, NamedTuple
 
@@ -10,16 +10,16 @@ from fluid.layers.base import Layer, array_of, dense, describe, layer
 from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import exact, exact_array
 
-# Pairs with a smaller distance are not matched.
+# Pairs with a smaller distance are never matched.
 _LEAST_DISTANCE = 1e-6
 
 
 class Matches(NamedTuple):
-    """The row that each column of a matrix of distances is matched with.
+    """The matched row of each column of a matrix of distances.
 
     Attributes:
-      rows: int32 `[batch, columns]`, -1 for columns that are not matched.
-      distances: `[batch, columns]`, 0 for columns that are not matched.
+      rows: int32 `[batch, columns]`, -1 for unmatched columns.
+      distances: `[batch, columns]`, 0 for unmatched columns.
     """
 
     rows: jax.Array
@@ -30,7 +30,7 @@ class Matches(NamedTuple):
 def bipartite_match(
     dist_matrix: core.Value, match_type: str | None = None, dist_threshold: float | None = None, name: str | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Match rows with columns greedily, in the order of the distances of the pairs, the largest first.
+    """Match rows with columns greedily, in descending order of the distances of the pairs.
 
     "Distance" is Fluid's word for a similarity, such as the intersection over union of ground-truth boxes (rows) and
     prior boxes (columns): a larger one is better.
@@ -39,13 +39,13 @@ def bipartite_match(
       dist_matrix: a SequenceBatch `[batch, rows, columns]`, as from `iou_similarity`, or `[rows, columns]` for a batch
         of one image.
       match_type: "bipartite" (the default) matches each row with at most one column. "per_prediction" also matches each
-        remaining column with the row of the largest distance, if that is at least `dist_threshold`.
+        remaining column with the row of the largest distance, if this distance is at least `dist_threshold`.
       dist_threshold: 0.5 by default.
       name: instead of `bipartite_match_N`.
 
     Returns:
-      The row of each column, int32 `[batch, columns]`, -1 where there is none; and their distance, 0 where there is
-      none. They have no gradient. Pairs with a distance below 0.000001 are not matched.
+      The row of each column, int32 `[batch, columns]`, -1 for unmatched columns; and the distance of the pair, 0 for
+      unmatched columns. Both have no gradient. Pairs with a distance below 0.000001 are not matched.
 
     Raises:
       ArgumentError: `match_type` has another value.
@@ -81,11 +81,11 @@ def target_assign(
     mismatch_value: float | None = None,
     name: str | None = None,
 ) -> tuple[Any, jax.Array]:
-    """The target of each prediction: values of the ground-truth object that it is matched with.
+    """Assign to each prediction a target: the values of its matched ground-truth object.
 
     Args:
-      input: values of the objects: a SequenceBatch `[batch, objects, predictions, k]`, or `[batch, objects, 1, k]` if
-        they are the same for all predictions.
+      input: values of the objects: a SequenceBatch `[batch, objects, predictions, k]`, or `[batch, objects, 1, k]` for
+        equal values for all predictions.
       matched_indices: the object of each prediction, integers `[batch, predictions]`, -1 for no object.
       negative_indices: predictions without an object that have weight 1 too, as a SequenceBatch of integers
         `[batch, n, 1]`.
@@ -120,7 +120,7 @@ def target_assign(
     batch, predictions = rows.shape
     images = jnp.arange(batch)[:, None]
     places = jnp.arange(predictions) % values.shape[2]
-    if values.shape[1] == 0:  # there is nothing to take, and nothing is matched
+    if values.shape[1] == 0:  # without objects nothing is matched; the zeros keep the gather below valid
         values = jnp.zeros((batch, 1, *values.shape[2:]), values.dtype)
     taken = values.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)
     counts = rows >= 0
@@ -131,11 +131,11 @@ def target_assign(
 
 
 def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Array:
-    """Which of the predictions `[batch, count]` are among the indices.
+    """Return a mask `[batch, count]` of the predictions at the indices.
 
     Raises:
       ArgumentTypeError: indices are no integers.
-      ShapeError: they are no sequence batch of one integer in each step.
+      ShapeError: indices are no sequence batch of one integer in each step.
     """
     ids = check_ids(this.name, indices, "negative_indices")
     if not isinstance(indices, core.SequenceBatch) or ids.shape[0] != batch or ids.shape[2:] not in ((), (1,)):
@@ -149,7 +149,7 @@ def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Arra
 
 
 def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None:
-    """The distance from which a column may share its row with others, or None if it never may.
+    """Return the smallest distance at which columns may share a row, or None if they never may.
 
     Raises:
       ArgumentError: `match_type` has another value.
@@ -160,11 +160,11 @@ def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None
 
 
 def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
-    """Match rows with columns as `bipartite_match` does.
+    """Match rows with columns like `bipartite_match`.
 
     Args:
-      distances: `[batch, rows, columns]`, 0 for rows that are padding.
-      threshold: the distance from which the remaining columns are matched too; None if they are not.
+      distances: `[batch, rows, columns]`, 0 for padding rows.
+      threshold: the smallest distance at which remaining columns are matched too; None to leave them unmatched.
     """
     near = jnp.swapaxes(jax.lax.stop_gradient(distances), 1, 2)
     near = jnp.where(near >= _LEAST_DISTANCE, near, -1)
@@ -178,7 +178,7 @@ def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
         chosen, free, _ = carry
         left = jnp.where((chosen < 0)[:, :, None] & free[:, None], near, -1).reshape(batch, -1)
         best = jnp.argmax(left, axis=1)
-        # An index beyond the end is dropped, so that images in which nothing remains stay as they are.
+        # An index beyond the end is dropped, so that images without remaining pairs do not change.
         some = left[images, best] > 0
         column, row = jnp.where(some, best // rows, columns), jnp.where(some, best % rows, rows)
         chosen = chosen.at[images, column].set(row.astype(jnp.int32), mode="drop")

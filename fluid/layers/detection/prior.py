@@ -1,4 +1,4 @@
-"""Prior boxes and anchors: boxes on a grid over the image, from which detectors predict boxes."""
+"""Prior boxes and anchors: boxes on a grid over the image, the references for predicted offsets."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, layer, wide_dtype
 from fluid.layers.image.spatial import Image, image_of
 
-# Widths and heights.
+# A list of (width, height).
 BoxSizes = list[tuple[float, float]]
 
 
@@ -31,23 +31,23 @@ def prior_box(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """Prior boxes of SSD (Liu et al., 2016): several boxes around each pixel of a feature map.
+    """Generate SSD's prior boxes: several boxes around each pixel of a feature map (Liu et al., 2016).
 
-    For each of `min_sizes` there is a square with sides of this length, one box of the same area for each other ratio,
-    and, if `max_sizes` are given, a square with sides of length `sqrt(min_size * max_size)`.
+    Each of `min_sizes` yields a square with sides of this length, and one box of equal area for each other ratio. With
+    `max_sizes`, it also yields a square with sides of length `sqrt(min_size * max_size)`.
 
     Args:
-      input: the feature map, `[batch, channels, height, width]`, of which only the size is used.
-      image: the image, `[batch, channels, height, width]`, of which only the size is used.
+      input: the feature map, `[batch, channels, height, width]`; only the size is used.
+      image: the image, `[batch, channels, height, width]`; only the size is used.
       min_sizes: one or several lengths, in pixels of the image.
       max_sizes: one length for each of `min_sizes`, or None.
       aspect_ratios: ratios of width to height, in addition to 1.
       variance: four variances, for `box_coder`.
-      flip: whether the reciprocal of each ratio is a ratio too.
-      clip: whether boxes are clipped to the image.
-      steps: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`; the
-        size of the image divided by that of the feature map if one of them is 0.
-      offset: the position of the centres of boxes within such a step, from 0 to 1.
+      flip: whether to add the reciprocal of each ratio.
+      clip: whether to clip boxes to the image.
+      steps: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`. If
+        one of them is 0, the size of the image divided by the size of the feature map.
+      offset: the position of the centres of boxes within a step, from 0 to 1.
       name: instead of `prior_box_N`.
       min_max_aspect_ratios_order: whether the square from `max_sizes` is the second box, as in Caffe, and not the last.
 
@@ -56,7 +56,7 @@ def prior_box(
 
     Raises:
       ArgumentError: an argument has the wrong length, or a number in it is not positive.
-      ShapeError: the feature map or the image has not four dimensions.
+      ShapeError: the feature map or the image does not have four dimensions.
 
     Example:
       >>> import fluid
@@ -100,23 +100,23 @@ def density_prior_box(
     flatten_to_2d: bool = False,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Dense prior boxes (Zhang et al., 2017): several boxes of the same size within each step of the grid.
+    """Generate dense prior boxes: several boxes of one size within each step of the grid (Zhang et al., 2017).
 
     For each size and each ratio there are `density * density` boxes, whose centres have equal distances, rounded down
     to whole pixels.
 
     Args:
-      input: the feature map, `[batch, channels, height, width]`, of which only the size is used.
-      image: the image, `[batch, channels, height, width]`, of which only the size is used.
-      densities: for each of `fixed_sizes`, the number of boxes side by side, and one above another.
+      input: the feature map, `[batch, channels, height, width]`; only the size is used.
+      image: the image, `[batch, channels, height, width]`; only the size is used.
+      densities: for each of `fixed_sizes`, the number of boxes along the width, and along the height, of a step.
       fixed_sizes: square roots of the areas of the boxes, in pixels of the image.
       fixed_ratios: ratios of width to height, for all sizes.
       variance: four variances, for `box_coder`.
-      clip: whether boxes are clipped to the image. Without it, only `x1` and `y1` are at least 0, and `x2` and `y2` at
+      clip: whether to clip boxes to the image. Without `clip`, only `x1` and `y1` are at least 0, and `x2` and `y2` at
         most 1.
       steps: the distance between neighbouring pixels of the feature map, see `prior_box`.
-      offset: the position of the centres within such a step, from 0 to 1.
-      flatten_to_2d: whether the results have the shape `[height * width * priors, 4]`.
+      offset: the position of the centres within a step, from 0 to 1.
+      flatten_to_2d: whether to flatten the results to `[height * width * priors, 4]`.
       name: instead of `density_prior_box_N`.
 
     Returns:
@@ -124,7 +124,7 @@ def density_prior_box(
 
     Raises:
       ArgumentError: an argument has the wrong length, or a number in it is not positive.
-      ShapeError: the feature map or the image has not four dimensions.
+      ShapeError: the feature map or the image does not have four dimensions.
 
     Example:
       >>> import fluid
@@ -169,15 +169,15 @@ def anchor_generator(
     offset: float = 0.5,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Anchors of Faster R-CNN (Ren et al., 2015): several boxes around each pixel of a feature map.
+    """Generate Faster R-CNN's anchors: several boxes around each pixel of a feature map (Ren et al., 2015).
 
     Args:
-      input: the feature map, `[batch, channels, height, width]`; only its size counts.
+      input: the feature map, `[batch, channels, height, width]`; only the size is used.
       anchor_sizes: one or several square roots of the areas of the anchors, in pixels of the image.
       aspect_ratios: one or several ratios of height to width.
       variance: four variances, for `box_coder`.
       stride: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`.
-      offset: the position of the centres within such a step, from 0 to 1.
+      offset: the position of the centres within a step, from 0 to 1.
       name: instead of `anchor_generator_N`.
 
     Returns:
@@ -186,7 +186,7 @@ def anchor_generator(
 
     Raises:
       ArgumentError: an argument has the wrong length, or a number in it is not positive.
-      ShapeError: the feature map has not four dimensions.
+      ShapeError: the feature map does not have four dimensions.
 
     Example:
       >>> import fluid
@@ -204,7 +204,7 @@ def anchor_generator(
     features = image_of(this, input, 4, "NCHW")
     sizes: BoxSizes = []
     for ratio in ratios:
-        # An anchor is a box of whole pixels with about the area of one step, enlarged to the size of the anchor.
+        # Round a box with about the area of one step to whole pixels, then enlarge it to the size of the anchor.
         width = _rounded(math.sqrt(across * down / ratio))
         height = _rounded(width * ratio)
         sizes += [(side / across * width, side / down * height) for side in sides]
@@ -228,16 +228,16 @@ class _Grid(NamedTuple):
     image: tuple[int, int]
 
     def boxes(self, moves: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Boxes `[height, width, n, 4]`, in fractions of the image, of `sizes [n, 2]` and shifted by `moves [n, 2]`."""
+        """Return boxes `[height, width, n, 4]`, in fractions of the image, of `sizes [n, 2]`, shifted by `moves`."""
         return _around(_centres(self.features, self.steps, self.first) + moves, sizes / 2) / np.tile(self.image, 2)
 
 
 def _grid(this: Layer, input: core.Value, image: core.Value, steps: Sequence[float], offset: float) -> _Grid:
-    """Read the arguments that describe a grid, as in `prior_box`.
+    """Return the grid of a feature map from the arguments of `prior_box`.
 
     Raises:
       ArgumentError: `steps` are not two numbers of at least 0.
-      ShapeError: the feature map or the image has not four dimensions.
+      ShapeError: the feature map or the image does not have four dimensions.
     """
     given = list(steps) if isinstance(steps, list | tuple) else []
     if len(given) != 2 or min(given) < 0:
@@ -252,7 +252,7 @@ def _grid(this: Layer, input: core.Value, image: core.Value, steps: Sequence[flo
 
 
 def _centres(features: Image, steps: tuple[float, float], first: tuple[float, float]) -> np.ndarray:
-    """Positions `[height, width, 1, 2]`, x and y in the image, of the pixels of a feature map."""
+    """Return positions `[height, width, 1, 2]`, x and y in the image, of the pixels of a feature map."""
     across, down = (
         step * np.arange(count) + start for step, count, start in zip(steps, features.pixels[::-1], first, strict=True)
     )
@@ -268,7 +268,7 @@ def _rounded(value: float) -> float:
 
 
 def _ratios(given: list[float], flip: bool) -> list[float]:
-    """1 and the given ratios, and with `flip` their reciprocals, without repetition."""
+    """Return 1 and the given ratios, with `flip` also their reciprocals, without repetition."""
     ratios = [1.0]
     for ratio in given:
         if all(abs(ratio - known) >= 1e-6 for known in ratios):
@@ -289,13 +289,13 @@ def _finished(
 
 
 def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] | None, count: int = 0) -> list[float]:
-    """Read a number or a list of numbers.
+    """Check that a value is a positive number or a list of them, and return a list of floats.
 
     Args:
       this: the layer, for messages.
       argument: the name of the argument.
-      value: what was given.
-      count: the length that the list must have; 0 for any.
+      value: the value of the argument.
+      count: the required length of the list; 0 for any.
 
     Raises:
       ArgumentError: there is no number, the list has another length, or a number is not positive.

@@ -1,4 +1,4 @@
-"""Proposals of Faster R-CNN (Ren et al., 2015): regions that the first stage finds for the second."""
+"""Region proposals of Faster R-CNN (Ren et al., 2015): the first stage's regions for the second stage."""
 
 import math
 from collections.abc import Sequence
@@ -35,28 +35,28 @@ def generate_proposals(
 ) -> tuple[Any, ...]:
     """Decode the predictions of a region proposal network, and keep the most probable regions.
 
-    Regions are clipped to the image. Small regions and regions outside of the image are left out, and then those that
-    overlap more probable ones.
+    The layer clips regions to the image, removes small regions and regions outside of the image, and then removes
+    regions that overlap more probable ones.
 
     Args:
       scores: the probability of an object, `[batch, anchors, height, width]`.
       bbox_deltas: offsets from the anchors, `[batch, anchors * 4, height, width]`.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
       anchors: `[height, width, anchors, 4]` in pixels, as from `anchor_generator`.
-      variances: their variances, of the same shape.
-      pre_nms_top_n: the number of the most probable regions that are used; 0 for all.
-      post_nms_top_n: the largest number of regions that are kept; 0 for no limit.
+      variances: the variances of the anchors, in the shape of `anchors`.
+      pre_nms_top_n: the number of most probable regions to use; 0 for all.
+      post_nms_top_n: the largest number of regions to keep; 0 for no limit.
       nms_thresh: the largest intersection over union of a region with a more probable one. For 0, all regions are kept,
-        and `post_nms_top_n` is not used.
+        and `post_nms_top_n` has no effect.
       min_size: the least width and height in pixels of the original image, at least 1.
-      eta: if below 1, `nms_thresh` is multiplied by it after each region that is kept, as long as it is above 0.5.
+      eta: if below 1, a factor for `nms_thresh` after each kept region, as long as the threshold is above 0.5.
       name: instead of `generate_proposals_N`.
-      return_rois_num: whether the number of regions is returned too.
+      return_rois_num: whether to return the number of regions too.
 
     Returns:
       The regions, a SequenceBatch `[batch, post_nms_top_n, 4]` ordered by score; their scores, a SequenceBatch
-      `[batch, post_nms_top_n, 1]`; and, with `return_rois_num`, their number in each image, int32 `[batch]`. They have
-      no gradient.
+      `[batch, post_nms_top_n, 1]`; and, with `return_rois_num`, the number of regions in each image, int32 `[batch]`.
+      The results have no gradient.
 
     Raises:
       ArgumentError: a number of regions is negative.
@@ -109,13 +109,13 @@ def distribute_fpn_proposals(
       min_level: the level of the finest feature map.
       max_level: the level of the coarsest feature map.
       refer_level: the level of regions with the size `refer_scale`.
-      refer_scale: the square root of the area of these regions.
+      refer_scale: the square root of the area of regions of the level `refer_level`.
       name: instead of `distribute_fpn_proposals_N`.
 
     Returns:
-      The regions of each level, a list of SequenceBatches `[batch, regions, 4]`; and the index of each of the given
-      regions in the concatenation of all levels, a SequenceBatch of int32 `[batch, regions, 1]`. With this index,
-      `gather(concat(results, axis=0), restore)` puts what was computed from the levels into the order of `fpn_rois`.
+      The regions of each level, a list of SequenceBatches `[batch, regions, 4]`; and the index of each given region in
+      the concatenation of all levels, a SequenceBatch of int32 `[batch, regions, 1]`. With this index,
+      `gather(concat(results, axis=0), restore)` reorders the results of all levels to the order of `fpn_rois`.
 
     Raises:
       ArgumentError: the levels are no whole numbers in ascending order, or `refer_scale` is not positive.
@@ -166,11 +166,11 @@ def collect_fpn_proposals(
       multi_scores: the scores of these regions, a list of SequenceBatches `[batch, regions, 1]`.
       min_level: the level of the finest feature map.
       max_level: the level of the coarsest feature map.
-      post_nms_top_n: the largest number of regions that are kept in each image.
+      post_nms_top_n: the largest number of regions to keep in each image.
       name: instead of `collect_fpn_proposals_N`.
 
     Returns:
-      A SequenceBatch `[batch, post_nms_top_n, 4]`, ordered by score. It has no gradient.
+      A SequenceBatch `[batch, post_nms_top_n, 4]` without gradient, ordered by score.
 
     Raises:
       ArgumentError: the levels are no whole numbers in ascending order, or `post_nms_top_n` is not positive.
@@ -209,7 +209,7 @@ def collect_fpn_proposals(
 def _predictions(
     this: Layer, scores: core.Value, bbox_deltas: core.Value, anchors: core.Value, variances: core.Value
 ) -> tuple[jax.Array, ...]:
-    """Scores `[batch, n]`, offsets `[batch, n, 4]`, anchors and variances `[n, 4]`, for all pixels and anchors.
+    """Flatten pixels and anchors to scores `[batch, n]`, offsets `[batch, n, 4]`, anchors and variances `[n, 4]`.
 
     Raises:
       ShapeError: the shapes do not fit together.
@@ -229,13 +229,13 @@ def _predictions(
 
 
 def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Array, least: float) -> jax.Array:
-    """Which boxes `[batch, n, 4]` have at least the size `least`, and their centre in the image.
+    """Return a mask of the boxes with at least the size `least` and their centre in the image.
 
     Args:
-      boxes: in pixels of the resized image.
+      boxes: `[batch, n, 4]` in pixels of the resized image.
       image: width and height of the resized images, each `[batch, 1]`.
-      scale: by which they were resized, `[batch, 1]`.
-      least: in pixels of the original image.
+      scale: the scale by which the images were resized, `[batch, 1]`.
+      least: the least width and height in pixels of the original image.
     """
     result = jnp.ones(boxes.shape[:-1], bool)
     for first, size, most in zip((boxes[..., 0], boxes[..., 1]), box_sizes(boxes, 0.0), image, strict=True):
@@ -244,7 +244,7 @@ def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Arra
 
 
 def _count_levels(this: Layer, min_level: int, max_level: int) -> int:
-    """The number of levels.
+    """Check the levels of a feature pyramid, and return their number.
 
     Raises:
       ArgumentError: a level is no whole number, or `max_level` is less than `min_level`.

@@ -1,4 +1,4 @@
-"""What the layers that pool regions of feature maps share."""
+"""Helpers for layers that pool regions of feature maps."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,20 +11,20 @@ from fluid.layers.base import Layer, describe, like, wide
 from fluid.layers.detection.box import exact
 from fluid.layers.image.spatial import image_of
 
-# The number of regions that are pooled at once; the memory of intermediate results grows with it.
+# The number of regions pooled at once; the memory of intermediate results is proportional to it.
 _AT_ONCE = 16
 
 
 class Regions(NamedTuple):
-    """Feature maps, their regions, and the size to which the regions are pooled.
+    """Feature maps, their regions, and the size of the pooled regions.
 
     Attributes:
       this: the layer.
       features: `[batch, channels, height, width]`, in float32 or wider.
       boxes: the regions, `[batch, regions, 4]`, in pixels of the image.
-      scale: the size of the feature map divided by that of the image.
+      scale: the size of the feature map divided by the size of the image.
       pooled: height and width of the result.
-      given: the arguments for feature maps and regions, as the user gave them.
+      given: the user's arguments for feature maps and regions.
     """
 
     this: Layer
@@ -51,8 +51,8 @@ class Regions(NamedTuple):
         """
         count = self.boxes.shape[1]
         chunks = -(-count // _AT_ONCE)
-        # The last chunk is filled up with the last region: a program that is exported does not know how many there are,
-        # and must sum in the same order as one that does.
+        # The last region fills the last chunk: an exported program does not know the number of regions, and must sum in
+        # the order of a program that does.
         filled = jnp.arange(chunks * _AT_ONCE)
 
         def image(features: jax.Array, boxes: jax.Array) -> jax.Array:
@@ -75,19 +75,19 @@ def regions(
     scale: float,
     **counts: Any,
 ) -> Regions:
-    """Read feature maps and their regions.
+    """Check feature maps and their regions, and return them.
 
     Args:
       this: the layer.
       input: feature maps `[batch, channels, height, width]`.
-      rois: a SequenceBatch `[batch, regions, 4]`, or an array of that shape.
+      rois: a SequenceBatch or an array, `[batch, regions, 4]`.
       pooled: height and width of the result.
-      scale: the size of the feature map divided by that of the image.
-      counts: the arguments by which Fluid assigns regions to images, by name; they are not supported.
+      scale: the size of the feature map divided by the size of the image.
+      counts: Fluid's arguments that assign regions to images, by name; they are not supported.
 
     Raises:
       ArgumentError: a size is not positive, or one of `counts` is not None.
-      ShapeError: the input has not four dimensions, or `rois` do not fit it.
+      ShapeError: the input does not have four dimensions, or does not fit `rois`.
     """
     features = wide(image_of(this, input, 4, "NCHW").array)
     boxes = exact(rois)

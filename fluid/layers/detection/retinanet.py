@@ -1,4 +1,4 @@
-"""RetinaNet (Lin et al., 2017): targets of its anchors, and the decoding of its predictions."""
+"""RetinaNet (Lin et al., 2017): targets of anchors, and decoding of predictions."""
 
 from collections.abc import Sequence
 
@@ -32,11 +32,11 @@ def retinanet_target_assign(
     negative_overlap: float = 0.4,
     name: str | None = None,
 ) -> tuple[core.SequenceBatch | jax.Array, ...]:
-    """Choose the anchors to train RetinaNet with, and make their targets.
+    """Select anchors for the training of RetinaNet, and compute their targets.
 
     An anchor is positive if its intersection over union (IoU) with an object is at least `positive_overlap`, or is the
     largest of all anchors for an object. It is negative if its IoU with all objects is below `negative_overlap`. Other
-    anchors are not used.
+    anchors have no effect.
 
     Args:
       bbox_pred: predicted offsets from the anchors, `[batch, anchors, 4]`.
@@ -48,19 +48,19 @@ def retinanet_target_assign(
       is_crowd: 1 for crowds, which are ignored, and 0 for other objects, a SequenceBatch `[batch, objects, 1]`.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
       num_classes: the number of classes without the background.
-      positive_overlap: see above.
-      negative_overlap: see above.
+      positive_overlap: the smallest IoU of a positive anchor with its object.
+      negative_overlap: the exclusive upper bound of the IoU of negative anchors with all objects.
       name: instead of `retinanet_target_assign_N`.
 
     Returns:
-      Five SequenceBatches, the positive anchors first: logits of the anchors that are used `[batch, n, num_classes]`;
-      predicted offsets of the positive ones `[batch, positives, 4]`; classes of the anchors that are used, 0 for
-      negative ones, int32 `[batch, n, 1]`; targets of the offsets `[batch, positives, 4]`; and ones of this shape, for
+      Five SequenceBatches, the positive anchors first: logits of the selected anchors `[batch, n, num_classes]`;
+      predicted offsets of the positive ones `[batch, positives, 4]`; classes of the selected anchors, 0 for negative
+      ones, int32 `[batch, n, 1]`; targets of the offsets `[batch, positives, 4]`; and ones of this shape, for
       `smooth_l1(inside_weight=)`. Then the number of positive anchors in each image plus 1, int32 `[batch, 1]`.
 
     Raises:
       ArgumentError: `num_classes` is not positive.
-      ArgumentTypeError: classes or `is_crowd` are no integers.
+      ArgumentTypeError: classes or values of `is_crowd` are no integers.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -105,28 +105,27 @@ def retinanet_detection_output(
     nms_eta: float = 1.0,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """The objects that RetinaNet detects: decodes the best predictions of all levels, and applies `multiclass_nms`.
+    """Decode RetinaNet's best predictions of all levels, and apply `multiclass_nms`.
 
     Args:
       bboxes: predicted offsets from the anchors, a list of `[batch, anchors, 4]` for each level.
       scores: probabilities of the classes without the background, a list of `[batch, anchors, classes]` for each level.
       anchors: anchors in pixels, a list of `[..., 4]` for each level.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
-      score_threshold: on all levels but the last, predictions are used only if their probability is above this.
-      nms_top_k: the number of the most probable predictions that are used of each level.
-      keep_top_k: the largest number of boxes that are kept in each image; -1 for no limit.
+      score_threshold: on all levels except the last, only predictions with a higher probability are used.
+      nms_top_k: the number of most probable predictions to use of each level.
+      keep_top_k: the largest number of boxes to keep in each image; -1 for no limit.
       nms_threshold: see `multiclass_nms`.
       nms_eta: see `multiclass_nms`.
       name: instead of `retinanet_detection_output_N`.
 
     Returns:
       `[label, probability, x1, y1, x2, y2]` of each object, with labels from 1 on, and boxes in pixels of the original
-      image, to which they are clipped: a SequenceBatch `[batch, keep_top_k, 6]` ordered by probability. It has no
-      gradient.
+      image, clipped to the image: a SequenceBatch `[batch, keep_top_k, 6]` without gradient, ordered by probability.
 
     Raises:
       ArgumentError: `nms_top_k` is not positive, or `keep_top_k` is neither positive nor -1.
-      ShapeError: the shapes do not fit together, or a list has not one entry for each level.
+      ShapeError: the shapes do not fit together, or a list does not have one entry for each level.
 
     Example:
       >>> import fluid
@@ -173,7 +172,7 @@ def retinanet_detection_output(
 def _best(
     this: Layer, bboxes: core.Value, scores: core.Value, anchors: core.Value, threshold: float, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The most probable predictions of a level: boxes `[batch, n, 4]`, probabilities and classes, each `[batch, n]`.
+    """Return a level's most probable predictions: boxes `[batch, n, 4]`, probabilities and classes, each `[batch, n]`.
 
     Raises:
       ShapeError: the shapes do not fit together.

@@ -1,4 +1,4 @@
-"""Pooling of regions of feature maps to a fixed size, for detectors with two stages."""
+"""Pooling of regions of feature maps to a fixed size, for two-stage detectors."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fluid.layers.base import Layer, describe, layer
 from fluid.layers.detection.region import regions
 from fluid.layers.functional import activation
 
-# Coordinates are limited to this before they become integers, so that none overflows.
+# The limit of coordinates before their conversion to integers, which could overflow.
 _FAR = 2.0**20
 
 
@@ -25,28 +25,28 @@ def roi_pool(
     name: str | None = None,
     rois_num: core.Value | None = None,
 ) -> Any:
-    """Max pooling of regions (Girshick, 2015): each region is divided into bins, of which the maximum is taken.
+    """Divide each region into bins, and compute the maximum of each bin: RoI max pooling (Girshick, 2015).
 
     Regions are rounded to whole pixels of the feature map, and bins are enlarged to whole pixels.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
-      rois: regions in pixels of the image, which include their last pixel: a SequenceBatch `[batch, regions, 4]`, or an
-        array of that shape. They have no gradient.
+      rois: regions in pixels of the image, which include their last pixel: a SequenceBatch or an array,
+        `[batch, regions, 4]`. They have no gradient.
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
-      spatial_scale: the size of the feature map divided by that of the image.
+      spatial_scale: the size of the feature map divided by the size of the image.
       rois_lod: not supported; a SequenceBatch has the number of regions in each image.
       name: instead of `roi_pool_N`.
-      rois_num: not supported, as `rois_lod`.
+      rois_num: not supported, like `rois_lod`.
 
     Returns:
-      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` are one. Bins outside of
+      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` is one. Bins outside of
       the feature map are 0.
 
     Raises:
       ArgumentError: a size is not positive, or `rois_lod` or `rois_num` was given.
-      ShapeError: the input has not four dimensions, or `rois` do not fit it.
+      ShapeError: the input does not have four dimensions, or does not fit `rois`.
 
     Example:
       >>> import fluid
@@ -85,30 +85,30 @@ def roi_align(
     rois_lod: core.Value | None = None,
     rois_num: core.Value | None = None,
 ) -> Any:
-    """Average pooling of regions by bilinear interpolation (He et al., 2017).
+    """Average each bin of each region by bilinear interpolation: RoI align (He et al., 2017).
 
-    Each region is divided into bins, and the feature map is interpolated at points at equal distances in each bin.
+    The layer divides each region into bins, and interpolates the feature map at equally spaced points in each bin.
     Points less than one pixel outside of the feature map get the value of its edge, points further outside are 0.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
-      rois: regions in pixels of the image: a SequenceBatch `[batch, regions, 4]`, or an array of that shape. They have
-        no gradient. On the feature map they are at least one pixel wide and high.
+      rois: regions in pixels of the image: a SequenceBatch or an array, `[batch, regions, 4]`. They have no gradient.
+        On the feature map they are at least one pixel wide and high.
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
-      spatial_scale: the size of the feature map divided by that of the image.
+      spatial_scale: the size of the feature map divided by the size of the image.
       sampling_ratio: the number of points in each bin in each direction; -1 for the width or height of the bin in
         pixels, rounded up.
       name: instead of `roi_align_N`.
       rois_lod: not supported; a SequenceBatch has the number of regions in each image.
-      rois_num: not supported, as `rois_lod`.
+      rois_num: not supported, like `rois_lod`.
 
     Returns:
-      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` are one.
+      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` is one.
 
     Raises:
       ArgumentError: a size is not positive, or `rois_lod` or `rois_num` was given.
-      ShapeError: the input has not four dimensions, or `rois` do not fit it.
+      ShapeError: the input does not have four dimensions, or does not fit `rois`.
 
     Example:
       >>> import fluid
@@ -146,25 +146,25 @@ def psroi_pool(
     pooled_width: int,
     name: str | None = None,
 ) -> Any:
-    """Position-sensitive average pooling of regions (Dai et al., 2016): each bin is read from channels of its own.
+    """Average each bin of each region over its own channels: position-sensitive RoI pooling (Dai et al., 2016).
 
     Args:
       input: feature maps `[batch, output_channels * pooled_height * pooled_width, height, width]`.
-      rois: regions in pixels of the image, which include their last pixel: a SequenceBatch `[batch, regions, 4]`, or an
-        array of that shape. They have no gradient.
+      rois: regions in pixels of the image, which include their last pixel: a SequenceBatch or an array,
+        `[batch, regions, 4]`. They have no gradient.
       output_channels: the number of channels of the result.
-      spatial_scale: the size of the feature map divided by that of the image.
+      spatial_scale: the size of the feature map divided by the size of the image.
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
       name: instead of `psroi_pool_N`.
 
     Returns:
-      `[batch, regions, output_channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` are one. Bins
+      `[batch, regions, output_channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` is one. Bins
       outside of the feature map are 0.
 
     Raises:
       ArgumentError: a size is not positive.
-      ShapeError: the input has another number of channels or dimensions, or `rois` do not fit it.
+      ShapeError: the input has another number of channels or dimensions, or does not fit `rois`.
 
     Example:
       >>> import fluid
@@ -210,27 +210,27 @@ def prroi_pool(
     batch_roi_nums: core.Value | None = None,
     name: str | None = None,
 ) -> Any:
-    """Precise pooling of regions (Jiang et al., 2018): the mean of the interpolated feature map over each bin.
+    """Average the interpolated feature map over each bin of each region: precise RoI pooling (Jiang et al., 2018).
 
     The feature map is interpolated bilinearly, and is 0 outside. The mean is an integral, divided by the area of the
     bin. Regions are not rounded, and have a gradient.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
-      rois: regions in pixels of the image: a SequenceBatch `[batch, regions, 4]`, or an array of that shape.
-      spatial_scale: the size of the feature map divided by that of the image.
+      rois: regions in pixels of the image: a SequenceBatch or an array, `[batch, regions, 4]`.
+      spatial_scale: the size of the feature map divided by the size of the image.
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
       batch_roi_nums: not supported; a SequenceBatch has the number of regions in each image.
       name: instead of `prroi_pool_N`.
 
     Returns:
-      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch where `rois` are one; 0 for a region
+      `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` is one; 0 for a region
       without an area.
 
     Raises:
       ArgumentError: a size is not positive, or `batch_roi_nums` was given.
-      ShapeError: the input has not four dimensions, or `rois` do not fit it.
+      ShapeError: the input does not have four dimensions, or does not fit `rois`.
 
     Example:
       >>> import fluid
@@ -246,7 +246,7 @@ def prroi_pool(
     pooled = (pooled_height, pooled_width)
     given = regions(this, input, rois, pooled, spatial_scale, batch_roi_nums=batch_roi_nums)
 
-    @jax.checkpoint  # what the gradient of a region needs is large, and cheap to compute again
+    @jax.checkpoint  # the residuals of a region are large, and cheap to recompute
     def pool(features: jax.Array, box: jax.Array) -> jax.Array:
         x1, y1, x2, y2 = box * given.scale
         down, across = (
@@ -259,12 +259,12 @@ def prroi_pool(
 
 
 def _weighted(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Array:
-    """Sums `[channels, p, q]` of a feature map, weighted by rows `[p, height]` and by columns `[q, width]`."""
+    """Compute sums `[channels, p, q]` of a feature map, weighted by rows `[p, height]` and columns `[q, width]`."""
     return jnp.einsum("ph,chq->cpq", down, jnp.einsum("qw,chw->chq", across, features))
 
 
 def _covered(start: jax.Array, length: jax.Array, bins: int, size: int) -> jax.Array:
-    """The pixels in each bin, bool `[bins, size]`, where bins are equal parts of `length` pixels from `start` on."""
+    """Return the mask of pixels in each bin, `[bins, size]`, for equal bins of `length` pixels from `start` on."""
     number = jnp.arange(bins)
     pixel = jnp.arange(size)
     first, end = number * length // bins, -(-(number + 1) * length // bins)
@@ -272,7 +272,7 @@ def _covered(start: jax.Array, length: jax.Array, bins: int, size: int) -> jax.A
 
 
 def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
-    """The pixels in each bin, bool `[bins, size]`, where bins are equal parts of an interval."""
+    """Return the mask of pixels that each bin touches, `[bins, size]`, for equal bins from `start` to `end`."""
     width = jnp.maximum(end - start, 0.1) / bins
     number = jnp.arange(bins)
     pixel = jnp.arange(size)
@@ -281,7 +281,7 @@ def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Arra
 
 
 def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Array:
-    """The maximum of each bin, `[channels, p, q]`, 0 for bins without pixels.
+    """Compute the maximum of each bin, `[channels, p, q]`, 0 for bins without pixels.
 
     Args:
       features: `[channels, height, width]`.
@@ -299,12 +299,12 @@ def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Arr
 
 
 def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples: int | None) -> jax.Array:
-    """The weights of pixels in the means of bins, `[bins, size]`, when these are means over points at equal distances.
+    """Compute the weights of pixels in the means of bins over equally spaced points, `[bins, size]`.
 
     Args:
-      start: the begin of the first bin.
-      length: the length of all bins together.
-      bins: their number.
+      start: the start of the first bin.
+      length: the total length of all bins.
+      bins: the number of bins.
       size: the number of pixels.
       samples: the number of points in each bin; None for the length of a bin in pixels, rounded up.
     """
@@ -313,7 +313,7 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
     count = jnp.ceil(width) if samples is None else jnp.asarray(samples, width.dtype)
     first = start + jnp.arange(bins) * width + width / count / 2
     if samples is None:
-        # Several points of a bin are more than half a pixel apart, so that at most five of them are near a pixel.
+        # The points of a bin are more than half a pixel apart, so at most five of them are near a pixel.
         step = jnp.where(count > 1, width / count, 1)
         number = jnp.floor((pixel - 1 - first[:, None]) / step)[..., None] + jnp.arange(6)
     else:
@@ -326,10 +326,10 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
 
 
 def _integrated(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
-    """The weights of pixels in the means of bins, `[bins, size]`, when the interpolated function is integrated."""
+    """Compute the weights of pixels in the integral means of bins, `[bins, size]`."""
     width = jnp.maximum(end - start, 0) / bins
     edges = start + jnp.arange(bins + 1) * width
-    # The integral, up to each edge, of the triangle by which each pixel is interpolated.
+    # The integral, up to each edge, of the triangle kernel that interpolates each pixel.
     away = jnp.clip(edges[:, None] - jnp.arange(size), -1, 1)
     up_to = away - away * jnp.abs(away) / 2
     return (up_to[1:] - up_to[:-1]) / jnp.where(width > 0, width, 1)

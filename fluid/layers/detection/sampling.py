@@ -1,4 +1,4 @@
-"""Sampling of anchors and regions, with targets, to train the two stages of Faster R-CNN (Ren et al., 2015)."""
+"""Sampling of anchors and regions, with targets, for training both stages of Faster R-CNN (Ren et al., 2015)."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ def rpn_target_assign(
     use_random: bool = True,
     name: str | None = None,
 ) -> tuple[core.SequenceBatch, ...]:
-    """Sample anchors to train the region proposal network of Faster R-CNN, and make their targets.
+    """Sample anchors to train the region proposal network of Faster R-CNN, and compute their targets.
 
     An anchor is positive if its intersection over union (IoU) with an object is at least `rpn_positive_overlap`, or is
     the largest of all anchors for an object. It is negative if its IoU with all objects is below
@@ -57,12 +57,12 @@ def rpn_target_assign(
       gt_boxes: boxes of the objects in pixels of the original image, a SequenceBatch `[batch, objects, 4]`.
       is_crowd: 1 for crowds, which are ignored, and 0 for other objects, a SequenceBatch `[batch, objects, 1]`.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
-      rpn_batch_size_per_im: the largest number of anchors that are sampled in each image.
+      rpn_batch_size_per_im: the largest number of sampled anchors in each image.
       rpn_straddle_thresh: anchors that exceed the image by more pixels are not used; negative to use all.
       rpn_fg_fraction: the largest fraction of positive anchors.
-      rpn_positive_overlap: see above.
-      rpn_negative_overlap: see above.
-      use_random: whether anchors are drawn at random; otherwise the first ones are taken.
+      rpn_positive_overlap: the smallest IoU of a positive anchor with its object.
+      rpn_negative_overlap: the exclusive upper bound of the IoU of negative anchors with all objects.
+      use_random: whether to draw anchors at random; otherwise the first ones are sampled.
       name: instead of `rpn_target_assign_N`.
 
     Returns:
@@ -72,7 +72,7 @@ def rpn_target_assign(
 
     Raises:
       ArgumentError: `rpn_batch_size_per_im` is not positive.
-      ArgumentTypeError: `is_crowd` are no integers.
+      ArgumentTypeError: the values of `is_crowd` are no integers.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -132,11 +132,11 @@ def generate_proposal_labels(
     is_cascade_rcnn: bool = False,
     name: str | None = None,
 ) -> tuple[core.SequenceBatch, ...]:
-    """Sample regions to train the second stage of Faster R-CNN, and make their targets.
+    """Sample regions to train the second stage of Faster R-CNN, and compute their targets.
 
-    The boxes of the objects are added to the regions. A region has the class of the object with the largest
-    intersection over union if this is at least `fg_thresh`, and is background if it is at least `bg_thresh_lo` and
-    below `bg_thresh_hi`. Other regions are not used.
+    The layer adds the boxes of the objects to the regions. A region gets the class of the object with the largest
+    intersection over union (IoU) if this IoU is at least `fg_thresh`. It is background if this IoU is at least
+    `bg_thresh_lo` and below `bg_thresh_hi`. Other regions are not used.
 
     Args:
       rpn_rois: regions in pixels of the resized image, a SequenceBatch `[batch, regions, 4]`.
@@ -144,26 +144,26 @@ def generate_proposal_labels(
       is_crowd: 1 for crowds, which are ignored, and 0 for other objects, a SequenceBatch `[batch, objects, 1]`.
       gt_boxes: boxes of the objects in pixels of the original image, a SequenceBatch `[batch, objects, 4]`.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
-      batch_size_per_im: the largest number of regions that are sampled in each image.
+      batch_size_per_im: the largest number of sampled regions in each image.
       fg_fraction: the largest fraction of regions with the class of an object.
-      fg_thresh: see above.
-      bg_thresh_hi: see above.
-      bg_thresh_lo: see above.
-      bbox_reg_weights: variances of the regions: the four offsets are divided by them.
+      fg_thresh: the smallest IoU of a region with the class of an object.
+      bg_thresh_hi: the exclusive upper bound of the IoU of background.
+      bg_thresh_lo: the inclusive lower bound of the IoU of background.
+      bbox_reg_weights: variances of the regions, the divisors of the four offsets.
       class_nums: the number of classes, including the background.
-      use_random: whether regions are drawn at random; otherwise the first ones are taken.
+      use_random: whether to draw regions at random; otherwise the first ones are sampled.
       is_cls_agnostic: whether all classes share the offsets of class 1, as if there were two classes.
       is_cascade_rcnn: not supported.
       name: instead of `generate_proposal_labels_N`.
 
     Returns:
       Five SequenceBatches, the regions of objects first: the sampled regions `[batch, n, 4]`; their classes, int32
-      `[batch, n, 1]`; targets of the offsets of all classes `[batch, n, 4 * classes]`; and two times the weights of
-      these, 1 for the class of the region and 0 for others, for `smooth_l1(inside_weight=, outside_weight=)`.
+      `[batch, n, 1]`; targets of the offsets of all classes `[batch, n, 4 * classes]`; and twice the weights of these
+      targets, 1 for the class of the region and 0 for others, for `smooth_l1(inside_weight=, outside_weight=)`.
 
     Raises:
       ArgumentError: `class_nums` is missing, or `is_cascade_rcnn` is True.
-      ArgumentTypeError: classes or `is_crowd` are no integers.
+      ArgumentTypeError: classes or values of `is_crowd` are no integers.
       ShapeError: the shapes do not fit together.
 
     Example:

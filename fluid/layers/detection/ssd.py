@@ -1,4 +1,4 @@
-"""SSD (Liu et al., 2016): the layers that predict boxes, and the decoding of their predictions."""
+"""SSD (Liu et al., 2016): the head that predicts boxes, and the decoding of predictions."""
 
 import math
 from collections.abc import Sequence
@@ -42,22 +42,22 @@ def multi_box_head(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The head of SSD: prior boxes on each feature map, and two convolutions that predict their offsets and classes.
+    """Build the head of SSD: on each feature map, prior boxes, and two convolutions for their offsets and classes.
 
     Args:
       inputs: a list of feature maps `[batch, channels, height, width]`, the finest first.
-      image: the image, `[batch, channels, height, width]`, of which only the size is used.
-      base_size: the size of the image in pixels, of which `min_ratio` and `max_ratio` are percentages.
+      image: the image, `[batch, channels, height, width]`; only the size is used.
+      base_size: the size of the image in pixels; `min_ratio` and `max_ratio` are percentages of it.
       num_classes: the number of classes, including the background.
       aspect_ratios: a list of the `aspect_ratios` of `prior_box` for each feature map.
       min_ratio: without `min_sizes` and `max_sizes`, the size of boxes on the second feature map, in percent. The boxes
         on the first feature map then have sizes from 10 to 20 percent.
-      max_ratio: the size of boxes up to which those of the other feature maps grow in equal steps, in percent.
+      max_ratio: the largest size of boxes, in percent; from feature map to feature map, sizes grow in equal steps.
       min_sizes: a list of the `min_sizes` of `prior_box` for each feature map.
       max_sizes: a list of the `max_sizes` of `prior_box` for each feature map.
       steps: a list of the `steps` of `prior_box` for each feature map, one number for width and height.
-      step_w: such a list for the width, if `steps` is not given.
-      step_h: such a list for the height, if `steps` is not given.
+      step_w: a list of the steps along the width for each feature map, if `steps` is not given.
+      step_h: a list of the steps along the height for each feature map, if `steps` is not given.
       offset: see `prior_box`.
       variance: see `prior_box`.
       flip: see `prior_box`.
@@ -65,7 +65,7 @@ def multi_box_head(
       kernel_size: the filter size of the convolutions.
       pad: the padding of the convolutions. Their results must have the size of the feature map.
       stride: the stride of the convolutions.
-      name: of all convolutions, instead of `conv2d_N`.
+      name: the name of all convolutions, instead of `conv2d_N`.
       min_max_aspect_ratios_order: see `prior_box`.
 
     Returns:
@@ -73,8 +73,8 @@ def multi_box_head(
       their variances `[priors, 4]`, each concatenated from all feature maps.
 
     Raises:
-      ArgumentError: sizes, ratios or steps are missing, or a list has not one entry for each feature map.
-      ShapeError: a feature map has not four dimensions, or the convolutions change its size.
+      ArgumentError: sizes, ratios or steps are missing, or a list does not have one entry for each feature map.
+      ShapeError: a feature map does not have four dimensions, or the convolutions change its size.
 
     Example:
       >>> import fluid
@@ -129,26 +129,26 @@ def detection_output(
     return_index: bool = False,
     name: str | None = None,
 ) -> Any:
-    """The objects that SSD detects: decodes offsets, applies softmax to logits, and then `multiclass_nms`.
+    """Detect objects from SSD's predictions: decode offsets, apply softmax to logits, and apply `multiclass_nms`.
 
     Args:
       loc: predicted offsets from the prior boxes, `[batch, priors, 4]`.
       scores: logits of the classes, `[batch, priors, classes]`.
       prior_box: normalized prior boxes `[priors, 4]`.
       prior_box_var: variances `[priors, 4]`, four numbers for all prior boxes, or None for ones.
-      background_label: the class of the background, which is left out; -1 if there is none.
+      background_label: the class of the background, which is ignored; -1 if there is none.
       nms_threshold: see `multiclass_nms`.
       nms_top_k: see `multiclass_nms`.
       keep_top_k: see `multiclass_nms`.
       score_threshold: see `multiclass_nms`.
       nms_eta: see `multiclass_nms`.
-      return_index: whether the index of the prior box of each row is returned too.
+      return_index: whether to return the index of the prior box of each row too.
       name: instead of `detection_output_N`.
 
     Returns:
       `[label, probability, x1, y1, x2, y2]` of each object, as a SequenceBatch `[batch, keep_top_k, 6]`, ordered by
       class and then by probability. With `return_index` also a SequenceBatch of int32 `[batch, keep_top_k, 1]`: the
-      index of the prior box, plus the number of prior boxes times the index of the image. They have no gradient.
+      index of the prior box, plus the number of prior boxes times the index of the image. Both have no gradient.
 
     Raises:
       ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
@@ -186,10 +186,10 @@ def detection_output(
 
 
 def _predicted(this: Layer, features: core.Value, boxes: jax.Array, result: jax.Array) -> jax.Array:
-    """The result `[batch, boxes * k, height, width]` of a convolution as `[batch, height * width * boxes, k]`.
+    """Reshape a convolution's result `[batch, boxes * k, height, width]` to `[batch, height * width * boxes, k]`.
 
     Raises:
-      ShapeError: the convolution has changed the size of the feature map.
+      ShapeError: the convolution changed the size of the feature map.
     """
     if result.shape[2:] != boxes.shape[:2]:
         raise errors.ShapeError(
@@ -201,10 +201,10 @@ def _predicted(this: Layer, features: core.Value, boxes: jax.Array, result: jax.
 
 
 def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | None) -> tuple[list[float], list[float]]:
-    """`min_sizes` and `max_sizes` for each feature map, from percentages of the size of the image.
+    """Compute `min_sizes` and `max_sizes` for each feature map from percentages of the size of the image.
 
     Raises:
-      ArgumentError: a percentage is missing, or they are too close for the number of feature maps.
+      ArgumentError: a percentage is missing, or both are too close for the number of feature maps.
     """
     if least is None or most is None or not most - least >= count - 2:
         raise errors.ArgumentError(
@@ -217,10 +217,10 @@ def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | No
 
 
 def _for_each(this: Layer, argument: str, value: Any, maps: list[Any], default: Any = None) -> list[Any]:
-    """Read a list with one entry for each feature map.
+    """Check that a value is a list with one entry for each feature map, and return it.
 
     Raises:
-      ArgumentError: it is no list, or too short.
+      ArgumentError: the value is no list, or is too short.
     """
     if value is None and default is not None:
         return [default] * len(maps)

@@ -1,4 +1,4 @@
-"""The loss of SSD (Liu et al., 2016)."""
+"""`ssd_loss`: the loss of SSD (Liu et al., 2016)."""
 
 from typing import NamedTuple
 
@@ -30,9 +30,9 @@ class _Objects(NamedTuple):
     background: int
 
     def targets(self, found: Matches, prior: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Box `[batch, priors, 4]` and class `[batch, priors]` of the object of each prior box.
+        """Return box `[batch, priors, 4]` and class `[batch, priors]` of the object of each prior box.
 
-        Where there is no object, these are the prior box itself and the background.
+        A prior box without object gets itself and the background.
         """
         positive = found.rows >= 0
         if self.boxes.shape[1] == 0:
@@ -64,11 +64,11 @@ def ssd_loss(
     sample_size: int | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """The loss of SSD (Liu et al., 2016), of the offsets and of the classes of prior boxes.
+    """Compute the loss of SSD for the offsets and classes of prior boxes (Liu et al., 2016).
 
-    Ground-truth objects and prior boxes are matched by their intersection over union, as `bipartite_match` does. The
-    prior boxes that are matched are the positives; of the others, those with the largest losses are the negatives. The
-    loss is the smooth L1 loss of the offsets of positives, plus the cross entropy of positives and negatives.
+    Like `bipartite_match`, the layer matches ground-truth objects and prior boxes by their intersection over union. The
+    positives are the matched prior boxes; the negatives are the other prior boxes with the largest losses. The loss is
+    the smooth L1 loss of the offsets of positives, plus the cross entropy of positives and negatives.
 
     Args:
       location: predicted offsets from the prior boxes, `[batch, priors, 4]`.
@@ -79,20 +79,19 @@ def ssd_loss(
       prior_box_var: variances `[priors, 4]`, four numbers for all prior boxes, or None for ones.
       background_label: the class of the background.
       overlap_threshold: the `dist_threshold` of `bipartite_match`.
-      neg_pos_ratio: the largest number of negatives for each positive of the same image.
-      neg_overlap: prior boxes that are not matched are negatives only if their intersection over union with all objects
-        is below this.
-      loc_loss_weight: weight of the loss of the offsets.
-      conf_loss_weight: weight of the loss of the classes.
+      neg_pos_ratio: the largest number of negatives for each positive of an image.
+      neg_overlap: the exclusive upper bound of the intersection over union of negatives with all objects.
+      loc_loss_weight: the weight of the loss of the offsets.
+      conf_loss_weight: the weight of the loss of the classes.
       match_type: "per_prediction" or "bipartite", see `bipartite_match`.
       mining_type: "max_negative", the only one.
-      normalize: whether the loss is divided by the number of positives in the batch.
+      normalize: whether to divide the loss by the number of positives in the batch.
       sample_size: accepted for programs written for Fluid, but has no effect: only negatives are mined, of which
         `neg_pos_ratio` says how many.
       name: instead of `ssd_loss_N`.
 
     Returns:
-      The loss of each image, float32 `[batch, 1]`, which is 0 for an image without objects.
+      The loss of each image, float32 `[batch, 1]`; 0 for an image without objects.
 
     Raises:
       ArgumentError: `match_type` or `mining_type` has another value.
@@ -159,7 +158,7 @@ def _check_predictions(
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Cross entropy of each prior box, `[batch, priors]`, NaN for a class that does not exist."""
+    """Compute the cross entropy of each prior box, `[batch, priors]`, NaN for an invalid class."""
     inside = (labels >= 0) & (labels < logits.shape[-1])
     own = jnp.take_along_axis(logits, jnp.where(inside, labels, 0)[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - jnp.where(inside, own, jnp.nan)
@@ -171,11 +170,11 @@ def _smooth_l1(difference: jax.Array) -> jax.Array:
 
 
 def _hardest(loss: jax.Array, able: jax.Array, positive: jax.Array, ratio: float) -> jax.Array:
-    """The candidates with the largest losses, at most `ratio` for each positive of the same image.
+    """Return a mask of the candidates with the largest losses, at most `ratio` for each positive of an image.
 
     Args:
       loss: `[batch, priors]`.
-      able: the candidates, bool `[batch, priors]`.
+      able: a mask of the candidates, bool `[batch, priors]`.
       positive: bool `[batch, priors]`.
       ratio: the largest number of negatives for each positive.
     """

@@ -1,4 +1,4 @@
-"""Non-maximum suppression (NMS): of boxes that overlap, only the best is kept."""
+"""Non-maximum suppression (NMS): keep only the best of overlapping boxes."""
 
 from typing import Any, NamedTuple
 
@@ -13,11 +13,11 @@ from fluid.layers.sequence.steps import sequence_batch
 
 
 class Candidates(NamedTuple):
-    """The boxes of each class with the highest scores, in the order of their scores.
+    """The boxes of each class with the highest scores, in descending order of the scores.
 
     Attributes:
       boxes: `[batch, classes, n, 4]`.
-      scores: `[batch, classes, n]`, minus infinity where there is no box.
+      scores: `[batch, classes, n]`, minus infinity for entries without box.
       places: int32 `[batch, classes, n]`: the index of each box in its image.
       labels: the class of each entry of the second dimension.
     """
@@ -41,26 +41,26 @@ def multiclass_nms(
     background_label: int = 0,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Non-maximum suppression, for each class of its own.
+    """Apply non-maximum suppression to each class separately.
 
-    The boxes of a class are visited in the order of their scores. A box is kept unless its intersection over union with
-    a box that was kept before exceeds `nms_threshold`.
+    The layer visits the boxes of a class in descending order of their scores. It keeps a box unless the intersection
+    over union with an already kept box exceeds `nms_threshold`.
 
     Args:
-      bboxes: `[batch, boxes, 4]`, the same boxes for all classes; or a SequenceBatch of `[classes, 4]`.
-      scores: `[batch, classes, boxes]`; or, for such a SequenceBatch, one of `[classes]`.
-      score_threshold: boxes are used only if their score is above this.
-      nms_top_k: the number of boxes with the highest scores that are used of each class; -1 for all.
-      keep_top_k: the largest number of boxes that are kept in each image, over all classes; -1 for no limit.
-      nms_threshold: the largest intersection over union with a box that was kept before.
+      bboxes: `[batch, boxes, 4]`, one set of boxes for all classes; or a SequenceBatch of `[classes, 4]`.
+      scores: `[batch, classes, boxes]`; or a SequenceBatch of `[classes]` if `bboxes` is a SequenceBatch.
+      score_threshold: only boxes with a higher score are used.
+      nms_top_k: the number of boxes with the highest scores to use of each class; -1 for all.
+      keep_top_k: the largest number of boxes to keep in each image, over all classes; -1 for no limit.
+      nms_threshold: the largest intersection over union with an already kept box.
       normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last pixel.
-      nms_eta: if below 1, `nms_threshold` is multiplied by it after each box that is kept, as long as it is above 0.5.
-      background_label: the class of the background, which is left out; -1 if there is none.
+      nms_eta: if below 1, a factor for `nms_threshold` after each kept box, as long as the threshold is above 0.5.
+      background_label: the class of the background, which is ignored; -1 if there is none.
       name: instead of `multiclass_nms_N`.
 
     Returns:
-      `[label, score, x1, y1, x2, y2]` of the boxes that are kept, as a SequenceBatch `[batch, keep_top_k, 6]` whose
-      lengths are their numbers, ordered by class and then by score. It has no gradient.
+      `[label, score, x1, y1, x2, y2]` of the kept boxes, as a SequenceBatch `[batch, keep_top_k, 6]` whose lengths
+      count the kept boxes, ordered by class and then by score. The result has no gradient.
 
     Raises:
       ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
@@ -99,28 +99,29 @@ def matrix_nms(
     normalized: bool = True,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Matrix NMS (Wang et al., 2020): boxes that overlap boxes with higher scores get lower scores.
+    """Lower the scores of boxes that overlap boxes with higher scores: matrix NMS (Wang et al., 2020).
 
-    For each box of the same class with a higher score there is a factor `(1 - iou) / (1 - most)`, or
-    `exp(sigma * (most ** 2 - iou ** 2))`: `iou` is the intersection over union of both boxes, and `most` is the largest
-    one of that other box with boxes whose scores are higher still. The score is multiplied by the smallest factor.
+    Each other box of the class with a higher score yields a factor `(1 - iou) / (1 - most)`, or
+    `exp(sigma * (most ** 2 - iou ** 2))`. Here `iou` is the intersection over union of both boxes. `most` is the
+    largest intersection over union of the other box with boxes of still higher scores. The new score is the score times
+    the smallest factor.
 
     Args:
       bboxes: `[batch, boxes, 4]`.
       scores: `[batch, classes, boxes]`.
-      score_threshold: boxes are used only if their score is above this.
-      post_threshold: boxes are kept only if their new score is above this.
-      nms_top_k: the number of boxes with the highest scores that are used of each class; -1 for all.
-      keep_top_k: the largest number of boxes that are kept in each image, over all classes; -1 for no limit.
-      use_gaussian: whether the second formula is used.
+      score_threshold: only boxes with a higher score are used.
+      post_threshold: only boxes with a higher new score are kept.
+      nms_top_k: the number of boxes with the highest scores to use of each class; -1 for all.
+      keep_top_k: the largest number of boxes to keep in each image, over all classes; -1 for no limit.
+      use_gaussian: whether to use the second formula.
       gaussian_sigma: the `sigma` of the second formula.
-      background_label: the class of the background, which is left out; -1 if there is none.
+      background_label: the class of the background, which is ignored; -1 if there is none.
       normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last pixel.
       name: instead of `matrix_nms_N`.
 
     Returns:
-      `[label, score, x1, y1, x2, y2]` of the boxes that are kept, as a SequenceBatch `[batch, keep_top_k, 6]` whose
-      lengths are their numbers, ordered by score. It has no gradient.
+      `[label, score, x1, y1, x2, y2]` of the kept boxes, as a SequenceBatch `[batch, keep_top_k, 6]` whose lengths
+      count the kept boxes, ordered by score. The result has no gradient.
 
     Raises:
       ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
@@ -142,7 +143,7 @@ def matrix_nms(
     def factor(overlap: Any, most: Any) -> Any:
         if use_gaussian:
             return jnp.exp((most**2 - overlap**2) * gaussian_sigma)
-        # Where `most` is 1, the other box is the same as one with a higher score, whose factors are counted already.
+        # If `most` is 1, the other box equals a box with a higher score, whose factor is already included.
         return jnp.where(most < 1, (1 - overlap) / jnp.where(most < 1, 1 - most, 1), jnp.inf)
 
     decayed = found.scores * _decay(found.boxes, factor, 0.0 if normalized else 1.0)
@@ -153,13 +154,13 @@ def matrix_nms(
 def candidates(
     this: Layer, bboxes: core.Value, scores: core.Value, threshold: float, nms_top_k: int, background: int
 ) -> Candidates:
-    """The boxes of each class, without the background, whose scores are above a threshold.
+    """Select the boxes of each class, without the background, whose scores are above a threshold.
 
     Args:
       this: the layer, for messages.
       bboxes: see `multiclass_nms`.
       scores: see `multiclass_nms`.
-      threshold: scores must be above it.
+      threshold: the exclusive lower bound of the scores.
       nms_top_k: the largest number of boxes of each class; -1 for no limit.
       background: the class of the background, -1 if there is none.
     """
@@ -178,7 +179,7 @@ def candidates(
 
 
 def _by_class(this: Layer, bboxes: core.Value, scores: core.Value) -> tuple[jax.Array, jax.Array]:
-    """Boxes `[batch, 1 or classes, boxes, 4]` and scores `[batch, classes, boxes]`, minus infinity for padding."""
+    """Return boxes `[batch, 1 or classes, boxes, 4]` and scores `[batch, classes, boxes]`, -infinity for padding."""
     boxes = exact(bboxes)
     chances = exact(scores)
     if isinstance(bboxes, core.SequenceBatch) and isinstance(scores, core.SequenceBatch):
@@ -195,18 +196,18 @@ def _by_class(this: Layer, bboxes: core.Value, scores: core.Value) -> tuple[jax.
 
 
 def nms(boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float, eta: float, pixel: float) -> jax.Array:
-    """Greedy non-maximum suppression in several lists of boxes at once.
+    """Apply greedy non-maximum suppression to several lists of boxes at once.
 
     Args:
-      boxes: `[..., n, 4]`, each list in the order of its scores.
-      there: bool `[..., n]`: which entries are boxes.
-      limit: the largest number of boxes that are kept of each list; None for no limit.
-      threshold: the largest intersection over union with a box that was kept before.
-      eta: if below 1, the threshold is multiplied by it after each box that is kept, as long as it is above 0.5.
+      boxes: `[..., n, 4]`, each list in descending order of its scores.
+      there: bool `[..., n]`: false for padding.
+      limit: the largest number of boxes to keep of each list; None for no limit.
+      threshold: the largest intersection over union with an already kept box.
+      eta: if below 1, a factor for the threshold after each kept box, as long as the threshold is above 0.5.
       pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:
-      Which boxes are kept, bool `[..., n]`.
+      A mask of the kept boxes, bool `[..., n]`.
     """
     *lead, count = there.shape
     turns = count if limit is None else limit
@@ -239,11 +240,11 @@ class _Nms(NamedTuple):
     """The state of a greedy suppression.
 
     Attributes:
-      turn: the number of boxes that each list has kept at most.
-      waiting: bool `[..., n]`: the boxes that are not kept so far.
-      kept: bool `[..., n]`: those that are.
-      overlap: `[..., n]`: the largest intersection over union of each box with one that is kept.
-      threshold: `[...]`: the largest that is allowed.
+      turn: the largest number of boxes that a list has kept.
+      waiting: bool `[..., n]`: the boxes that are not kept yet.
+      kept: bool `[..., n]`: the kept boxes.
+      overlap: `[..., n]`: the largest intersection over union of each box with a kept one.
+      threshold: `[...]`: the largest allowed `overlap`.
     """
 
     turn: jax.Array
@@ -253,12 +254,12 @@ class _Nms(NamedTuple):
     threshold: jax.Array
 
     def able(self) -> jax.Array:
-        """The boxes that may still be kept, bool `[..., n]`."""
+        """Return a mask of the boxes that may still be kept, bool `[..., n]`."""
         return self.waiting & (self.overlap <= self.threshold[..., None])
 
 
 def _decay(boxes: jax.Array, factor: Any, pixel: float) -> jax.Array:
-    """The factors of the scores, `[..., n]`, of boxes `[..., n, 4]` in the order of their scores; see `matrix_nms`."""
+    """Compute factors `[..., n]` for the scores of boxes `[..., n, 4]` in score order; see `matrix_nms`."""
     count = boxes.shape[-2]
     order = jnp.arange(count)
 
@@ -273,13 +274,13 @@ def _decay(boxes: jax.Array, factor: Any, pixel: float) -> jax.Array:
 def detections(
     found: Candidates, scores: jax.Array, keep: int | None, by_class: bool = True
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """The candidates that are kept, as rows `[label, score, x1, y1, x2, y2]`, and their indices in the image.
+    """Return the kept candidates, as rows `[label, score, x1, y1, x2, y2]`, and their indices in the image.
 
     Args:
       found: the candidates.
-      scores: their scores, `[batch, classes, n]`, minus infinity for those that are not kept.
+      scores: the scores of the candidates, `[batch, classes, n]`, minus infinity for suppressed ones.
       keep: the largest number of rows of an image; None for no limit.
-      by_class: whether rows are ordered by class and then as the candidates are; otherwise they are ordered by score.
+      by_class: whether to order rows by class and then like the candidates; otherwise rows are ordered by score.
 
     Returns:
       SequenceBatches `[batch, keep, 6]` and int32 `[batch, keep, 1]`.
@@ -300,15 +301,15 @@ def detections(
 
 
 def top_k(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
-    """The largest values along the last dimension, and their indices, int32; of equal values the first comes first.
+    """Return the largest values along the last dimension, and their int32 indices; equal values keep their order.
 
     Args:
       values: `[..., n]`.
-      most: how many; None for all `n`.
+      most: the number of values; None for all `n`.
 
     Returns:
-      Two arrays `[..., min(most, n)]`. If `n` is a symbol, as in a program that is exported, they are `[..., most]`,
-      and minus infinity stands behind the `n` values.
+      Two arrays `[..., min(most, n)]`. If `n` is a symbol, as in an exported program, they are `[..., most]`, with
+      minus infinity after the `n` values.
     """
     count = values.shape[-1]
     if most is None:
@@ -323,9 +324,9 @@ def top_k(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
 
 
 def count_of(this: Layer, argument: str, value: int) -> int | None:
-    """Read a largest number of boxes, None for -1, which means no limit.
+    """Check a largest number of boxes, and return it, or None for -1, which means no limit.
 
     Raises:
-      ArgumentError: it is neither positive nor -1.
+      ArgumentError: the value is neither positive nor -1.
     """
     return None if value == -1 else core.whole_number(this.name, argument, value)

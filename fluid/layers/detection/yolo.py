@@ -1,4 +1,4 @@
-"""YOLOv3 (Redmon and Farhadi, 2018): the decoding of its predictions."""
+"""Decoding of the predictions of YOLOv3 (Redmon and Farhadi, 2018)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class Grid(NamedTuple):
     scale: float
 
     def boxes(self) -> CenterForm:
-        """The predicted boxes, in fractions of the image, each array `[batch, anchors, height, width]`."""
+        """Return predicted boxes, in fractions of the image, each array `[batch, anchors, height, width]`."""
         x, y, width, height = jnp.moveaxis(self.cells[:, :, :4], 2, 0)
         rows, columns = self.cells.shape[3:]
         across, down = self.anchors.T[..., None, None].astype(x.dtype)
@@ -59,11 +59,11 @@ def yolo_box(
     Args:
       x: the predictions, `[batch, anchors * (5 + class_num), height, width]`, see `yolov3_loss`.
       img_size: height and width of each image in pixels, integers `[batch, 2]`.
-      anchors: width and height of each anchor of this feature map, in pixels of the network's input, one after another.
+      anchors: width and height of each anchor of this feature map, in pixels of the network's input, in one flat list.
       class_num: the number of classes.
-      conf_thresh: boxes with a smaller objectness are replaced by zeros, and so are their scores.
-      downsample_ratio: the size of the network's input divided by that of the feature map.
-      clip_bbox: whether boxes are clipped to the image.
+      conf_thresh: the smallest objectness; zeros replace other boxes and their scores.
+      downsample_ratio: the size of the network's input divided by the size of the feature map.
+      clip_bbox: whether to clip boxes to the image.
       name: instead of `yolo_box_N`.
       scale_x_y: see `yolov3_loss`.
 
@@ -72,7 +72,7 @@ def yolo_box(
       probability of each class, `[batch, anchors * height * width, class_num]`.
 
     Raises:
-      ArgumentError: an anchor has not two positive numbers, or a number is not positive.
+      ArgumentError: an anchor does not have two positive numbers, or a number is not positive.
       ArgumentTypeError: sizes are no integers.
       ShapeError: the shapes do not fit together.
 
@@ -108,7 +108,7 @@ def yolo_box(
 
 
 def anchors_of(this: Layer, anchors: Sequence[int]) -> np.ndarray:
-    """Read width and height of each anchor, `[anchors, 2]`, in pixels of the network's input.
+    """Check anchors, and return width and height of each, `[anchors, 2]`, in pixels of the network's input.
 
     Raises:
       ArgumentError: there are no anchors, one has a single number, or a number is not positive.
@@ -125,7 +125,7 @@ def anchors_of(this: Layer, anchors: Sequence[int]) -> np.ndarray:
 def grid_of(
     this: Layer, x: core.Value, anchors: np.ndarray, numbers: list[int], classes: int, ratio: int, scale: float
 ) -> Grid:
-    """Read predictions.
+    """Check the predictions on a feature map, and return them as a grid.
 
     Args:
       this: the layer, for messages.
@@ -133,8 +133,8 @@ def grid_of(
       anchors: width and height of all anchors, in pixels of the network's input.
       numbers: the indices of the anchors of this feature map.
       classes: the number of classes.
-      ratio: the size of the network's input divided by that of the feature map.
-      scale: see `Grid`.
+      ratio: the size of the network's input divided by the size of the feature map.
+      scale: the `scale` of the `Grid`.
 
     Raises:
       ArgumentError: a number is not positive.

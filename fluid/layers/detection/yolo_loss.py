@@ -1,4 +1,4 @@
-"""The loss of YOLOv3 (Redmon and Farhadi, 2018)."""
+"""`yolov3_loss`: the loss of YOLOv3 (Redmon and Farhadi, 2018)."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,9 +22,9 @@ class _Truth(NamedTuple):
 
     Attributes:
       boxes: centres and sizes, in fractions of the image.
-      there: which entries are objects and not padding.
-      labels: their classes.
-      scores: their weights in the loss.
+      there: false for padding.
+      labels: the classes of the objects.
+      scores: the weights of the objects in the loss.
     """
 
     boxes: CenterForm
@@ -48,26 +48,26 @@ def yolov3_loss(
     name: str | None = None,
     scale_x_y: float = 1.0,
 ) -> jax.Array:
-    """The loss of YOLOv3 on one feature map, of boxes, objectness and classes.
+    """Compute the loss of YOLOv3 on one feature map, for boxes, objectness and classes.
 
     Each object is assigned to the pixel of its centre, and to the anchor whose shape has the largest intersection over
-    union with its own. If this anchor belongs to the feature map, the loss is the sum of: the cross entropy of the
-    position within the pixel, and the absolute difference of the logarithms of the size, both multiplied by
-    `2 - width * height` of the object; the cross entropy of each class; and the cross entropy of the objectness. For
-    predictions without an object it is only the cross entropy of the objectness, unless their intersection over union
-    with an object exceeds `ignore_thresh`.
+    union with its shape. If this anchor belongs to the feature map, the loss is the sum of three parts: box loss, class
+    loss and objectness loss. The box loss adds the cross entropy of the position within the pixel and the absolute
+    difference of the logarithms of the sizes; `2 - width * height` of the object multiplies both. The other parts are
+    the cross entropies of each class and of the objectness. The loss of predictions without an object is only the cross
+    entropy of the objectness. It is 0 if their intersection over union with an object exceeds `ignore_thresh`.
 
     Args:
       x: the predictions, `[batch, anchors * (5 + class_num), height, width]`: for each anchor of this feature map x, y,
-        width, height, objectness and classes. Sigmoid and exponential are applied here.
+        width, height, objectness and classes. The layer applies sigmoid and exponential.
       gt_box: the objects, `[batch, objects, 4]`, or a SequenceBatch of them: x and y of the centre, width and height,
         in fractions of the image. Boxes of width or height 0 are padding.
-      gt_label: their classes, integers `[batch, objects]`, or a SequenceBatch.
-      anchors: width and height of all anchors, in pixels of the network's input, one after another.
+      gt_label: the classes of the objects, integers `[batch, objects]`, or a SequenceBatch.
+      anchors: width and height of all anchors, in pixels of the network's input, in one flat list.
       anchor_mask: the indices of the anchors that belong to this feature map.
       class_num: the number of classes.
-      ignore_thresh: see above.
-      downsample_ratio: the size of the network's input divided by that of the feature map.
+      ignore_thresh: the largest intersection over union with an object at which a prediction without object has a loss.
+      downsample_ratio: the size of the network's input divided by the size of the feature map.
       gt_score: weights of the objects, `[batch, objects]`, or a SequenceBatch; 1 by default.
       use_label_smooth: whether the targets of classes are `1 - s` and `s` instead of 1 and 0, where `s` is the smaller
         of `1 / class_num` and `1 / 40`.
@@ -78,8 +78,8 @@ def yolov3_loss(
       The loss of each image, float32 `[batch]`.
 
     Raises:
-      ArgumentError: anchors have an odd number of numbers, `anchor_mask` are no different indices of them, or a number
-        is not positive.
+      ArgumentError: `anchors` has an odd length, `anchor_mask` holds repeated or invalid indices, or a number is not
+        positive.
       ArgumentTypeError: classes are no integers.
       ShapeError: the shapes do not fit together.
 
@@ -125,7 +125,7 @@ def yolov3_loss(
 def _truth(
     this: Layer, gt_box: core.Value, gt_label: core.Value, gt_score: core.Value | None, classes: int, batch: int
 ) -> _Truth:
-    """Read ground-truth objects.
+    """Check ground-truth objects, and return them with a mask of padding.
 
     Raises:
       ArgumentTypeError: classes are no integers.
@@ -147,13 +147,13 @@ def _truth(
     found = CenterForm(*jnp.moveaxis(boxes, -1, 0))
     there = (found.width >= _LEAST_SIZE) & (found.height >= _LEAST_SIZE)
     there = there & gt_box.mask if isinstance(gt_box, core.SequenceBatch) else there
-    # Padding gets the size 1, since 0 has no logarithm.
+    # Padding gets the size 1, because 0 has no logarithm.
     found = CenterForm(found.x, found.y, *(jnp.where(there, side, 1) for side in (found.width, found.height)))
     return _Truth(found, there, labels.reshape(wanted), scores.reshape(wanted))
 
 
 def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Array:
-    """The anchor of this feature map that each object is assigned to, `[batch, objects]`, -1 for another feature map.
+    """Return the assigned anchor of each object, `[batch, objects]`, -1 for an anchor of another feature map.
 
     Args:
       boxes: the objects.
@@ -172,18 +172,18 @@ def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Arr
 
 
 def _places(boxes: CenterForm, own: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Anchor, row and column of each object, `[batch, objects]`, limited to those that exist."""
+    """Return anchor, row and column of each object, `[batch, objects]`, clipped to valid indices."""
     rows, columns = ((v * n).astype(jnp.int32) for v, n in zip((boxes.y, boxes.x), shape[3:], strict=True))
     return jnp.maximum(own, 0), jnp.clip(rows, 0, shape[3] - 1), jnp.clip(columns, 0, shape[4] - 1)
 
 
 def _entropy(logits: jax.Array, target: jax.Array | float) -> jax.Array:
-    """Cross entropy of the sigmoid of logits."""
+    """Compute the cross entropy of the sigmoid of logits."""
     return jax.nn.softplus(logits) - logits * target
 
 
 def _place_loss(cells: jax.Array, boxes: CenterForm, grid: Grid, anchor: jax.Array) -> jax.Array:
-    """The loss of the boxes in `cells [batch, objects, 5 + classes]`, `[batch, objects]`."""
+    """Compute the loss `[batch, objects]` of the boxes in `cells [batch, objects, 5 + classes]`."""
     rows, columns = grid.cells.shape[3:]
     across, down = jnp.moveaxis(jnp.asarray(grid.anchors, cells.dtype)[anchor], -1, 0)
     x, y = boxes.x * columns, boxes.y * rows
@@ -196,14 +196,14 @@ def _place_loss(cells: jax.Array, boxes: CenterForm, grid: Grid, anchor: jax.Arr
 
 
 def _class_loss(cells: jax.Array, labels: jax.Array, classes: int, smooth: bool) -> jax.Array:
-    """The loss of the classes in `cells [batch, objects, 5 + classes]`, `[batch, objects]`."""
+    """Compute the loss `[batch, objects]` of the classes in `cells [batch, objects, 5 + classes]`."""
     doubt = min(1 / classes, 1 / 40) if smooth else 0.0
     right = labels[..., None] == jnp.arange(classes)
     return jnp.sum(_entropy(cells[..., 5:], jnp.where(right, 1 - doubt, doubt)), axis=-1)
 
 
 def _ignored(grid: Grid, truth: _Truth, threshold: float) -> jax.Array:
-    """The predictions whose intersection over union with an object exceeds a threshold.
+    """Return a mask of the predictions whose intersection over union with an object exceeds a threshold.
 
     Returns:
       bool `[batch, anchors, height, width]`.
@@ -225,12 +225,12 @@ def _ignored(grid: Grid, truth: _Truth, threshold: float) -> jax.Array:
 def _objectness(
     ignored: jax.Array, mine: jax.Array, weights: jax.Array, places: tuple[jax.Array, jax.Array, jax.Array]
 ) -> jax.Array:
-    """The weight of the objectness of each prediction: that of its object, 0 without one, -1 for ignored predictions.
+    """Compute the objectness weight of each prediction: its object's weight, 0 without object, -1 if ignored.
 
     Args:
       ignored: bool `[batch, anchors, height, width]`.
-      mine: the objects that are assigned to this feature map, bool `[batch, objects]`.
-      weights: their weights; if several objects have the same prediction, that of the last one is used.
+      mine: a mask of the objects assigned to this feature map, bool `[batch, objects]`.
+      weights: the weights of the objects; if several objects share a prediction, the last weight counts.
       places: anchor, row and column of each object.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Pooling: the largest, or the mean, of the pixels under a window."""
+"""Pooling: the maximum or the mean of the pixels under a window."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ from fluid.layers.image.spatial import (
 )
 from fluid.layers.no_effect import no_effect
 
-_MOST_PARTS = 16  # cells of a window up to which they are compared one by one
+_MOST_PARTS = 16  # the largest window, in cells, whose cells are compared one by one
 
 
 @layer
@@ -43,7 +43,7 @@ def pool2d(
     data_format: str = CHANNELS_FIRST,
     use_mkldnn: bool = False,
 ) -> jax.Array:
-    """Pooling of images.
+    """Pool images: take the maximum or the mean of the pixels under a sliding window.
 
     Args:
       input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC".
@@ -51,11 +51,11 @@ def pool2d(
       pool_type: "max" or "avg".
       pool_stride: one or two integers.
       pool_padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
-      global_pooling: whether one window covers the whole image; size, stride and padding are not used then.
+      global_pooling: whether one window covers the whole image; size, stride and padding then have no effect.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
-      ceil_mode: whether there is a window that reaches beyond the last pixel, where a whole one does not fit.
+      ceil_mode: whether a last window may extend beyond the last pixel, where a whole window does not fit.
       name: instead of `pool2d_N`.
-      exclusive: whether an average is over the pixels inside the image only, instead of over the whole window.
+      exclusive: whether an average counts only the pixels inside the image, instead of the whole window.
       data_format: "NCHW" or "NHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
@@ -64,7 +64,7 @@ def pool2d(
 
     Raises:
       ArgumentError: there is no such pooling, or a size is not positive.
-      ShapeError: the input is no batch of images, or a window lies wholly outside of it.
+      ShapeError: the input is no batch of images, or a window is wholly outside of the image.
 
     Example:
       >>> import fluid
@@ -97,7 +97,7 @@ def pool3d(
     data_format: str = "NCDHW",
     use_mkldnn: bool = False,
 ) -> jax.Array:
-    """Pooling of volumes: `pool2d` with a depth before the height.
+    """Pool volumes: `pool2d` with a depth before the height.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
@@ -105,11 +105,11 @@ def pool3d(
       pool_type: "max" or "avg".
       pool_stride: one or three integers.
       pool_padding: one integer, three, six (before and after for each dimension), "SAME" or "VALID".
-      global_pooling: whether one window covers the whole volume; size, stride and padding are not used then.
+      global_pooling: whether one window covers the whole volume; size, stride and padding then have no effect.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
-      ceil_mode: whether there is a window that reaches beyond the last cell, where a whole one does not fit.
+      ceil_mode: whether a last window may extend beyond the last cell, where a whole window does not fit.
       name: instead of `pool3d_N`.
-      exclusive: whether an average is over the cells inside the volume only, instead of over the whole window.
+      exclusive: whether an average counts only the cells inside the volume, instead of the whole window.
       data_format: "NCDHW" or "NDHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
@@ -144,7 +144,7 @@ def adaptive_pool2d(
     name: str | None = None,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Pooling of images to a given size.
+    """Pool images to a given size.
 
     Along each dimension, cell `i` of `n` covers the pixels from `floor(i * size / n)` up to, but not including,
     `ceil((i + 1) * size / n)`.
@@ -153,7 +153,7 @@ def adaptive_pool2d(
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       pool_size: the size of the result, `n` or `[height', width']`.
       pool_type: "max" or "avg".
-      require_index: not possible here; only False is accepted.
+      require_index: not supported; only False is accepted.
       name: instead of `adaptive_pool2d_N`.
       data_format: "NCHW" or "NHWC".
 
@@ -184,13 +184,13 @@ def adaptive_pool3d(
     name: str | None = None,
     data_format: str = "NCDHW",
 ) -> jax.Array:
-    """Pooling of volumes to a given size: `adaptive_pool2d` with a depth before the height.
+    """Pool volumes to a given size: `adaptive_pool2d` with a depth before the height.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
       pool_size: the size of the result, `n` or `[depth', height', width']`.
       pool_type: "max" or "avg".
-      require_index: not possible here; only False is accepted.
+      require_index: not supported; only False is accepted.
       name: instead of `adaptive_pool3d_N`.
       data_format: "NCDHW" or "NDHWC".
 
@@ -213,7 +213,7 @@ def adaptive_pool3d(
 
 
 def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_index: bool, data_format: str) -> Any:
-    """The adaptive pooling of arrays of `ndim` dimensions; see `adaptive_pool2d`."""
+    """Apply adaptive pooling to arrays of `ndim` dimensions; see `adaptive_pool2d`."""
     _check_kind(this, kind)
     if require_index:
         raise errors.ArgumentError(
@@ -237,7 +237,7 @@ def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_ind
 def _pool(
     this: Layer, image: Image, size: Any, kind: str, stride: Any, padding: Any, whole: bool, ceil: bool, exclusive: bool
 ) -> Any:
-    """The pooling of images or volumes; see `pool2d`."""
+    """Pool images or volumes, and record the result; see `pool2d`."""
     _check_kind(this, kind)
     dims = len(image.pixels)
     if whole:
@@ -255,7 +255,7 @@ def _pool(
 def _pooled(
     image: Image, window: tuple[int, ...], strides: tuple[int, ...], pads: Pairs, kind: str, exclusive: bool
 ) -> jax.Array:
-    """The largest or the mean pixel under each window, in the layout of the image; see `pool2d`."""
+    """Compute the maximum or the mean under each window, in the layout of the image; see `pool2d`."""
     geometry = (
         by_layout(image, window, 1, 1),
         by_layout(image, strides, 1, 1),
@@ -276,9 +276,9 @@ def _pooled(
 
 
 def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
-    """The largest cell under each of the windows that lie side by side, in the layout of the image.
+    """Compute the maximum of each adjacent, non-overlapping window, in the layout of the image.
 
-    It is `lax.reduce_window`, with another gradient than that of JAX, a scatter of which XLA makes a slow loop.
+    The result equals `lax.reduce_window`. The gradient differs from JAX's, a scatter that XLA compiles to a slow loop.
     """
     stop = [slice(size // k * k) for size, k in zip(image.pixels, window, strict=True)]
     return _largest(by_layout(image, window, 1, 1), image.array[by_layout(image, stop, slice(None), slice(None))])
@@ -286,19 +286,19 @@ def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """The largest element of each tile of an array, whose sizes are multiples of those of a tile."""
+    """Compute the maximum of each tile of an array; each size of the array is a multiple of the tile's."""
     return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, tile, tile, "VALID")
 
 
 def _largest_of_cells(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """The same as a reshape and a maximum, which XLA fuses with what is before and behind in training."""
+    """Compute `_largest` by a reshape and a maximum, which XLA fuses with adjacent operations in training."""
     split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
     return array.reshape(split).max(tuple(range(1, len(split), 2)))
 
 
 @_largest.defjvp
 def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """The slope of the first of equal elements."""
+    """Compute the derivative, which follows the first of equal elements."""
 
     def larger(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before = (first[0] >= second[0]) | jnp.isnan(first[0])
@@ -310,24 +310,24 @@ def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array])
 
 
 def _lowest(array: jax.Array) -> np.ndarray:
-    """What no element of an array is below."""
+    """Return the lowest value of the dtype of an array."""
     lowest = -np.inf if jnp.issubdtype(array.dtype, jnp.floating) else jnp.iinfo(array.dtype).min
     return np.array(lowest, array.dtype)
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
-    """The padding with which the last window ends, as a pair (before, after) for each dimension of pixels.
+    """Extend the padding to the end of the last window, as a pair (before, after) for each dimension of pixels.
 
     Args:
       this: the layer, for messages.
       image: the input.
-      window: its size in each dimension.
+      window: the size of the window in each dimension.
       strides: one for each dimension.
-      pads: the padding that the user asks for.
-      ceil: whether the last window may reach beyond it.
+      pads: the padding that the user requests.
+      ceil: whether the last window may extend beyond `pads`.
 
     Raises:
-      ShapeError: a window would lie wholly outside of the image.
+      ShapeError: a window would be wholly outside of the image.
     """
     reached = []
     for size, k, s, (before, after) in zip(image.pixels, window, strides, pads, strict=True):

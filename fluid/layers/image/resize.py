@@ -1,4 +1,4 @@
-"""Images and volumes resized."""
+"""Resizing of images, volumes and signals by interpolation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from fluid.layers.base import Layer, along_axis, describe, layer, wide
 from fluid.layers.checks import sizes_of
 from fluid.layers.image.spatial import CHANNELS_FIRST, Image, image_of
 
-# For each kind of interpolation: the number of dimensions of pixels, and what automatic names begin with.
+# For each interpolation: the number of dimensions of pixels, and the prefix of automatic names.
 _INTERPOLATIONS = {
     "BILINEAR": (2, "bilinear_interp"),
     "TRILINEAR": (3, "trilinear_interp"),
@@ -20,9 +20,9 @@ _INTERPOLATIONS = {
     "BICUBIC": (2, "bicubic_interp"),
     "LINEAR": (1, "linear_interp"),
 }
-# The channels first, by the number of dimensions of pixels.
+# The channels-first layout for each number of dimensions of pixels.
 _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-# The kernel of bicubic interpolation, whose slope at distance 1 this is.
+# The slope of the bicubic kernel at distance 1.
 _CUBIC = -0.75
 
 
@@ -38,11 +38,11 @@ def image_resize(
     align_mode: int = 1,
     data_format: str | None = None,
 ) -> jax.Array:
-    """Resize images, or volumes.
+    """Resize images, volumes or signals by interpolation.
 
-    When `n` pixels become `m`, the new pixel `k` is read at place `k * (n - 1) / (m - 1)` with `align_corners`, so that
-    the pixels in the corners stay. Without, the place is `k * n / m` for `align_mode=1`, or `(k + 0.5) * n / m - 0.5`
-    for `align_mode=0`, which takes pixels as areas.
+    When `n` pixels become `m`, `align_corners` reads the new pixel `k` at position `k * (n - 1) / (m - 1)`, so that the
+    pixels in the corners stay. Without `align_corners` the position is `k * n / m` for `align_mode=1`, and
+    `(k + 0.5) * n / m - 0.5` for `align_mode=0`, which treats pixels as areas.
 
     Args:
       input: `[batch, channels, height, width]`; with a depth before the height for "TRILINEAR", and `[batch, channels,
@@ -50,18 +50,18 @@ def image_resize(
       out_shape: `[height', width']`; with a depth before them for "TRILINEAR", and `[width']` for "LINEAR".
       scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `bilinear_interp_N`, `nearest_interp_N` and so on.
-      resample: "LINEAR", "BILINEAR" and "TRILINEAR" take a weighted mean of the neighbouring pixels, "NEAREST" takes
-        one of them, "BICUBIC" fits polynomials through four of them along each dimension (Keys, 1981).
-      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
-      align_corners: whether the pixels in the corners stay, see above.
-      align_mode: 0 or 1, see above; "NEAREST" has 1 only, "BICUBIC" 0.
+      resample: "LINEAR", "BILINEAR" and "TRILINEAR" compute a weighted mean of the neighbouring pixels. "NEAREST"
+        copies one of them. "BICUBIC" fits polynomials to four pixels along each dimension (Keys, 1981).
+      actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
+      align_corners: whether the pixels in the corners stay.
+      align_mode: 0 or 1, as described above; "NEAREST" always uses 1, and "BICUBIC" 0.
       data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC", "NCW" or "NWC"; channels first by default.
 
     Returns:
       The images, with `out_shape` pixels.
 
     Raises:
-      ArgumentError: neither `out_shape` nor `scale` is given, or an argument has none of the values above.
+      ArgumentError: neither `out_shape` nor `scale` is given, or an argument has an unknown value.
       ShapeError: the input is no batch of images.
 
     Example:
@@ -87,7 +87,7 @@ def interpolate(
     align_mode: int = 1,
     data_format: str | None = None,
 ) -> jax.Array:
-    """Resize images, volumes or signals, another name for `image_resize`.
+    """Resize images, volumes or signals: an alias of `image_resize`.
 
     Args:
       input: see `image_resize`.
@@ -95,7 +95,7 @@ def interpolate(
       scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `bilinear_interp_N`, `nearest_interp_N` and so on.
       resample: "LINEAR", "BILINEAR", "TRILINEAR", "NEAREST" or "BICUBIC", see `image_resize`.
-      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
+      actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
       data_format: see `image_resize`.
@@ -129,14 +129,14 @@ def resize_linear(
     align_mode: int = 1,
     data_format: str = "NCW",
 ) -> jax.Array:
-    """Resize signals; each new value is the mean of two, weighted by how near they are.
+    """Resize signals; each new value is a mean of its two neighbours, weighted by distance.
 
     Args:
       input: `[batch, channels, width]`, or with the channels last for "NWC".
       out_shape: `[width']`.
       scale: the factor of the width, if `out_shape` is not given.
       name: instead of `linear_interp_N`.
-      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
+      actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
       data_format: "NCW" or "NWC".
@@ -169,14 +169,14 @@ def resize_bilinear(
     align_mode: int = 1,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Resize images; each new pixel is the mean of four, weighted by how near they are.
+    """Resize images; each new pixel is a mean of its four neighbours, weighted by distance.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       out_shape: `[height', width']`.
       scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `bilinear_interp_N`.
-      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
+      actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
       data_format: "NCHW" or "NHWC".
@@ -209,14 +209,14 @@ def resize_trilinear(
     align_mode: int = 1,
     data_format: str = "NCDHW",
 ) -> jax.Array:
-    """Resize volumes; each new cell is the mean of eight, weighted by how near they are.
+    """Resize volumes; each new cell is a mean of its eight neighbours, weighted by distance.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
       out_shape: `[depth', height', width']`.
       scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `trilinear_interp_N`.
-      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
+      actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
       data_format: "NCDHW" or "NDHWC".
@@ -255,8 +255,8 @@ def resize_nearest(
       out_shape: `[height', width']`.
       scale: the factor of all sizes, if `out_shape` is not given.
       name: instead of `nearest_interp_N`.
-      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
-      align_corners: whether corners lie on corners, and places are rounded; else they are rounded down.
+      actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
+      align_corners: whether corners stay on corners and positions are rounded; otherwise positions are rounded down.
       data_format: "NCHW" or "NHWC".
 
     Returns:
@@ -280,7 +280,7 @@ def resize_nearest(
 def image_resize_short(
     input: core.Value, out_short_len: int, resample: str = "BILINEAR", name: str | None = None
 ) -> jax.Array:
-    """Resize images so that their shorter side has a given length, and their proportions stay.
+    """Resize images to a given length of the shorter side, and keep their proportions.
 
     Args:
       input: `[batch, channels, height, width]`.
@@ -314,7 +314,7 @@ def _resize(
     input: Any, out_shape: Any, scale: Any, name: str | None, resample: str, actual_shape: Any, align_corners: bool,
     align_mode: int, data_format: str | None,
 ) -> Any:  # fmt: skip
-    """The resizing by one kind of interpolation; see `image_resize`."""
+    """Resize images by one interpolation, and record the result; see `image_resize`."""
     this = _layer_of(resample, name)
     dims = _INTERPOLATIONS[resample.upper()][0]
     image = image_of(this, input, dims + 2, data_format or (CHANNELS_FIRST if dims == 2 else _LAYOUTS[dims]))
@@ -339,14 +339,14 @@ def _resize(
 
 
 def _layer_of(resample: Any, name: str | None) -> Layer:
-    """The layer of one kind of interpolation, whose name is part of automatic names."""
+    """Return the layer of an interpolation, which is part of its automatic name."""
     if not isinstance(resample, str) or resample.upper() not in _INTERPOLATIONS:
         raise errors.ArgumentError(f"resample={resample!r}: expected {', '.join(map(repr, _INTERPOLATIONS))}")
     return Layer(_INTERPOLATIONS[resample.upper()][1], name)
 
 
 def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool, mode: int) -> Any:
-    """The array of an image with the given numbers of pixels; the other arguments are those of `image_resize`."""
+    """Resample the array of an image to the given numbers of pixels; see `image_resize` for the other arguments."""
     result = image.array
     if resample.upper() == "NEAREST":
         for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
@@ -370,7 +370,7 @@ def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool,
 
 
 def _cubic(x: Any, axis: int, places: np.ndarray) -> Any:
-    """An array read at `places` `[size]` along an axis by bicubic interpolation, as if its ends went on."""
+    """Read an array at positions `[size]` along an axis by bicubic interpolation, with its edges repeated."""
     low = np.floor(places).astype(int)
     result = 0
     for step in (-1, 0, 1, 2):
@@ -383,8 +383,8 @@ def _cubic(x: Any, axis: int, places: np.ndarray) -> Any:
 
 
 def _places(pixels: int, size: int, corners: bool, mode: int) -> np.ndarray:
-    """The places among `pixels` old pixels at which `size` new ones are read, float32 `[size]`; see `image_resize`."""
-    # Fluid computes places in float32. In another precision, some that round to a pixel here would not.
+    """Compute positions, float32 `[size]`, among `pixels` old pixels to read new ones at; see `image_resize`."""
+    # Fluid computes positions in float32. In another precision, some positions would round to other pixels.
     k = np.arange(size, dtype=np.float32)
     if corners:
         return k * np.float32((pixels - 1) / (size - 1) if size > 1 else 0)

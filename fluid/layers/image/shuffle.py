@@ -1,4 +1,4 @@
-"""Pixels turned into channels and back; channels in another order, or of other frames."""
+"""Rearrangements of pixels and channels: pixel shuffle, space to depth, channel shuffle, and temporal shift."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from fluid.layers.image.spatial import divided_channels, image_of
 
 @layer
 def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -> jax.Array:
-    """Turn channels into pixels (Shi et al., 2016): images become larger, with fewer channels.
+    """Rearrange channels to pixels (Shi et al., 2016): images become larger, with fewer channels.
 
     Args:
       x: `[batch, channels, height, width]`.
@@ -42,15 +42,15 @@ def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -
 
 @layer
 def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> jax.Array:
-    """Turn pixels into channels: images become smaller, with more channels.
+    """Rearrange pixels to channels: images become smaller, with more channels.
 
-    The order of the elements is that of Fluid. It first arranges them as images that are larger by the factor
-    `blocksize`, with fewer channels, and then takes their memory in the new shape. As any other order it is a
-    permutation of the elements of each image.
+    The order of the elements is Fluid's. Fluid first arranges them as images that are larger by the factor `blocksize`,
+    with fewer channels, and then reads their memory in the new shape. The result is a permutation of the elements of
+    each image.
 
     Args:
       x: `[batch, channels, height, width]`.
-      blocksize: the factor by which height and width shrink, and which divides both; its square divides the number of
+      blocksize: the factor by which height and width shrink. It divides both, and its square divides the number of
         channels.
       name: instead of `space_to_depth_N`.
 
@@ -59,7 +59,7 @@ def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> ja
 
     Raises:
       ArgumentError: `blocksize` is no positive integer.
-      ShapeError: the input is no batch of images, or its sizes cannot be divided.
+      ShapeError: the input is no batch of images, or `blocksize` does not divide its sizes.
 
     Example:
       >>> import fluid
@@ -83,7 +83,7 @@ def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> ja
 
 @layer
 def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.Array:
-    """Take the channels of several groups in turns (ShuffleNet; Zhang et al., 2017).
+    """Interleave the channels of several groups (ShuffleNet; Zhang et al., 2017).
 
     Args:
       x: `[batch, channels, height, width]`.
@@ -114,19 +114,19 @@ def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.A
 
 @layer
 def temporal_shift(x: core.Value, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> jax.Array:
-    """Exchange channels between neighbouring frames of videos (Lin et al., 2019).
+    """Shift channels between neighbouring frames of videos (Lin et al., 2019).
 
-    Of the `channels`, the first `shift_ratio * channels` come from the frame before, the next `shift_ratio * channels`
-    from the frame after, and the others stay. Frames before the first and after the last are 0.
+    The first `shift_ratio * channels` channels come from the previous frame, the next `shift_ratio * channels` from the
+    next frame, and the others stay. Frames before the first and after the last are 0.
 
     Args:
       x: the frames of all videos, one after another, `[batch * seg_num, channels, height, width]`.
       seg_num: the number of frames in each video.
-      shift_ratio: the share of the channels that is shifted in each direction, at most 0.5.
+      shift_ratio: the fraction of the channels to shift in each direction, at most 0.5.
       name: instead of `temporal_shift_N`.
 
     Returns:
-      Same shape as `x`.
+      The same shape as `x`.
 
     Raises:
       ArgumentError: `seg_num` is not positive, or `shift_ratio` is not between 0 and 0.5.

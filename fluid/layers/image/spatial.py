@@ -1,4 +1,4 @@
-"""What layers on images share: layouts, padding, groups of channels."""
+"""Helpers for layers on images: layouts, padding, and groups of channels."""
 
 import math
 from collections.abc import Sequence
@@ -11,27 +11,27 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, along_axis, array_of, channels_last, describe
 
-# What layers accept as `padding=`; `paddings` says what each kind means.
+# The values of `padding=`; `paddings` documents each form.
 Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
-# How much to pad before and after, for each spatial dimension.
+# The padding (before, after) of each spatial dimension.
 Pairs = list[tuple[int, int]]
 
 _LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
 
-# The layout of the layers on images, where the user gives none.
+# The default layout of the layers on images.
 CHANNELS_FIRST = core.default("NCHW")
 
 
 class Image(NamedTuple):
-    """A batch of images or volumes, and where its channels and pixels are.
+    """A batch of images or volumes, with the dimensions of its channels and pixels.
 
     Attributes:
       array: `[batch, channels, *pixels]` or `[batch, *pixels, channels]`.
-      layout: for example "NCHW".
+      layout: the layout, such as "NCHW".
       channel_axis: the dimension of the channels: 1 or the last.
       channels: the number of channels.
       pixels: the sizes of the dimensions of pixels: height and width, or depth, height and width.
-      axes: these dimensions.
+      axes: the dimensions of pixels.
     """
 
     array: Any
@@ -43,14 +43,14 @@ class Image(NamedTuple):
 
 
 def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "data_format") -> Image:
-    """Read an input as a batch of images, volumes or signals.
+    """Check an input, and return it as a batch of images, volumes or signals.
 
     Args:
       this: the layer, for messages.
       value: the input.
-      ndim: the number of its dimensions: 4 for images, 5 for volumes, 3 for signals.
-      layout: from the user, for example "NCHW".
-      argument: its name, for messages.
+      ndim: the number of dimensions: 4 for images, 5 for volumes, 3 for signals.
+      layout: the user's layout, such as "NCHW".
+      argument: the name of the argument of the layout, for messages.
 
     Raises:
       ArgumentError: there is no such layout.
@@ -91,11 +91,11 @@ def seems_channels_last(this: Layer, array: Any, layout: str) -> bool:
 
 
 def with_channels_last(image: Image, moved: bool = False) -> Image:
-    """The same images with their channels last, where a CPU computes faster so; others as they are.
+    """Return images with their channels last where this is faster on a CPU; return other images unchanged.
 
     Args:
-      image: in the layout that the user names.
-      moved: whether to move the channels of images that no layer before has computed with the channels last.
+      image: the images in the user's layout.
+      moved: whether to transpose images that no earlier layer has computed with the channels last.
     """
     if image.layout != "NCHW" or jax.default_backend() != "cpu":
         return image
@@ -108,31 +108,31 @@ def with_channels_last(image: Image, moved: bool = False) -> Image:
 
 
 def record_images(this: Layer, image: Image, computed: Image, result: Any) -> Any:
-    """Record a result in the layout of the input, although it was computed from `with_channels_last` of that."""
+    """Record a result in the layout of the input `image`; `computed` is the input in the layout of the result."""
     return this.output(result) if computed.layout == image.layout else this.output_channels_first(result)
 
 
 def by_layout(image: Image, pixels: Any, channels: Any, batch: Any) -> tuple[Any, ...]:
-    """One setting for each dimension of an image: those of the pixels, that of the channels and that of the batch."""
+    """Order settings by the dimensions of an image: settings of the pixels, of the channels and of the batch."""
     ordered = [batch, *pixels]
     ordered.insert(image.channel_axis, channels)
     return tuple(ordered)
 
 
 def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], strides: tuple[int, ...]) -> Pairs:
-    """Read padding as one pair (before, after) for each dimension of pixels.
+    """Convert padding to one pair (before, after) for each dimension of pixels.
 
     Args:
       this: the layer, for messages.
       given: one integer; one for each dimension of pixels; two for each, before and after; one pair for each dimension
-        of the array, which does not pad batch and channels; "SAME", for which the result has `ceil(size / stride)`
-        pixels; or "VALID" for none.
+        of the array, with zeros for batch and channels; "SAME" for a result of `ceil(size / stride)` pixels; or
+        "VALID" for no padding.
       image: the input.
       windows: the extent of the window in each dimension, dilation included.
       strides: one for each dimension.
 
     Raises:
-      ArgumentError: it has none of these forms.
+      ArgumentError: `given` has none of these forms.
     """
     count = len(image.pixels)
     if isinstance(given, str):
@@ -163,13 +163,13 @@ def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], st
 
 
 def _same(size: int, window: int, stride: int) -> tuple[int, int]:
-    """The padding (before, after) of one dimension with which there are `ceil(size / stride)` windows."""
+    """Compute the padding (before, after) of one dimension that yields `ceil(size / stride)` windows."""
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     return total // 2, total - total // 2
 
 
 def check_groups(this: Layer, channels: int, num_filters: int, groups: int | None) -> int:
-    """The number of groups in which the channels are convolved, 1 for None.
+    """Check the groups of a convolution, and return their number, 1 for None.
 
     Raises:
       ArgumentError: `num_filters` or `groups` is no positive integer.
@@ -188,15 +188,15 @@ def check_groups(this: Layer, channels: int, num_filters: int, groups: int | Non
 def finish_convolution(
     this: Layer, image: Image, result: Any, bias_attr: Any, act: Any, computed: Image | None = None
 ) -> Any:
-    """Record what a convolution computed; then add a bias, and apply an activation, and record these too.
+    """Record the result of a convolution, add a bias, apply an activation, and record each result.
 
     Args:
       this: the layer.
       image: the input.
-      result: of the convolution, in the layout of `computed`.
+      result: the result of the convolution, in the layout of `computed`.
       bias_attr: the setting of the bias.
       act: the activation.
-      computed: what it was computed from, if that is not the input itself.
+      computed: the images that the convolution read, if they are not the input itself.
     """
     computed = computed or image
     recorded = record_images(this, image, computed, result)
@@ -207,7 +207,7 @@ def finish_convolution(
 
 
 def _with_bias(this: Layer, value: Any, bias: Any, axis: int) -> Any:
-    """Record the sum of a value and one number for each channel."""
+    """Add one number to each channel of a value, and record the sum."""
     images = channels_last(value)
     if images is not None:
         value, axis = images, images.ndim - 1
@@ -219,30 +219,31 @@ def _with_bias(this: Layer, value: Any, bias: Any, axis: int) -> Any:
 
 
 def without_bias(value: Any, axis: int) -> tuple[Any, Any]:
-    """What a convolution computed before its bias, for a layer that adds a number to each channel anyway.
+    """Return the result of a convolution without its bias, for a layer that adds a number to each channel anyway.
 
     Args:
-      value: with the bias, in which the channels lie along `axis`.
+      value: the result with the bias.
+      axis: the dimension of the channels.
 
     Returns:
-      The value without the bias, and that `[channels]`; the value itself and 0.0 if no bias was added in this place.
+      The value without the bias, and the bias `[channels]`; or `value` and 0.0 if no bias was added along `axis`.
     """
     before, bias, along = core.current_frame("layers").fact(value, "with_bias") or (value, 0.0, None)
     return (before, bias) if along == axis else (value, 0.0)
 
 
 def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:
-    """The number of channels of each part when the channels of an image are divided among several.
+    """Divide the channels of an image into equal parts, and return the number of channels in each.
 
     Args:
       this: the layer, for messages.
-      image: whose channels are divided.
-      argument: of the layer, which says among how many parts.
-      value: of that argument.
-      parts: their number, computed from the value.
+      image: the image.
+      argument: the argument of the layer that determines the number of parts.
+      value: the value of this argument.
+      parts: the number of parts, computed from `value`.
 
     Raises:
-      ShapeError: the channels cannot be divided so.
+      ShapeError: `parts` does not divide the channels.
     """
     if image.channels % parts:
         raise errors.ShapeError(

@@ -1,4 +1,4 @@
-"""The area under the curve of a binary classifier."""
+"""`auc`: the area under the ROC or precision-recall curve of a binary classifier."""
 
 import functools
 from typing import Any
@@ -30,14 +30,14 @@ def auc(
     slide_steps: int = 1,
     name: str | None = None,
 ) -> tuple[Any, Any, list[Any]]:
-    """Area under the curve of a binary classifier, over all training steps so far and over the last ones.
+    """Compute the area under the curve of a binary classifier, over all training steps and over the last ones.
 
-    Probabilities are compared with the thresholds `k / num_thresholds`, for `k` from 1 to `num_thresholds`; those
-    between the same two count as equal. There are `num_thresholds + 1` bins, the last for probabilities of exactly 1;
-    the area is exact where no bin has rows of both classes.
+    The thresholds are `k / num_thresholds`, for `k` from 1 to `num_thresholds`. They divide the probabilities into
+    `num_thresholds + 1` bins, the last for probabilities of exactly 1, and probabilities in one bin count as equal.
+    The area is exact if no bin has rows of both classes.
     The numbers of positive and negative rows in each bin are states, which are saved with the parameters. Test mode
-    does not change them: there, both areas are those of the batch that is fed, and `trainer.test` gives the area over
-    the whole data set, from the sums over all batches.
+    does not change them: both areas then cover only the batch that is fed. `trainer.test` returns the area over the
+    whole data set, computed from the sums over all batches.
 
     Args:
       input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
@@ -45,12 +45,13 @@ def auc(
       curve: "ROC", or "PR" for average precision.
       num_thresholds: the number of thresholds, with the same meaning as in `fluid.metrics.Auc`.
       topk: accepted for programs written for Fluid, but has no effect: the last column of the input counts.
-      slide_steps: the number of last batches that the second area is over; 0 for all.
+      slide_steps: the number of last batches that the second area covers; 0 for all.
       name: instead of `auc_N`.
 
     Returns:
       The area over all batches and the area over the last ones, scalars `[]`, float32; and a list of four arrays
-      `[num_thresholds + 1]`, int32: the positive and negative rows in each bin, of the last batches and then of all.
+      `[num_thresholds + 1]`, int32: the numbers of positive and negative rows in each bin, first over the last batches
+      and then over all.
 
     Raises:
       ArgumentError: there is no such curve, or a number is too small.
@@ -98,17 +99,17 @@ def auc(
 
 
 def _counts(this: Layer, shape: list[int]) -> tuple[str, Any]:
-    """The name and the value of a state that counts from 0."""
+    """Create a state of counts that starts at 0, and return its name and value."""
     name = this.array_name("w")
     return name, core.create_state(name, shape, "int32", Constant(0))
 
 
 def _curve(counts: Any, numpy: Any) -> tuple[Any, Any]:
-    """The positive and the negative rows at or above each threshold, from the highest threshold to the lowest.
+    """Count the positive and negative rows at or above each threshold, from the highest threshold to the lowest.
 
     Args:
       counts: the positive and negative rows in each bin, `[2, bins]`.
-      numpy: the module to compute with, NumPy for float64.
+      numpy: the array module, `numpy` for float64 or `jax.numpy` for float32.
 
     Returns:
       Two arrays `[bins + 1]`, from no rows to all.

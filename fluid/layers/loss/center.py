@@ -1,4 +1,4 @@
-"""Center loss, which draws the features of a class together."""
+"""`center_loss`: a loss that draws the features of each class together."""
 
 import jax
 import jax.numpy as jnp
@@ -20,18 +20,18 @@ def center_loss(
     update_center: bool = True,
     name: str | None = None,
 ) -> jax.Array:
-    """Center loss (Wen et al., 2016): half the squared distance between features and the center of their class.
+    """Compute half the squared distance of features from the center of their class: center loss (Wen et al., 2016).
 
     The centers are a state, which no optimizer changes. In a training step the center `c` of each class moves by
-    `alpha * sum(x - c) / (1 + n)`, over the `n` rows `x` of that class.
+    `alpha * sum(x - c) / (1 + n)`, over the `n` rows `x` of this class.
 
     Args:
       input: features `[batch, width]`.
       label: classes `[batch, 1]` of an integer dtype.
       num_classes: the number of classes.
-      alpha: how far the centers move, a number or a value of one element.
-      param_attr: ParamAttr of the centers `[num_classes, width]`; its name and its initializer count.
-      update_center: whether the centers move in training steps.
+      alpha: the rate at which the centers move, a number or a value of one element.
+      param_attr: ParamAttr of the centers `[num_classes, width]`; only its name and its initializer have an effect.
+      update_center: whether training steps move the centers.
       name: instead of `center_loss_N`.
 
     Returns:

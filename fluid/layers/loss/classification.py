@@ -1,4 +1,4 @@
-"""Other losses for classes: ranking, overlap, distillation, focus on hard examples; and smoothed labels."""
+"""Classification losses besides cross entropy: ranking, Dice, distillation and focal loss; and label smoothing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from fluid.layers.checks import check_ids, check_same_shape, dtype_of
 
 @layer
 def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> Any:
-    """Bayesian personalised ranking (Hidasi et al., 2016): by how much the right class is ahead of the others.
+    """Compute the Bayesian personalised ranking loss of the right class against all others (Hidasi et al., 2016).
 
     Args:
-      input: scores `[batch, classes]`, or a SequenceBatch of such steps.
+      input: scores `[batch, classes]`, or a SequenceBatch of steps `[classes]`.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
       name: instead of `bpr_loss_N`.
 
@@ -51,12 +51,12 @@ def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> A
 
 @layer
 def dice_loss(input: core.Value, label: core.Value, epsilon: float = 1e-5, name: str | None = None) -> jax.Array:
-    """One minus the Dice coefficient, a measure of overlap (Milletari, Navab and Ahmadi, 2016), averaged over images.
+    """Compute 1 minus the Dice coefficient of overlap, averaged over images (Milletari, Navab and Ahmadi, 2016).
 
     Args:
       input: probabilities `[batch, ..., classes]`.
       label: classes `[batch, ..., 1]` of an integer dtype.
-      epsilon: keeps the divisor away from 0.
+      epsilon: added to the divisor, to keep it away from 0.
       name: instead of `dice_loss_N`.
 
     Returns:
@@ -101,13 +101,13 @@ def label_smooth(
     dtype: str = "float32",
     name: str | None = None,
 ) -> Any:
-    """Label smoothing (Szegedy et al., 2015): `(1 - epsilon) * label + epsilon * prior`.
+    """Smooth labels with a prior (Szegedy et al., 2015): `(1 - epsilon) * label + epsilon * prior`.
 
     Args:
       label: probabilities of classes `[batch, ..., classes]`, such as from `one_hot`.
       prior_dist: the prior, probabilities `[1, classes]`; uniform by default.
       epsilon: the weight of the prior.
-      dtype: of the result.
+      dtype: the dtype of the result.
       name: instead of `label_smooth_N`.
 
     Returns:
@@ -145,16 +145,16 @@ def teacher_student_sigmoid_loss(
     soft_max_lower_bound: float = -15.0,
     name: str | None = None,
 ) -> Any:
-    """Loss of a prediction of clicks, with the score of a teacher beside the click, for distillation.
+    """Compute the loss of predicted clicks against both the click and the score of a teacher, for distillation.
 
-    The label says both. Without a teacher it is -2 for no click and -1 for a click; with the score `z` of a teacher,
+    The label encodes both. Without a teacher it is -2 for no click and -1 for a click; with the score `z` of a teacher,
     from 0 to 1, it is `z` for no click and `1 + z` for a click.
 
     Args:
       input: logits `[batch, 1]`.
-      label: `[batch, 1]`, see above.
-      soft_max_up_bound: logits from here on receive no gradient. The loss itself goes on.
-      soft_max_lower_bound: logits up to here receive no gradient.
+      label: `[batch, 1]`, encoded as described above.
+      soft_max_up_bound: logits from this bound on receive no gradient. The value of the loss is not clipped.
+      soft_max_lower_bound: logits up to this bound receive no gradient.
       name: instead of `teacher_student_sigmoid_loss_N`.
 
     Returns:
@@ -196,14 +196,14 @@ def sigmoid_focal_loss(
     alpha: float = 0.25,
     name: str | None = None,
 ) -> jax.Array:
-    """Focal loss (Lin et al., 2017): cross entropy in which well-classified examples have little weight.
+    """Compute the focal loss, a cross entropy that gives well-classified examples little weight (Lin et al., 2017).
 
     Args:
       x: logits `[batch, classes]`.
       label: classes `[batch, 1]` of an integer dtype, counted from 1; 0 is background, and rows of -1 have loss 0.
       fg_num: the number of foreground examples, `[1]`, by which the loss is divided.
-      gamma: the larger it is, the less weight well-classified examples have.
-      alpha: the weight of foreground, between 0 and 1; that of background is `1 - alpha`.
+      gamma: the exponent; a larger one gives well-classified examples less weight.
+      alpha: the weight of the foreground, between 0 and 1; the background has the weight `1 - alpha`.
       name: instead of `sigmoid_focal_loss_N`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Cross entropy, of probabilities, of logits and of single sigmoids."""
+"""Cross entropy of probabilities, of logits, and of single sigmoids."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_
 from fluid.layers.checks import check_same_shape
 from fluid.layers.no_effect import no_effect
 
-# What Fluid takes for the logarithm of a probability of 0.
+# Fluid uses this number for the logarithm of a probability of 0.
 _LOG_OF_ZERO = -1e20
 
 
@@ -18,15 +18,14 @@ _LOG_OF_ZERO = -1e20
 def cross_entropy(
     input: core.Value, label: core.Value, soft_label: bool = False, ignore_index: int = -100, name: str | None = None
 ) -> Any:
-    """Cross entropy of given probabilities: `-log(input[label])`, or `-sum(label * log(input))` for soft labels.
+    """Compute the cross entropy of probabilities: `-log(input[label])`; for soft labels `-sum(label * log(input))`.
 
-    For probabilities that a softmax has computed, the loss is computed from the logits of that softmax. It is the same
-    number, and stays exact where a probability is rounded to 0 or 1.
+    If a softmax computed the probabilities, the loss is computed from the logits of that softmax. The loss then stays
+    exact where a probability is rounded to 0 or 1.
 
     Args:
       input: probabilities `[batch, ..., classes]`, or a SequenceBatch of them.
-      label: classes `[batch, ..., 1]` of an integer dtype; with `soft_label`, probabilities of the same shape as the
-        input.
+      label: classes `[batch, ..., 1]` of an integer dtype; with `soft_label`, probabilities in the shape of the input.
       soft_label: whether labels are probabilities.
       ignore_index: a class whose rows have loss 0.
       name: instead of `cross_entropy2_N`.
@@ -83,7 +82,7 @@ def softmax_with_cross_entropy(
     axis: int = -1,
     name: str | None = None,
 ) -> Any:
-    """Cross entropy of the softmax of logits.
+    """Compute the cross entropy of the softmax of logits.
 
     Args:
       logits: `[batch, ..., classes]`, or a SequenceBatch of them.
@@ -92,7 +91,7 @@ def softmax_with_cross_entropy(
       soft_label: whether labels are probabilities.
       ignore_index: a class whose rows have loss 0.
       numeric_stable_mode: accepted for programs written for Fluid, but has no effect: the computation is always stable.
-      return_softmax: whether the probabilities are returned too.
+      return_softmax: whether to return the probabilities too.
       axis: the dimension of the classes.
       name: instead of `softmax_with_cross_entropy_N`.
 
@@ -132,14 +131,14 @@ def softmax_with_cross_entropy(
 def sigmoid_cross_entropy_with_logits(
     x: core.Value, label: core.Value, ignore_index: int = -100, name: str | None = None, normalize: bool = False
 ) -> Any:
-    """Cross entropy of the sigmoid of each logit: `max(x, 0) - x * label + log(1 + exp(-abs(x)))`.
+    """Compute the cross entropy of the sigmoid of each logit: `max(x, 0) - x * label + log(1 + exp(-abs(x)))`.
 
     Args:
       x: logits, any shape, or a SequenceBatch.
       label: probabilities of the same shape.
       ignore_index: elements with this label have loss 0.
       name: instead of `sigmoid_cross_entropy_with_logits_N`.
-      normalize: whether the losses are divided by the number of elements that are not ignored.
+      normalize: whether to divide the losses by the number of elements that are not ignored.
 
     Returns:
       The same kind and shape as `x`.
@@ -182,7 +181,7 @@ def sigmoid_cross_entropy_with_logits(
 
 
 def _logits_of(this: Layer, input: core.Value, axis: int) -> Any:
-    """The logits from which a softmax along this axis has computed the input, or None."""
+    """Return the logits from which a softmax along `axis` computed the input, or None."""
     logits = this.frame.fact(input, "logits")
     if logits is None:
         return None
@@ -203,7 +202,7 @@ def _expect_logits(layer: str, logits: core.Value) -> None:
 
 
 def _doubt_one_class(logits: Any, axis: int) -> None:
-    """Warn of a softmax over one class."""
+    """Warn if a softmax has only one class."""
     if logits.shape[axis] == 1:
         core.doubt(
             "layers.softmax_with_cross_entropy has one class, whose probability is always 1, so that the loss is 0 and "
@@ -213,9 +212,9 @@ def _doubt_one_class(logits: Any, axis: int) -> None:
 
 
 def _log_softmax_parts(logits: Any, axis: int) -> tuple[Any, Any]:
-    """The logarithm of the softmax of logits as a difference of two arrays.
+    """Return the logarithm of the softmax of logits as a pair of arrays, the first minus the second.
 
-    The second has size 1 along the axis. It need not be subtracted from all logarithms when few of them are used.
+    The second array has size 1 along the axis. A caller that uses few of the logarithms need not subtract it from all.
     """
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
     return shifted, jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
@@ -224,20 +223,20 @@ def _log_softmax_parts(logits: Any, axis: int) -> tuple[Any, Any]:
 def _losses(
     this: Layer, value: core.Value, logs: Any, total: Any, label: core.Value, soft: bool, ignore: int, axis: int
 ) -> Any:
-    """The cross entropy of each row.
+    """Compute the cross entropy of each row.
 
     Args:
       this: the layer, for messages.
       value: the input.
-      logs: `[batch, ..., classes]`, with the classes along `axis`.
-      total: what must be subtracted from the logarithms, with size 1 along `axis`, or a number.
+      logs: the logarithms of probabilities plus `total`, `[batch, ..., classes]`, with the classes along `axis`.
+      total: an array with size 1 along `axis`, or a number, to subtract from `logs`.
       label: see `cross_entropy`.
       soft: whether labels are probabilities.
       ignore: a class whose rows have loss 0.
       axis: the dimension of the classes.
 
     Returns:
-      The shape of `logs`, but 1 along `axis`.
+      An array of the shape of `logs`, but 1 along `axis`.
     """
     if soft:
         check_same_shape(this, value, label)
@@ -249,14 +248,14 @@ def _losses(
     classes = _classes(this, value, label, axis)
     core.limit_feed(label, 0, logs.shape[axis], also=ignore)
     kept = classes != ignore
-    # A class outside the range gives NaN, so that the mistake is seen; classes that are fed are checked before.
+    # A class outside the range yields NaN, so that users see the mistake; fed classes are checked earlier.
     inside = (classes >= 0) & (classes < logs.shape[axis])
     picked = jnp.take_along_axis(logs, jnp.where(inside, classes, 0), axis=axis)
     return jnp.where(kept, total - jnp.where(inside, picked, jnp.nan), 0)
 
 
 def _classes(this: Layer, value: core.Value, label: core.Value, axis: int) -> Any:
-    """Read labels that are classes, as integers with size 1 along the dimension of the classes."""
+    """Return class labels as integers with size 1 along the dimension of the classes."""
     x = dense(value)
     classes = dense(label)
     if not jnp.issubdtype(classes.dtype, jnp.integer):

@@ -1,4 +1,4 @@
-"""Metrics, which tell how good predictions are."""
+"""Metrics of the quality of predictions: accuracy, precision, recall, mean IoU, and custom metrics."""
 
 import functools
 from collections.abc import Callable
@@ -27,17 +27,17 @@ def accuracy(
     total: core.Value | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """The fraction of rows whose class is among the `k` most probable ones.
+    """Compute the fraction of rows whose class is among the `k` most probable ones.
 
-    One column is taken for the probability of class 1, as from a sigmoid: from 0.5 on, class 1 is predicted.
+    A single column is the probability of class 1, as from a sigmoid: 0.5 or more predicts class 1.
 
     Args:
       input: probabilities or scores `[batch, classes]`, or a SequenceBatch of them; or `[batch, 1]`, the probability of
         class 1 of two.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
-      k: how many classes count as predicted.
-      correct: not possible in a program function, whose values never change: use what is returned.
-      total: not possible in a program function, whose values never change: use what is returned.
+      k: the number of classes that count as predicted.
+      correct: not possible in a program function, whose values never change: use the returned value.
+      total: not possible in a program function, whose values never change: use the returned value.
       name: instead of `accuracy_N`.
 
     Returns:
@@ -93,7 +93,7 @@ def accuracy(
 
 @layer
 def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name: str | None = None) -> jax.Array:
-    """The fraction of the rows predicted to be positive that are positive.
+    """Compute the precision: the fraction of the rows predicted to be positive that are positive.
 
     Args:
       input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
@@ -102,8 +102,8 @@ def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name
       name: instead of `precision_N`.
 
     Returns:
-      A scalar, `[]`, float32; 0 if no row is predicted to be positive. `trainer.test` averages it over batches,
-      weighted by the numbers of these rows, so that the result is exact.
+      A scalar, `[]`, float32; 0 if no row is predicted to be positive. `trainer.test` averages the scalar over batches,
+      weighted by the number of rows predicted to be positive, so that the result is exact.
 
     Raises:
       ArgumentTypeError: labels are no integers.
@@ -125,7 +125,7 @@ def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name
 
 @layer
 def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: str | None = None) -> jax.Array:
-    """The fraction of the positive rows that are predicted to be positive.
+    """Compute the recall: the fraction of the positive rows that are predicted to be positive.
 
     Args:
       input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
@@ -134,8 +134,8 @@ def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: s
       name: instead of `recall_N`.
 
     Returns:
-      A scalar, `[]`, float32; 0 if no row is positive. `trainer.test` averages it over batches, weighted by the numbers
-      of positive rows, so that the result is exact.
+      A scalar, `[]`, float32; 0 if no row is positive. `trainer.test` averages the scalar over batches, weighted by the
+      number of positive rows, so that the result is exact.
 
     Raises:
       ArgumentTypeError: labels are no integers.
@@ -156,18 +156,18 @@ def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: s
 
 @layer
 def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str | None = None) -> tuple[Any, Any, Any]:
-    """Mean over classes of intersection over union, the measure of semantic segmentation.
+    """Compute the mean over classes of intersection over union, the metric of semantic segmentation.
 
     Args:
       input: predicted classes, integers of any shape.
-      label: true classes in the same order, as many.
+      label: true classes, as many and in the same order.
       num_classes: the number of classes.
       name: instead of `mean_iou_N`.
 
     Returns:
-      `(mean, wrong, correct)`: the mean over the classes that occur, a float32 scalar; and how often each class was
-      wrong and correct, int32 `[num_classes]`. A mistake counts as wrong for the true class and for the predicted one.
-      `trainer.test` sums the counts over all batches, and gives the mean that follows from these sums.
+      `(mean, wrong, correct)`: the mean over the classes that occur, a float32 scalar; and the counts of wrong and
+      correct predictions of each class, int32 `[num_classes]`. A mistake counts as wrong for both the true and the
+      predicted class. `trainer.test` sums the counts over all batches, and computes the mean from these sums.
 
     Raises:
       ArgumentError: `num_classes` is no positive integer.
@@ -213,24 +213,24 @@ def metric(
     weight: Any = None,
     name: str | None = None,
 ) -> Any:
-    """A value, and how its values for several minibatches become one: for a test, and for an epoch of training.
+    """Define how to combine the values of several minibatches into one, for a test or an epoch of training.
 
-    Means, sums and extremes over the rows of a minibatch need no such layer, and neither do the other metrics here:
-    `trainer.test` knows how to combine them. It is for what is computed from such values in other ways.
+    Means, sums and extremes over the rows of a minibatch need no `metric`, and neither do the metric layers:
+    `trainer.test` combines them without help. Use `metric` for other values computed from them.
 
     Args:
-      value: any shape that does not follow the batch; or, for a function, also several values in a list, each of which
-        is a mean, a sum or an extreme over rows, or has one row for each example.
+      value: any shape that does not follow the batch. For a function, it may also be a list of values. Each of them
+        is a mean, a sum or an extreme over rows, or has one row per example.
       reduce: "mean", weighted by the number of examples or by `weight`; "sum", "max", "min", or "last" for the value of
-        the last minibatch. Or a function of the value or values, such as `jnp.sqrt`: over a data set it is computed
-        from what these are over the data set, with all rows one behind the other. It gets NumPy arrays of float64 and
-        int64 there, and traced arrays in the program itself.
-      weight: how much the minibatch counts in a mean, a scalar such as the number of words; its number of examples by
+        the last minibatch. Or a function of the value or values, such as `jnp.sqrt`: over a data set, the function gets
+        the values of the whole data set, with all rows concatenated. They are NumPy arrays of float64 and int64; in
+        the program itself they are traced arrays.
+      weight: the weight of the minibatch in a mean, a scalar such as the number of words; the number of examples by
         default.
       name: instead of `metric_N`.
 
     Returns:
-      The value for this minibatch; the result of the function, if there is one.
+      The value for this minibatch; if `reduce` is a function, its result.
 
     Raises:
       ArgumentError: there is no such `reduce`, or a `weight` for another one than "mean".
@@ -265,14 +265,14 @@ def metric(
             f"{this.name}: weight= is a scalar for a mean, found {describe(weight)} and reduce={reduce!r}; write "
             f'metric(value, reduce="mean", weight=layers.reduce_sum(mask))'
         )
-    # A copy, since what is noted belongs to this result and not to the value itself.
+    # Copy the value, because the note below belongs to this result and not to the value itself.
     result = this.output(jnp.copy(value))
     this.frame.note(result, **({"reduced": kept} if weight is None else {"weight": weight}))
     return result
 
 
 def _without_rows(this: Layer, value: Any) -> Any:
-    """The same array, if it does not follow the batch."""
+    """Return the array unchanged after checking that its shape does not follow the batch."""
     if this.frame.placeholder_batch in value.shape:
         raise errors.ShapeError(
             f"{this.name}: value {describe(value)} has rows of its own; reduce them first: layers.mean(x), "
@@ -315,7 +315,7 @@ def share(this: Layer, hits: Any, of: Any) -> Any:
     Args:
       this: the layer.
       hits: bool or numbers, any shape; their sum is the numerator.
-      of: likewise; their sum is the denominator.
+      of: bool or numbers, any shape; their sum is the denominator.
 
     Returns:
       A scalar, float32; 0 if the denominator is 0.
@@ -327,10 +327,10 @@ def share(this: Layer, hits: Any, of: Any) -> Any:
 
 
 def _mean_overlap(wrong: Any, correct: Any, numpy: Any = jnp) -> Any:
-    """The mean of intersection over union over the classes that occur; counts are `[num_classes]`."""
+    """Compute the mean intersection over union of the classes that occur, from counts `[num_classes]`."""
     union = wrong + correct
     return numpy.sum(correct / numpy.maximum(union, 1)) / numpy.maximum(numpy.sum(union > 0), 1)
 
 
-# What `metric(reduce=...)` takes besides functions.
+# The strings that `metric(reduce=...)` accepts.
 _KINDS = ("mean", "sum", "max", "min", "last")

@@ -1,4 +1,4 @@
-"""Losses between numbers: squared and absolute differences, ranking, divergence, similarity."""
+"""Losses between numbers: squared and absolute differences, ranking, divergence and similarity."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ from fluid.layers.tensor.reduce import rows_of
 
 @layer
 def square_error_cost(input: core.Value, label: core.Value, name: str | None = None) -> Any:
-    """The squared difference of each element.
+    """Compute the squared difference of each element.
 
     Args:
       input: any shape, or a SequenceBatch.
@@ -56,10 +56,10 @@ def square_error_cost(input: core.Value, label: core.Value, name: str | None = N
 
 @layer
 def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> jax.Array:
-    """The mean of the squared differences of all elements.
+    """Compute the mean of the squared differences of all elements.
 
     Args:
-      input: any shape, or a SequenceBatch, of which the valid steps count.
+      input: any shape, or a SequenceBatch, in which only the valid steps count.
       label: the same shape.
       name: instead of `mse_loss_N`.
 
@@ -92,12 +92,12 @@ def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> j
 
 @layer
 def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: str | None = None) -> Any:
-    """Huber loss (Huber, 1964): half the squared difference, continued by a straight line beyond `delta`.
+    """Compute the Huber loss: half the squared difference, linear beyond `delta` (Huber, 1964).
 
     Args:
       input: `[batch, 1]`, any shape, or a SequenceBatch.
       label: the same shape.
-      delta: the difference at which the line begins.
+      delta: the difference beyond which the loss is linear.
       name: instead of `huber_loss_N`.
 
     Returns:
@@ -131,17 +131,17 @@ def smooth_l1(
     sigma: float | None = None,
     name: str | None = None,
 ) -> Any:
-    """Smooth L1 loss (Girshick, 2015), summed over each row.
+    """Compute the smooth L1 loss, summed over each row (Girshick, 2015).
 
-    For a difference `d` between `-1 / sigma ** 2` and `1 / sigma ** 2` it is `0.5 * (sigma * d) ** 2`, beyond it is
-    `abs(d) - 0.5 / sigma ** 2`.
+    The loss of a difference `d` is `0.5 * (sigma * d) ** 2` between `-1 / sigma ** 2` and `1 / sigma ** 2`, and
+    `abs(d) - 0.5 / sigma ** 2` beyond.
 
     Args:
       x: `[batch, ...]`, or a SequenceBatch.
       y: the same shape.
       inside_weight: factors of the differences, the same shape.
       outside_weight: factors of the losses, the same shape.
-      sigma: see above; 1 by default.
+      sigma: the scale of the differences; 1 by default.
       name: instead of `smooth_l1_loss_N`.
 
     Returns:
@@ -176,12 +176,12 @@ def smooth_l1(
 
 @layer
 def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: str | None = None) -> Any:
-    """Cross entropy of single probabilities: `-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)`.
+    """Compute the binary cross entropy `-label * log(p + epsilon) - (1 - label) * log(1 - p + epsilon)`.
 
     Args:
       input: probabilities `[batch, 1]`, any shape, or a SequenceBatch.
       label: 0 or 1, the same shape.
-      epsilon: keeps the logarithm finite.
+      epsilon: added to each probability, to keep the logarithm finite.
       name: instead of `log_loss_N`.
 
     Returns:
@@ -213,7 +213,7 @@ def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: 
 
 @layer
 def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str | None = None) -> Any:
-    """Ranking loss of pairs, of RankNet (Burges et al., 2005): `log(1 + exp(left - right)) - label * (left - right)`.
+    """Compute RankNet's loss of pairs (Burges et al., 2005): `log(1 + exp(left - right)) - label * (left - right)`.
 
     Args:
       label: `[batch, 1]`: 1 where left is ranked higher, 0 where right is, 0.5 for a tie.
@@ -251,13 +251,13 @@ def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str 
 def margin_rank_loss(
     label: core.Value, left: core.Value, right: core.Value, margin: float = 0.1, name: str | None = None
 ) -> Any:
-    """Ranking loss of pairs with a margin: `max(0, margin - label * (left - right))`.
+    """Compute the ranking loss of pairs with a margin: `max(0, margin - label * (left - right))`.
 
     Args:
       label: `[batch, 1]`: 1 where left is ranked higher, -1 where right is.
       left: scores `[batch, 1]`.
       right: scores `[batch, 1]`.
-      margin: the difference of scores from which on the loss is 0.
+      margin: the smallest difference of scores with a loss of 0.
       name: instead of `margin_rank_loss_N`.
 
     Returns:
@@ -284,7 +284,7 @@ def margin_rank_loss(
 
 @layer
 def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name: str | None = None) -> Any:
-    """Kullback-Leibler divergence: `target * (log(target) - x)`, 0 where the target is 0.
+    """Compute the Kullback-Leibler divergence: `target * (log(target) - x)`, 0 where the target is 0.
 
     Args:
       x: the logarithms of probabilities, `[batch, ...]`.
@@ -293,7 +293,7 @@ def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name:
       name: instead of `kldiv_loss_N`.
 
     Returns:
-      A scalar, `[]`; for "none" the same kind and shape as `x`.
+      A scalar, `[]`; for "none", the same kind and shape as `x`.
 
     Raises:
       ArgumentError: there is no such reduction.
@@ -333,12 +333,12 @@ def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name:
 def npair_loss(
     anchor: core.Value, positive: core.Value, labels: core.Value, l2_reg: float = 0.002, name: str | None = None
 ) -> jax.Array:
-    """N-pair loss (Sohn, 2016): cross entropy of the similarities between anchors and positives, plus an L2 term.
+    """Compute the N-pair loss: cross entropy of anchor-positive similarities, plus an L2 term (Sohn, 2016).
 
     Args:
       anchor: embeddings `[batch, width]`.
       positive: embeddings of the matching examples, `[batch, width]`.
-      labels: classes `[batch]` or `[batch, 1]`; examples of the same class match.
+      labels: classes `[batch]` or `[batch, 1]`; examples of one class match.
       l2_reg: the weight of the L2 term.
       name: instead of `npair_loss_N`.
 
@@ -377,13 +377,13 @@ def npair_loss(
 
 
 def _check_two_values(this: Layer, input: core.Value, label: core.Value) -> None:
-    """Check the shapes of two values whose difference is a loss, and doubt the difference of a value to itself."""
+    """Check that two compared values have one shape, and warn if they are one value."""
     check_same_shape(this, input, label)
     _check_not_itself(this, input, label, ("input", "label"))
 
 
 def _check_not_itself(this: Layer, first: core.Value, second: core.Value, names: tuple[str, str]) -> None:
-    """Doubt the difference of a value to itself."""
+    """Warn if a layer compares a value with itself."""
     if first is second:
         core.doubt(
             f"{this.name} compares a value with itself, so that there is nothing to learn: {names[0]} and {names[1]} "

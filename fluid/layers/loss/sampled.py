@@ -1,4 +1,4 @@
-"""Losses for many classes that compute few scores: noise contrast, a tree of classes, a sampled softmax."""
+"""Losses for many classes that compute few scores: noise contrast, a tree of classes, and a sampled softmax."""
 
 import math
 from collections.abc import Sequence
@@ -33,24 +33,26 @@ def nce(
     seed: int = 0,
     is_sparse: bool = False,
 ) -> jax.Array:
-    """Noise-contrastive estimation (Gutmann and Hyvärinen, 2010): the right class is told from some drawn at random.
+    """Compute the noise-contrastive loss of the right class against random classes (Gutmann and Hyvärinen, 2010).
 
-    The loss of a row is the sum of `-log(o / (o + b))` for the right class and `-log(b / (o + b))` for each drawn one,
-    divided by `num_neg_samples + 1`, with `o = sigmoid(score)` and `b = num_neg_samples * probability of being drawn`.
+    Let `o = sigmoid(score)` and `b = num_neg_samples * probability of being drawn`. The loss of a row sums
+    `-log(o / (o + b))` for the right class and `-log(b / (o + b))` for each drawn one, and divides the sum by
+    `num_neg_samples + 1`.
 
     Args:
       input: `[batch, width]`.
-      label: the right classes, `[batch, number of right classes]` of an integer dtype; mostly there is one.
+      label: the right classes, `[batch, number of right classes]` of an integer dtype; usually there is one.
       num_total_classes: the number of classes.
       sample_weight: factors of the losses, `[batch]` or `[batch, 1]`.
       param_attr: ParamAttr of the weights `[num_total_classes, width]`.
       bias_attr: ParamAttr of the biases `[num_total_classes, 1]`; False for none.
-      num_neg_samples: how many classes are drawn for each row; 10 by default.
-      name: instead of `nce_N`; which classes are drawn depends on it.
-      sampler: how they are drawn: "uniform"; "log_uniform", for classes sorted from frequent to rare; or "custom_dist".
+      num_neg_samples: the number of classes drawn for each row; 10 by default.
+      name: instead of `nce_N`; the random draw depends on the name.
+      sampler: the distribution of the draw: "uniform"; "log_uniform", for classes sorted from frequent to rare; or
+        "custom_dist".
       custom_dist: the probability of each class, for "custom_dist".
       seed: if not 0, every step draws the same classes.
-      is_sparse: whether only the rows of the weights that were used are updated, see `embedding`.
+      is_sparse: whether to update only the used rows of the weights, as in `embedding`.
 
     Returns:
       `[batch, 1]`.
@@ -102,11 +104,10 @@ def hsigmoid(
     is_custom: bool = False,
     is_sparse: bool = False,
 ) -> jax.Array:
-    """Hierarchical sigmoid (Morin and Bengio, 2005): a binary decision at each inner node of a tree of classes.
+    """Compute the loss of binary decisions at the inner nodes of a tree of classes (Morin and Bengio, 2005).
 
-    The loss of a row is the sum of the losses of the decisions on the path from the root to its class. The tree is a
-    complete binary one, unless another is given. As in Fluid, a path adds log 2 for each node by which it is shorter
-    than the longest.
+    The loss of a row is the sum of the losses of the decisions on the path from the root to its class. The default tree
+    is a complete binary tree. As in Fluid, a path adds log 2 for each node by which it is shorter than the longest.
 
     Args:
       input: `[batch, width]`.
@@ -115,11 +116,11 @@ def hsigmoid(
       param_attr: ParamAttr of the weights, `[inner nodes, width]`; a complete tree has `num_classes - 1` inner nodes.
       bias_attr: ParamAttr of the biases, `[inner nodes, 1]`; False for none.
       name: instead of `hierarchical_sigmoid_N`.
-      path_table: for `is_custom`: the inner nodes on the path of each row, integers `[batch, longest path]`, followed
-        by -1.
-      path_code: for `is_custom`: the decision at each of these nodes, 0 or 1, the same shape.
-      is_custom: whether the tree is given by `path_table` and `path_code`.
-      is_sparse: whether only the weights of nodes on the paths are updated, see `embedding`.
+      path_table: for `is_custom`: the inner nodes on the path of each row, integers `[batch, longest path]`, padded
+        with -1.
+      path_code: for `is_custom`: the decision at each of these nodes, 0 or 1, in the shape of `path_table`.
+      is_custom: whether `path_table` and `path_code` define the tree.
+      is_sparse: whether to update only the weights of nodes on the paths, as in `embedding`.
 
     Returns:
       `[batch, 1]`.
@@ -171,23 +172,23 @@ def sampled_softmax_with_cross_entropy(
     seed: int = 0,
     name: str | None = None,
 ) -> jax.Array:
-    """Cross entropy of a softmax over the right classes and some drawn at random (Jean et al., 2015).
+    """Compute the cross entropy of a softmax over the right classes and random ones (Jean et al., 2015).
 
-    The classes are drawn once for the whole batch, without repetition, and from a log-uniform distribution, for which
-    they must be sorted from frequent to rare. The logarithm of how often a class is expected among the drawn ones is
-    subtracted from its logit.
+    The random classes are drawn once for the whole batch, without repetition, from a log-uniform distribution. Sort the
+    classes from frequent to rare for it. The logarithm of the expected count of each class in the draw is subtracted
+    from its logit.
 
     Args:
       logits: `[batch, classes]`.
       label: the right classes, `[batch, num_true]` of an integer dtype.
-      num_samples: how many classes are drawn.
-      num_true: how many classes are right for each row; the loss is the mean over them.
-      remove_accidental_hits: whether a drawn class is left out in rows for which it is right.
-      use_customized_samples: whether the two arguments that follow take the place of a draw.
+      num_samples: the number of classes to draw.
+      num_true: the number of right classes for each row; the loss is the mean over them.
+      remove_accidental_hits: whether to leave a drawn class out of the rows for which it is right.
+      use_customized_samples: whether the next two arguments replace the random draw.
       customized_samples: classes, integers `[batch, num_true + num_samples]`, the right ones first.
-      customized_probabilities: how often each of them is expected, the same shape.
+      customized_probabilities: the expected count of each of these classes, in the shape of `customized_samples`.
       seed: if not 0, every step draws the same classes.
-      name: instead of `sampled_softmax_with_cross_entropy_N`; which classes are drawn depends on it.
+      name: instead of `sampled_softmax_with_cross_entropy_N`; the random draw depends on the name.
 
     Returns:
       `[batch, 1]`.
@@ -234,7 +235,7 @@ def sampled_softmax_with_cross_entropy(
 
 
 def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = None) -> tuple[Any, Any]:
-    """Read an input `[batch, width]`, and classes `[batch, count]` for its rows; any count by default."""
+    """Return an input as rows `[batch, width]`, and labels as classes `[batch, count]`; None accepts any count."""
     rows = array_of(this, value)
     classes = check_ids(this.name, array_of(this, label))
     if classes.ndim == 1:
@@ -249,7 +250,7 @@ def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = N
 
 
 def _rows(table: Any, ids: Any, sparse: bool, touched: Any = None) -> Any:
-    """The rows `[..., width]` of a table for ids `[...]`; `touched`, bool `[...]`, says which of them are updated."""
+    """Look up the rows `[..., width]` of a table for ids `[...]`; `touched`, bool `[...]`, marks the rows to update."""
     return core.look_up(table, ids, touched) if sparse else look_up(table, ids)
 
 
@@ -258,7 +259,7 @@ def _biases(this: Layer, attr: Any, rows: int, dtype: Any, sparse: bool) -> Any:
 
 
 def _odds(this: Layer, sampler: str, custom: Any, classes: int) -> Any:
-    """The probability with which each class is drawn, `[classes]`."""
+    """Return the probability of drawing each class, `[classes]`."""
     if sampler not in _SAMPLERS:
         raise errors.ArgumentError(f"{this.name}: sampler={sampler!r}; expected {', '.join(map(repr, _SAMPLERS))}")
     if sampler == "uniform":
@@ -274,7 +275,7 @@ def _odds(this: Layer, sampler: str, custom: Any, classes: int) -> Any:
 
 
 def _log_uniform(classes: int) -> np.ndarray:
-    """The probability of each class `k`, `[classes]`: `log((k + 2) / (k + 1)) / log(classes + 1)`."""
+    """Return the log-uniform probabilities `[classes]`: `log((k + 2) / (k + 1)) / log(classes + 1)` for class `k`."""
     k = np.arange(classes)
     return np.log1p(1 / (k + 1)) / np.log(classes + 1)
 
@@ -284,17 +285,17 @@ def _draw_without_repetition(key: Any, count: int, classes: int) -> tuple[Any, A
 
     Args:
       key: the random key.
-      count: how many are drawn.
-      classes: the number of classes.
+      count: the number of classes to draw.
+      classes: the number of all classes.
 
     Returns:
-      The drawn classes, integers `[count]`; and for every class how often it is expected among them, `[classes]`.
+      The drawn classes, integers `[count]`; and the expected count of every class in the draw, `[classes]`.
     """
     odds = _log_uniform(classes)
-    # The largest of logarithms with Gumbel noise have the distribution of draws that are repeated until enough differ.
+    # The `count` largest log-probabilities with Gumbel noise are distributed like draws repeated until `count` differ.
     first, second = jax.random.split(key)
     drawn = jax.lax.top_k(jnp.log(odds) + jax.random.gumbel(first, (classes,)), count)[1]
-    # The number of those draws, repeated classes included, is a sum of geometric numbers, one for each new class.
+    # The number of draws, with repeated classes, is a sum of geometric random numbers, one for each new class.
     found = jnp.asarray(odds, jnp.float32)[drawn]
     left = jnp.clip(1 - (jnp.cumsum(found) - found), 1e-6, 1)
     tries = jnp.sum(jnp.ceil(jnp.log(jax.random.uniform(second, (count,), minval=1e-30)) / jnp.log1p(-left)).clip(1))
@@ -302,10 +303,10 @@ def _draw_without_repetition(key: Any, count: int, classes: int) -> tuple[Any, A
 
 
 def _complete_paths(classes: Any, count: int) -> tuple[Any, Any, Any]:
-    """The paths to classes `[batch, 1]` of a complete binary tree with `count` leaves.
+    """Compute the paths to classes `[batch, 1]` in a complete binary tree with `count` leaves.
 
     Returns:
-      The inner nodes, the decisions 0 or 1, and whether there is a node, each `[batch, longest path]`.
+      The inner nodes, the decisions 0 or 1, and a mask of the nodes on the path, each `[batch, longest path]`.
     """
     code = classes + count
     bit = jnp.arange(math.floor(math.log2(count - 1)) + 1 if count > 2 else 1, dtype=classes.dtype)
@@ -315,7 +316,7 @@ def _complete_paths(classes: Any, count: int) -> tuple[Any, Any, Any]:
 
 
 def _given_paths(this: Layer, x: Any, table: Any, code: Any) -> tuple[Any, Any, Any]:
-    """Read the paths of rows `[batch, width]` in a tree that the user gives; results as of `_complete_paths`."""
+    """Return the paths of rows `[batch, width]` in the user's tree, in the format of `_complete_paths`."""
     if table is None or code is None:
         raise errors.ArgumentError(f"{this.name}: is_custom=True needs both path_table= and path_code=")
     nodes, decisions = (check_ids(this.name, array_of(this, v)) for v in (table, code))

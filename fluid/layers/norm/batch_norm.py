@@ -1,4 +1,4 @@
-"""Batch normalisation."""
+"""`batch_norm`: normalise each channel over the batch."""
 
 from typing import Any
 
@@ -55,18 +55,18 @@ def batch_norm(
     fuse_with_relu: bool = False,
     use_mkldnn: bool = False,
 ) -> Any:
-    """Batch normalisation (Ioffe and Szegedy, 2015): each channel gets mean 0 and variance 1, then a scale and a bias.
+    """Normalise each channel to mean 0 and variance 1, then scale and shift it (Ioffe and Szegedy, 2015).
 
-    Training uses mean and variance of the batch, and updates their moving averages by
-    `moving = momentum * moving + (1 - momentum) * batch`; testing uses the moving averages. Of a SequenceBatch only the
-    valid steps count. While the layer is frozen, by `fluid.frozen` or `trainer.freeze`, training uses the moving
-    averages too, and leaves them as they are.
+    Training uses the mean and variance of the batch, and updates their moving averages by
+    `moving = momentum * moving + (1 - momentum) * batch`; testing uses the moving averages. In a SequenceBatch, only
+    the valid steps count. While the layer is frozen, by `fluid.frozen` or `trainer.freeze`, training uses the moving
+    averages too, and does not update them.
 
     Args:
       input: `[batch, channels]`, `[batch, channels, ...]`, `[batch, ..., channels]` with "NHWC", or a SequenceBatch.
       act: name of an activation, or a function.
-      is_test: whether training uses the moving averages too, and leaves them as they are.
-      momentum: how much of the moving averages is kept in each step.
+      is_test: whether training uses the moving averages too, without updating them.
+      momentum: the fraction of the moving averages that each step keeps.
       epsilon: added to the variance.
       param_attr: ParamAttr of the scale `[channels]`; False for none.
       bias_attr: ParamAttr of the bias `[channels]`; False for none.
@@ -117,10 +117,11 @@ def batch_norm(
         mean = moving_mean
         variance = moving_variance
         if this.frame.mode == core.TEST:
-            # An answer takes a pass less over what is not centred, and another less without the bias of a convolution.
+            # Folding the mean into the bias saves one pass over the activations.
+            # Omitting the bias of a convolution saves another.
             before, near = without_bias(x, axis)
             centred = wide(before)
-        else:  # a gradient would be a difference of large numbers
+        else:  # without centring first, the gradient is a difference of large numbers
             near, centred = mean, wide(x) - mean.reshape(shape)
     else:
         _warn_of_one_row(this, input, x, axis)
@@ -128,9 +129,9 @@ def batch_norm(
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = recorded_moments(this, mean, variance)
-    # One factor per channel: scaling the whole image twice would cost much more.
+    # Combine both factors per channel, because scaling the whole image twice costs much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
-    rest = (near - mean) * factor  # of the way to the mean, one number for each channel
+    rest = (near - mean) * factor  # the remaining offset to the mean, one number per channel
     result = affine(centred, factor, rest if bias is None else rest + bias, shape)
     result = result.astype(x.dtype)
     recorded = this.output(like(input, result)) if images is None else this.output_channels_first(result)
@@ -139,7 +140,7 @@ def batch_norm(
 
 
 def _doubt_momentum(momentum: Any) -> None:
-    """Warn of a momentum of 1, and below 0.5: the momentum of PyTorch is 1 minus the momentum here."""
+    """Warn if `momentum` is 1 or below 0.5; PyTorch's momentum is 1 minus this one."""
     if isinstance(momentum, int | float) and momentum == 1:
         core.doubt(
             "batch_norm(momentum=1) never updates the moving averages, so that tests do not normalise at all; the "
@@ -154,7 +155,7 @@ def _doubt_momentum(momentum: Any) -> None:
 
 
 def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
-    """Warn, while a training step is traced, of a minibatch with one number for each channel."""
+    """Warn, while tracing a training step, if the minibatch has only one number per channel."""
     if not this.frame.discovering and not is_sequence(value) and x.shape[0] == 1 and x.size == x.shape[axis]:
         core.warn(
             f"{core.user_site()}: {this.name} trains on a minibatch of one row, whose mean is the row itself, so that "
@@ -164,19 +165,19 @@ def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
 
 
 def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any, Any, Any]:
-    """Mean and variance of a batch, and what they are computed from.
+    """Compute the mean and variance of each channel of a batch, and the centred batch.
 
     Args:
-      value: the input of the layer; of a SequenceBatch the valid steps count.
-      x: its array.
-      axis: the dimension of the channels in it.
+      value: the input of the layer; in a SequenceBatch, only the valid steps count.
+      x: the array of `value`.
+      axis: the channel dimension of `x`.
 
     Returns:
-      A point near the mean `[channels]`; the array minus that point; mean and variance `[channels]`, over all other
-      dimensions.
+      A point near the mean `[channels]`; the array minus this point; and the mean and variance `[channels]` over all
+      other dimensions.
     """
-    # Reading the data is most of the work, so both moments are taken in one pass. Moments about a point near the mean
-    # are as exact as those of two passes, and the mean of the first example is such a point.
+    # Reading the data dominates the cost, so one pass computes both moments. Moments about a point near the mean are as
+    # exact as moments from two passes; the mean of the first example is near enough.
     valid = valid_steps(value, x.ndim) if is_sequence(value) else None
     axes = tuple(i for i in range(x.ndim) if i != axis)
     x = wide(x)

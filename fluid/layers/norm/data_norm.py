@@ -1,4 +1,4 @@
-"""Normalisation by statistics of all data so far."""
+"""`data_norm`: normalise by the statistics of all data so far."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from fluid.layers.functional import Activation
 from fluid.layers.no_effect import no_effect
 from fluid.layers.norm.moments import channel_axis_of
 
-# What the three sums are before any data: a mean of 0 and a deviation of 1, that weigh as much as 10000 rows.
+# Initial values of the three sums: mean 0 and deviation 1, with the weight of 10000 rows.
 _START = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4}
 
 
@@ -41,29 +41,29 @@ def data_norm(
     summary_decay_rate: float = 0.9999999,
     enable_scale_and_shift: bool = False,
 ) -> Any:
-    """Normalise each channel by the mean and the deviation of all data so far, without those of the batch.
+    """Normalise each channel by the mean and deviation of all previous batches.
 
-    Three states per channel hold what was seen: the number of rows `n`, their sum `s`, and the sum `q` of their squared
-    distances from the mean. The result is `(x - s / n) * sqrt(n / q)`. A training step multiplies the three by
-    `summary_decay_rate` and adds its batch, which its own result does not depend on.
+    Three states per channel summarise the data: the number of rows `n`, their sum `s`, and the sum `q` of their squared
+    distances from the mean. The result is `(x - s / n) * sqrt(n / q)`. A training step multiplies the states by
+    `summary_decay_rate` and adds its batch; the result for this batch uses the states before the update.
 
     Args:
       input: `[batch, channels, ...]`, or with the channels last for "NHWC"; or a SequenceBatch of `[channels]`.
       act: name of an activation, or a function.
       epsilon: added to the sum of squares for each row.
-      param_attr: what the states are before any data: a dict of "batch_size", "batch_sum" and "batch_square"; by
+      param_attr: the initial values of the states: a dict of "batch_size", "batch_sum" and "batch_square"; by
         default 10000 rows of mean 0 and deviation 1.
       data_layout: "NCHW" or "NHWC".
       in_place: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
-      name: of the states, `NAME.batch_size` and so on; "dn" by default, which all layers without a name share.
+      name: the prefix of the states, as in `NAME.batch_size`; "dn" by default, shared by all layers without a name.
       moving_mean_name: accepted for programs written for Fluid, but has no effect: the statistics are three sums.
       moving_variance_name: accepted for programs written for Fluid, but has no effect: the statistics are three sums.
       do_model_average_for_mean_and_var: accepted for programs written for Fluid, but has no effect: averages of
         parameters leave statistics as they are.
-      slot_dim: not possible here; only -1 is accepted.
+      slot_dim: not supported; only -1 is accepted.
       sync_stats: accepted for programs written for Fluid, but has no effect: a step sees the whole batch.
-      summary_decay_rate: how much of what was seen is kept in each step.
-      enable_scale_and_shift: not possible here; only False is accepted.
+      summary_decay_rate: the fraction of the states that each step keeps.
+      enable_scale_and_shift: not supported; only False is accepted.
 
     Returns:
       The same kind and shape as the input.
@@ -98,7 +98,7 @@ def data_norm(
 
 
 def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
-    """What the three states are before any data."""
+    """Return the initial values of the three states."""
     if given is None:
         return list(_START.values())
     if not isinstance(given, Mapping) or given.keys() - _START.keys():
@@ -110,7 +110,7 @@ def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
 
 
 def _statistics(this: Layer, name: str | None, start: list[float], x: Any, axis: int) -> tuple[list[str], list[Any]]:
-    """The names and the values of the three states `[channels]`."""
+    """Create the three states, and return their names and values `[channels]`."""
     stem = "dn" if name is None else this.name
     suffixes = ("batch_size", "batch_sum", "batch_square_sum")
     found = [
@@ -121,13 +121,13 @@ def _statistics(this: Layer, name: str | None, start: list[float], x: Any, axis:
 
 
 def _of_batch(value: Any, x: Any, mean: Any, axis: int, epsilon: float) -> list[Any]:
-    """What a batch adds to the three states.
+    """Compute the increments that a batch adds to the three states.
 
     Args:
-      value: the input; of a SequenceBatch the valid steps count.
-      x: its array.
-      mean: that of all data before, in a shape for the array.
-      axis: the dimension of the channels.
+      value: the input; in a SequenceBatch, only the valid steps count.
+      x: the array of `value`.
+      mean: the mean of all previous data, in a shape that broadcasts to `x`.
+      axis: the channel dimension of `x`.
       epsilon: added to the squares for each row.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Dropout."""
+"""`dropout`: set random elements to zero in training."""
 
 from typing import Any
 
@@ -19,16 +19,16 @@ def dropout(
     name: str | None = None,
     dropout_implementation: str = "downgrade_in_infer",
 ) -> Any:
-    """Dropout (Srivastava et al., 2014): in training, each element becomes 0 with probability `dropout_prob`.
+    """Set each element to 0 with probability `dropout_prob` in training (Srivastava et al., 2014).
 
     Args:
       x: any shape, or a SequenceBatch.
-      dropout_prob: the probability, from 0 to 1; or a float scalar that the program computes.
+      dropout_prob: the probability, from 0 to 1; or a float scalar computed by the program.
       is_test: whether training behaves as test mode does.
-      seed: if given, every step drops the same elements; by default each step draws anew.
+      seed: if given, every step drops the same elements; by default each step draws new ones.
       name: instead of `dropout_N`; which elements are dropped depends on it.
       dropout_implementation: "downgrade_in_infer" multiplies by `1 - dropout_prob` in test mode; "upscale_in_train"
-        divides the elements that are kept by `1 - dropout_prob` in training, and does nothing in test mode.
+        divides the kept elements by `1 - dropout_prob` in training, and does nothing in test mode.
 
     Returns:
       The same kind and shape as `x`.
@@ -72,26 +72,26 @@ def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upsca
 
     Args:
       array: any shape.
-      probability: from 0 to 1, a number or a scalar of a trace.
-      key: decides, with the probability and the shape, which elements these are.
-      upscale: whether what is kept is divided by `1 - probability`.
+      probability: from 0 to 1, a number or a traced scalar.
+      key: the random key that selects the elements.
+      upscale: whether to divide the kept elements by `1 - probability`.
 
     Returns:
       An array of the same shape and dtype.
     """
     keep = 1.0 - probability
     mask = jax.random.bernoulli(key, keep, array.shape)
-    # Where nothing is kept, nothing is divided by 0, and the gradient is finite.
+    # With nothing kept, a divisor of 1 avoids a division by 0 and keeps the gradient finite.
     divisor = jnp.where(keep > 0, keep, 1.0) if isinstance(keep, jax.Array) else keep or 1.0
     kept = array / divisor if upscale else array
     return jnp.where(mask, kept, 0).astype(array.dtype)
 
 
 def check_probability(this: Layer, dropout_prob: Any) -> None:
-    """Refuse what is no number from 0 to 1; of a scalar that is computed, nobody knows it while a step is traced.
+    """Check that a probability is a number from 0 to 1; accept a traced float scalar unchecked.
 
     Raises:
-      ArgumentError: it is none.
+      ArgumentError: the probability is not a number from 0 to 1.
     """
     if (
         isinstance(dropout_prob, jax.Array)

@@ -1,4 +1,4 @@
-"""Normalisation of the last axis alone, as in transformers."""
+"""Normalisation of the last axis alone, as in transformers: `feature_norm` and `rms_norm`."""
 
 from typing import Any
 
@@ -20,9 +20,9 @@ def feature_norm(
     bias_attr: ParamSetting = None,
     name: str | None = None,
 ) -> Any:
-    """Layer normalisation (Ba, Kiros and Hinton, 2016) of the last axis: its numbers get mean 0 and variance 1.
+    """Normalise the last axis to mean 0 and variance 1: layer normalisation (Ba, Kiros and Hinton, 2016).
 
-    Each step of `[batch, time, features]` is normalised alone. `layer_norm` normalises over time and features together.
+    In `[batch, time, features]`, each step is normalised alone; `layer_norm` normalises over time and features jointly.
 
     Args:
       x: `[batch, ..., features]`, or a SequenceBatch of steps `[..., features]`.
@@ -55,7 +55,9 @@ def feature_norm(
 
 @layer
 def rms_norm(x: core.Value, epsilon: float = 1e-6, param_attr: ParamSetting = None, name: str | None = None) -> Any:
-    """Root mean square normalisation (Zhang and Sennrich, 2019) of the last axis: `x / sqrt(mean(x ** 2)) * scale`.
+    """Divide the last axis by its root mean square, then scale it (Zhang and Sennrich, 2019).
+
+    The result is `x / sqrt(mean(x ** 2) + epsilon) * scale`.
 
     Args:
       x: `[batch, ..., features]`, or a SequenceBatch of steps `[..., features]`.
@@ -101,7 +103,7 @@ def _with_features(this: Layer, value: core.Value) -> Any:
 
 
 def _scale(this: Layer, attr: ParamSetting, x: Any) -> Any:
-    """Create the scale of the last axis of an array; None where `attr` is False."""
+    """Create the scale of the last axis of `x`; return None if `attr` is False."""
     if attr is False:
         return None
     return this.parameter("w", attr, [x.shape[-1]], wide_dtype(x.dtype), Constant(1.0))

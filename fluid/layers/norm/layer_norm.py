@@ -1,4 +1,4 @@
-"""Normalisation of each example by itself: over all its elements, over groups of channels, or over each channel."""
+"""Normalisation per example: over all elements, over groups of channels, or over each channel."""
 
 import math
 from typing import Any
@@ -29,13 +29,13 @@ def layer_norm(
     act: Activation = None,
     name: str | None = None,
 ) -> Any:
-    """Layer normalisation (Ba, Kiros and Hinton, 2016): each example gets mean 0 and variance 1.
+    """Normalise each example to mean 0 and variance 1: layer normalisation (Ba, Kiros and Hinton, 2016).
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, of which each step is an example.
-      scale: whether the result is multiplied by a parameter.
-      shift: whether a parameter is added to the result.
-      begin_norm_axis: the normalisation is over this dimension and all that follow. The default normalises `[batch,
+      input: `[batch, ...]`, or a SequenceBatch, in which each step is an example.
+      scale: whether to multiply the result by a parameter.
+      shift: whether to add a parameter to the result.
+      begin_norm_axis: the first dimension to normalise over; all later ones follow. The default normalises `[batch,
         time, features]` over time too, and warns: `feature_norm` normalises the last axis.
       epsilon: added to the variance.
       param_attr: ParamAttr of the scale, a vector with one number for each element of an example.
@@ -88,14 +88,14 @@ def group_norm(
     data_layout: str = _CHANNELS_FIRST,
     name: str | None = None,
 ) -> jax.Array:
-    """Group normalisation (Wu and He, 2018): each group of channels of each image gets mean 0 and variance 1.
+    """Normalise each group of channels of each image to mean 0 and variance 1 (Wu and He, 2018).
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       groups: the number of groups, which divides the number of channels.
       epsilon: added to the variance.
-      param_attr: ParamAttr of a scale `[channels]`, which is there only if this is given.
-      bias_attr: ParamAttr of a bias `[channels]`, which is there only if this is given.
+      param_attr: ParamAttr of a scale `[channels]`; without it there is no scale.
+      bias_attr: ParamAttr of a bias `[channels]`; without it there is no bias.
       act: name of an activation, or a function.
       data_layout: "NCHW" or "NHWC".
       name: instead of `group_norm_N`.
@@ -142,7 +142,7 @@ def instance_norm(
     name: str | None = None,
     data_format: str = _CHANNELS_FIRST,
 ) -> jax.Array:
-    """Instance normalisation (Ulyanov et al., 2016): each channel of each image gets mean 0 and variance 1.
+    """Normalise each channel of each image to mean 0 and variance 1 (Ulyanov et al., 2016).
 
     Args:
       input: `[batch, channels, ...]`, or with the channels last for "NHWC".
@@ -184,5 +184,5 @@ def instance_norm(
 
 
 def _usual_groups(channels: int) -> int:
-    """The largest divisor of the channels up to 32, the number of groups that the paper uses."""
+    """Return the largest divisor of the channels up to 32, the number of groups in the paper."""
     return max(d for d in range(1, min(channels, 32) + 1) if channels % d == 0)

@@ -1,4 +1,4 @@
-"""What normalisations share: means and variances, scales and biases, and where the channels are."""
+"""Helpers for normalisation layers: means and variances, scales and biases, and the channel axis."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from fluid.layers.base import Layer, dense, describe, row_dims, wide
 
 
 def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
-    """The axis of the channels in the array of a value, for a layout such as "NCHW".
+    """Return the channel axis of the array of a value, for a layout such as "NCHW".
 
     Raises:
       ArgumentError: there is no such layout.
@@ -36,14 +36,14 @@ def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
 
 
 def moments(x: Any, axes: tuple[int, ...], where: Any = None) -> tuple[Any, Any, Any]:
-    """Mean and variance over some axes, in two passes over the data.
+    """Compute the mean and variance over some axes, in two passes over the data.
 
     Args:
       x: any shape.
-      axes: the dimensions that the mean and the variance are over.
+      axes: the dimensions to reduce.
 
     Returns:
-      `x` in a dtype wide enough for sums; its mean and its variance, in which these dimensions have size 1.
+      `x` in a dtype wide enough for sums; its mean and its variance, in which the reduced dimensions have size 1.
     """
     if math.prod(x.shape[axis] for axis in axes) == 1:
         core.doubt(
@@ -56,19 +56,19 @@ def moments(x: Any, axes: tuple[int, ...], where: Any = None) -> tuple[Any, Any,
 
 
 def recorded_moments(this: Layer, mean: Any, variance: Any, shape: Sequence[int] = (-1,)) -> tuple[Any, Any]:
-    """Record the mean and the variance of a layer under names, so that they can be fetched and overridden.
+    """Record the mean and the variance of a layer under names, so that users can fetch and override them.
 
-    Normalisations of Fluid return both beside the result. They are `NAME.tmp_0` and `NAME.tmp_1` there, and so the
-    result is `NAME.tmp_2`; without this call it would have another name.
+    In Fluid, normalisations name the mean `NAME.tmp_0`, the variance `NAME.tmp_1` and the result `NAME.tmp_2`. Without
+    this call the result gets another name.
 
     Args:
       this: the layer.
       mean: any shape.
       variance: the same shape.
-      shape: under which they are recorded; one dimension by default.
+      shape: the shape in which to record both; one dimension by default.
 
     Returns:
-      What the layer computes its result from: both in their own shapes, or what was put in their places.
+      The mean and the variance in their own shapes, or the values that override them.
     """
     recorded_mean = this.output(mean.reshape(shape))
     recorded_variance = this.output(variance.reshape(shape))
@@ -76,14 +76,14 @@ def recorded_moments(this: Layer, mean: Any, variance: Any, shape: Sequence[int]
 
 
 def affine(x: Any, scale: Any, bias: Any, shape: Sequence[int]) -> Any:
-    """`x * scale + bias`.
+    """Compute `x * scale + bias`.
 
     Args:
       x: any shape.
       scale: the factors, flat; None for none.
       bias: the summands, flat; None for none.
-      shape: the shape in which scale and bias are combined with `x`; for one number for each channel that of
-        `along_axis`.
+      shape: the shape in which scale and bias broadcast to `x`; `along_axis` returns the shape for one number per
+        channel.
     """
     x = x if scale is None else x * scale.reshape(shape)
     return x if bias is None else x + bias.reshape(shape)

@@ -1,4 +1,4 @@
-"""Values divided by the size of their neighbours or by their own norm, or scaled by one factor for each channel."""
+"""Rescaling layers: local response normalisation, L2 normalisation, and an affine map per channel."""
 
 from typing import Any
 
@@ -23,14 +23,14 @@ def lrn(
     name: str | None = None,
     data_format: str = "NCHW",
 ) -> jax.Array:
-    """Local response normalisation (Krizhevsky et al., 2012): `x / (k + alpha * squares) ** beta`.
+    """Apply local response normalisation (Krizhevsky et al., 2012): `x / (k + alpha * squares) ** beta`.
 
-    Here `squares` is the sum of the squares of `n` neighbouring channels of the same pixel.
+    Here `squares` is the sum of the squares of `n` neighbouring channels of one pixel.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      n: the number of neighbouring channels, itself included.
-      k: keeps the divisor away from 0.
+      n: the number of neighbouring channels, including the channel itself.
+      k: a constant that keeps the divisor away from 0.
       alpha: the factor of the sum.
       beta: the exponent.
       name: instead of `lrn_N`.
@@ -69,7 +69,7 @@ def lrn(
 
 @layer
 def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | None = None) -> Any:
-    """Divide by the Euclidean norm along one dimension.
+    """Divide `x` by its Euclidean norm along one dimension.
 
     Args:
       x: `[batch, ...]` or a SequenceBatch.
@@ -120,7 +120,7 @@ def affine_channel(
     name: str | None = None,
     act: Activation = None,
 ) -> jax.Array:
-    """Multiply each channel by a number of its own, and add another.
+    """Multiply each channel by a scale, and add a bias.
 
     Args:
       x: `[batch, channels, height, width]`, or with the channels last for "NHWC".

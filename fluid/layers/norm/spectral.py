@@ -1,4 +1,4 @@
-"""Spectral normalisation."""
+"""`spectral_norm`: divide a weight by its largest singular value."""
 
 import math
 
@@ -16,14 +16,14 @@ def spectral_norm(
 ) -> jax.Array:
     """Divide a weight by its largest singular value (Miyato et al., 2018), as in discriminators of GANs.
 
-    The singular value is estimated by power iteration. The singular vectors are states: each training step goes on from
-    those of the step before. No gradient flows through them.
+    Power iteration estimates the singular value. The singular vectors are states, and each training step refines the
+    vectors of the previous step. No gradient flows through them.
 
     Args:
-      weight: a parameter of two dimensions or more. It is taken as a matrix whose rows are dimension `dim`.
+      weight: a parameter of two dimensions or more, read as a matrix whose rows are dimension `dim`.
       dim: the dimension of the outputs: 0 for filters of `conv2d`, 1 for weights of `fc`.
       power_iters: the number of iterations in each call.
-      eps: added to the norms of vectors before dividing by them.
+      eps: added to each norm of a vector before dividing by the norm.
       name: instead of `spectral_norm_N`.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Arguments of the gated recurrent layers, checked and read."""
+"""Checks and conversions of the arguments of gated recurrent layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from fluid.layers.recurrent.cells import Cell
 
 
 def width_of(this: Layer, size: Any, gates: int) -> int:
-    """The width of the hidden state, from a size that counts all gates.
+    """Compute the width of the hidden state from a size that counts all gates.
 
     Raises:
       ArgumentError: the size is no positive multiple of the number of gates.
@@ -29,10 +29,10 @@ def width_of(this: Layer, size: Any, gates: int) -> int:
 
 
 def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
-    """The input of a recurrence over sequences `[batch, time, size]`, whose padding `unroll_rows` replaces.
+    """Check that the input of a recurrence is a sequence batch `[batch, time, size]`, and return it.
 
     Raises:
-      ShapeError: it is no such sequence batch.
+      ShapeError: the input is no sequence batch of this size.
     """
     if not isinstance(value, core.SequenceBatch) or value.data.ndim != 3 or value.shape[2] != size:
         found = "a sequence batch" if isinstance(value, core.SequenceBatch) else "an array"
@@ -45,22 +45,22 @@ def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
 
 
 def with_bias(x: core.SequenceBatch, bias: jax.Array) -> core.SequenceBatch:
-    """The projected input of a recurrence `[batch, time, size]`, plus a bias that has as many numbers."""
+    """Add a bias of `size` numbers to the projected input of a recurrence, `[batch, time, size]`."""
     flat = bias.reshape(-1)
     return made_of(x.with_data(x.data + flat), computed(x, lambda rows: rows + flat))
 
 
 def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:
-    """The state in which a recurrence over sequences starts.
+    """Return the initial state of a recurrence over sequences.
 
     Args:
       this: the layer, for messages.
-      cell: gives the state by default.
+      cell: the cell, which returns the default state.
       batch: the projected input, `[batch, time, ...]`.
-      given: for each array of the state, in order and under the name of the argument, what the user gave, or None.
+      given: the user's value for each array of the state, in order, under the name of the argument; None for zeros.
 
     Raises:
-      ShapeError: what was given has another shape.
+      ShapeError: a given value has the wrong shape.
     """
     zeros, structure = jax.tree.flatten(cell.initial_state(batch.data))
     arrays = [
@@ -71,10 +71,10 @@ def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: 
 
 
 def given_state(this: Layer, value: core.Value | None, shape: tuple[int, ...], dtype: Any, argument: str) -> jax.Array:
-    """An array of the state to start from, as the user gave it; zeros for None.
+    """Return the user's initial state as an array of the given shape and dtype; zeros for None.
 
     Raises:
-      ShapeError: it has another shape.
+      ShapeError: the value has another shape.
     """
     if value is None:
         return jnp.zeros(shape, dtype)
@@ -89,10 +89,10 @@ def given_state(this: Layer, value: core.Value | None, shape: tuple[int, ...], d
 
 
 def array_of_shape(this: Layer, value: core.Value, *shape: int | str) -> jax.Array:
-    """The array of a value that must have this shape; a name, such as "batch", stands for any size.
+    """Return the array of a value after checking its shape; a name, such as "batch", stands for any size.
 
     Raises:
-      ShapeError: it has another shape, or is a sequence batch.
+      ShapeError: the value has another shape, or is a sequence batch.
     """
     array = array_of(this, value)
     fits = (isinstance(want, str) or want == got for want, got in zip(shape, array.shape, strict=False))
@@ -106,10 +106,10 @@ def array_of_shape(this: Layer, value: core.Value, *shape: int | str) -> jax.Arr
 
 
 def to_activation(act: functional.Activation) -> Callable[[Any], Any]:
-    """The function behind the name of an activation; "identity" and None leave values as they are.
+    """Return the function of an activation; "identity" and None return a function that changes nothing.
 
     Raises:
-      ArgumentError: no activation has that name.
+      ArgumentError: there is no activation of this name.
     """
     if act is None or act == "identity":
         return lambda value: value

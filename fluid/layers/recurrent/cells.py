@@ -1,4 +1,4 @@
-"""Cells: one step of a recurrence each, as pure functions of the inputs of that step and of the state before it."""
+"""Cells: single steps of recurrences, as pure functions of the inputs of the step and the previous state."""
 
 import abc
 from collections.abc import Callable
@@ -12,18 +12,18 @@ ArrayFunction = Callable[[jax.Array], jax.Array]
 
 
 class Cell(abc.ABC):
-    """One step of a recurrence, and the state in which the recurrence starts.
+    """One step of a recurrence, with its initial state.
 
-    A cell holds its weights and creates none, so that a loop on the device may trace it. `scan.unroll` runs it over
-    time.
+    A cell holds weights and creates none, so that a loop on the device may trace the cell. `scan.unroll` runs a cell
+    over time.
     """
 
     @abc.abstractmethod
     def initial_state(self, batch_ref: Any) -> Any:
-        """The state before the first step.
+        """Return the state before the first step.
 
         Args:
-          batch_ref: an array `[batch, ...]`, whose batch size and dtype the state has.
+          batch_ref: an array `[batch, ...]` with the batch size and the dtype of the state.
 
         Returns:
           An array `[batch, ...]`, or a pytree of several.
@@ -35,34 +35,34 @@ class Cell(abc.ABC):
 
         Args:
           inputs: an array `[batch, ...]`, or a pytree of several.
-          state: what `initial_state` or the step before returned.
+          state: the state from `initial_state` or the previous step.
 
         Returns:
-          The outputs of the step, and the state after it, of the same structure, shapes and dtypes as the one before.
+          The outputs of the step, and the new state, with the structure, shapes and dtypes of the old state.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class StateAsOutput(Cell):
-    """Another cell whose outputs are replaced by its whole state, for layers that return the state of every step."""
+    """A wrapper that outputs the whole state of a cell, for layers that return the state of every step."""
 
     cell: Cell
 
     def initial_state(self, batch_ref: Any) -> Any:
-        """The state of the other cell."""
+        """Return the initial state of the wrapped cell."""
         return self.cell.initial_state(batch_ref)
 
     def step(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """A step of the other cell; its new state twice."""
+        """Take one step of the wrapped cell, and return the new state as both output and state."""
         _, new = self.cell.step(inputs, state)
         return new, new
 
 
 class LSTMState(NamedTuple):
-    """What one step of an LSTM hands to the next.
+    """The state of an LSTM.
 
     Attributes:
-      hidden: `[batch, width]`; of an LSTM with projection, the projected hidden state `[batch, proj_size]`.
+      hidden: `[batch, width]`; for an LSTM with projection, the projected hidden state `[batch, proj_size]`.
       cell: `[batch, width]`.
     """
 
@@ -74,7 +74,7 @@ class LSTMState(NamedTuple):
 class LSTMUnit:
     """The memory cell of an LSTM (Hochreiter and Schmidhuber, 1997) with forget gate and peepholes (Gers et al., 2002).
 
-    With `a` the sums of what the input and the hidden state contribute, and `c` the cell state:
+    With `a` the sums of the contributions of input and hidden state, and `c` the cell state:
 
         i  = gate(a_i + p_i * c)
         f  = gate(a_f + forget_bias + p_f * c)
@@ -83,15 +83,14 @@ class LSTMUnit:
         h' = o * output(c')
 
     Attributes:
-      order: in which order the sums come: "i", "f" and "o" stand for the input, forget and output gate, "g" for the
-        candidate.
+      order: the order of the sums: "i", "f" and "o" stand for the input, forget and output gate, "g" for the candidate.
       gate: the activation of the three gates.
       candidate: the activation of the candidate.
       output: the activation of the cell state in the hidden state.
-      bias: is added to the sums, `[4 * width]`; None for no bias.
+      bias: added to the sums, `[4 * width]`; None for no bias.
       peepholes: `p_i`, `p_f` and `p_o`, `[3, width]`; None for an LSTM without peepholes.
-      forget_bias: a number.
-      clip: the cell state is held between `-clip` and `clip`; None for no limit.
+      forget_bias: a number, added to the sum of the forget gate.
+      clip: the limit of the cell state, which is clipped to `-clip` to `clip`; None for no limit.
     """
 
     order: str
@@ -104,7 +103,7 @@ class LSTMUnit:
     clip: float | None = None
 
     def __call__(self, sums: jax.Array, c: jax.Array) -> LSTMState:
-        """The state after a step.
+        """Compute the state after a step.
 
         Args:
           sums: `[batch, 4 * width]`.
@@ -124,7 +123,7 @@ class LSTMUnit:
 
 @dataclass(frozen=True, eq=False)
 class LSTM(Cell):
-    """Long short-term memory whose input is projected already.
+    """An LSTM cell on an already projected input.
 
     Attributes:
       unit: the equations from the sums to the state.
@@ -135,26 +134,26 @@ class LSTM(Cell):
     weight: jax.Array
 
     def initial_state(self, batch_ref: jax.Array) -> LSTMState:
-        """Zeros, twice `[batch, width]`."""
+        """Return zeros, twice `[batch, width]`."""
         zeros = jnp.zeros((batch_ref.shape[0], self.weight.shape[0]), batch_ref.dtype)
         return LSTMState(zeros, zeros)
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """From the projected input `[batch, 4 * width]` to the hidden state `[batch, width]`."""
+        """Compute the hidden state `[batch, width]` from the projected input `[batch, 4 * width]`."""
         new = self.unit(inputs + state.hidden @ self.weight, state.cell)
         return new.hidden, new
 
 
 @dataclass(frozen=True, eq=False)
 class ProjectedLSTM(Cell):
-    """An LSTM whose hidden state is projected to fewer numbers, `r' = activation(h' @ projection)` (Sak et al., 2014).
+    """An LSTM cell with a projected hidden state, `r' = activation(h' @ projection)` (Sak et al., 2014).
 
     Attributes:
       unit: the equations from the sums to the state.
       weight: `[proj_size, 4 * width]`, for the projected hidden state.
       projection: `[width, proj_size]`.
-      activation: of the projection.
-      clip: the projection is held between `-clip` and `clip`; None for no limit.
+      activation: the activation of the projection.
+      clip: the limit of the projection, which is clipped to `-clip` to `clip`; None for no limit.
     """
 
     unit: LSTMUnit
@@ -164,20 +163,20 @@ class ProjectedLSTM(Cell):
     clip: float | None = None
 
     def initial_state(self, batch_ref: jax.Array) -> LSTMState:
-        """Zeros, `[batch, proj_size]` and `[batch, width]`."""
+        """Return zeros, `[batch, proj_size]` and `[batch, width]`."""
         width, proj_size = self.projection.shape
         batch = batch_ref.shape[0]
         return LSTMState(jnp.zeros((batch, proj_size), batch_ref.dtype), jnp.zeros((batch, width), batch_ref.dtype))
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """From the projected input `[batch, 4 * width]` to the projected hidden state `[batch, proj_size]`."""
+        """Compute the projected hidden state `[batch, proj_size]` from the projected input `[batch, 4 * width]`."""
         h, c = self.unit(inputs + state.hidden @ self.weight, state.cell)
         r = clipped(self.activation(h @ self.projection), self.clip)
         return r, LSTMState(r, c)
 
 
 class GRUGates(NamedTuple):
-    """What a GRU computes before its new hidden state; each `[batch, width]`."""
+    """Gates, candidate and reset hidden state of a GRU step, each `[batch, width]`."""
 
     update: jax.Array
     reset: jax.Array
@@ -189,7 +188,7 @@ class GRUGates(NamedTuple):
 class GRUUnit:
     """The equations of a gated recurrent unit (Cho et al., 2014), whose state is the hidden state `h`.
 
-    With `a` the sums of what the input and the hidden state contribute:
+    With `a` the sums of the contributions of input and hidden state:
 
         u  = gate(a_u)
         r  = gate(a_r)
@@ -197,10 +196,10 @@ class GRUUnit:
         h' = (1 - u) * h + u * c
 
     Attributes:
-      order: in which order the sums of the gates come: "u" stands for the update gate, "r" for the reset gate.
+      order: the order of the sums of the gates: "u" stands for the update gate, "r" for the reset gate.
       gate: the activation of both gates.
       candidate: the activation of the candidate.
-      origin_mode: True for `h' = u * h + (1 - u) * c`, which is how the paper has it.
+      origin_mode: True for `h' = u * h + (1 - u) * c`, as in the paper.
     """
 
     order: str = "ur"
@@ -209,11 +208,11 @@ class GRUUnit:
     origin_mode: bool = False
 
     def gates(self, gate_sums: jax.Array, candidate_sums: ArrayFunction, h: jax.Array) -> GRUGates:
-        """Both gates and the candidate of a step.
+        """Compute both gates and the candidate of a step.
 
         Args:
           gate_sums: `[batch, 2 * width]`.
-          candidate_sums: from `r * h` to the sums of the candidate, both `[batch, width]`.
+          candidate_sums: a function from `r * h` to the sums of the candidate, both `[batch, width]`.
           h: the hidden state before the step, `[batch, width]`.
         """
         gates = dict(zip(self.order, jnp.split(self.gate(gate_sums), 2, axis=1), strict=True))
@@ -221,7 +220,7 @@ class GRUUnit:
         return GRUGates(gates["u"], gates["r"], self.candidate(candidate_sums(reset_hidden)), reset_hidden)
 
     def blend(self, gates: GRUGates, h: jax.Array) -> jax.Array:
-        """The hidden state after a step: a mean of the one before it and the candidate, weighted by the update gate."""
+        """Compute the new hidden state: the mean of old state and candidate, weighted by the update gate."""
         u = gates.update
         c = gates.candidate
         if self.origin_mode:
@@ -231,7 +230,7 @@ class GRUUnit:
 
 @dataclass(frozen=True, eq=False)
 class GRU(Cell):
-    """Gated recurrent unit whose input is projected already.
+    """A GRU cell on an already projected input.
 
     Attributes:
       gate_weight: `[width, 2 * width]`, for the hidden state in the sums of the gates.
@@ -244,25 +243,25 @@ class GRU(Cell):
     unit: GRUUnit = GRUUnit()
 
     def initial_state(self, batch_ref: jax.Array) -> jax.Array:
-        """Zeros, `[batch, width]`."""
+        """Return zeros, `[batch, width]`."""
         return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
 
     def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """From the projected input `[batch, 3 * width]` to the hidden state `[batch, width]`."""
+        """Compute the hidden state `[batch, width]` from the projected input `[batch, 3 * width]`."""
         hidden = self.unit.blend(self.gates(inputs, state), state)
         return hidden, hidden
 
     def gates(self, inputs: jax.Array, h: jax.Array) -> GRUGates:
-        """Both gates and the candidate of a step, from `[batch, 3 * width]` and the hidden state before it."""
+        """Compute both gates and the candidate from inputs `[batch, 3 * width]` and the old hidden state `h`."""
         a_gates, a_c = jnp.split(inputs, [self.gate_weight.shape[1]], axis=1)
         return self.unit.gates(a_gates + h @ self.gate_weight, lambda reset: a_c + reset @ self.candidate_weight, h)
 
 
 def _peep(sums: jax.Array, weight: jax.Array | None, c: jax.Array) -> jax.Array:
-    """The sums `[batch, width]` of a gate with what it sees of the cell state through its peephole, if it has one."""
+    """Add the peephole's contribution of the cell state to the sums `[batch, width]` of a gate; None adds nothing."""
     return sums if weight is None else sums + weight * c
 
 
 def clipped(value: jax.Array, limit: float | None) -> jax.Array:
-    """A value held between `-limit` and `limit`; as it is where there is no limit."""
+    """Clip a value to `-limit` to `limit`; return it unchanged without a limit."""
     return jnp.clip(value, -limit, limit) if limit else value

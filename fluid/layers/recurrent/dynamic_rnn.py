@@ -1,4 +1,4 @@
-"""`DynamicRNN`: a recurrence over sequences, whose step is written down as the body of a `with`."""
+"""`DynamicRNN`: a recurrence over sequences whose step is the body of a `with` block."""
 
 import contextlib
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from fluid.layers.recurrent.steps import time_first
 
 
 class DynamicRNN(StepBlock):
-    """A recurrence over sequences whose step is written down as a block.
+    """A recurrence over sequences whose step is the body of a `with` block.
 
-    The block describes one step of all rows: `step_input` gives what the sequences hold at that step, and `memory` what
-    the step before left. The block runs once, to be traced, and becomes one loop on the device. Rows that have ended
-    keep their memory. Layers create their parameters once, for all steps. `layers.rnn` does the same with a function
-    instead of a block.
+    The block describes one step of all rows. `step_input` returns the values of the sequences at this step, and
+    `memory` returns the values from the previous step. The block is traced once, and becomes one loop on the device.
+    Rows that have ended keep their memory. Layers create their parameters once, for all steps. `layers.rnn` takes a
+    function instead of a block.
 
     Args:
       name: instead of `dynamic_rnn_N`.
@@ -52,7 +52,7 @@ class DynamicRNN(StepBlock):
     opening = "block"
 
     def block(self) -> contextlib.AbstractContextManager[None]:
-        """The block: `with rnn.block():`."""
+        """Open the block: `with rnn.block():`."""
         return self._block()
 
     @no_effect(
@@ -63,14 +63,14 @@ class DynamicRNN(StepBlock):
         )
     )
     def step_input(self, x: core.Value, level: int = 0) -> Any:
-        """The value of a sequence at the present step.
+        """Return the value of a sequence at the current step.
 
         Args:
-          x: SequenceBatch `[batch, time, ...]`, with the same lengths as all that are stepped over.
+          x: SequenceBatch `[batch, time, ...]`, with the lengths of all other step inputs.
           level: accepted for programs written for Fluid, but has no effect: steps go over the outer level.
 
         Returns:
-          `[batch, ...]`; of nested sequences the inner ones, as a SequenceBatch.
+          `[batch, ...]`; for nested sequences the inner ones, as a SequenceBatch.
         """
         self._check_inside("step_input")
         if not is_sequence(x):
@@ -81,7 +81,7 @@ class DynamicRNN(StepBlock):
         return self._step_input(x)
 
     def static_input(self, x: core.Value) -> Any:
-        """A value that is the same in every step, such as the whole sequence that attention looks at: `x` itself."""
+        """Return `x` itself: a value that all steps share, such as the whole sequence for attention."""
         self._check_inside("static_input")
         return x
 
@@ -94,14 +94,14 @@ class DynamicRNN(StepBlock):
         need_reorder: bool = False,
         dtype: Any = "float32",
     ) -> jax.Array:
-        """What the step before handed on with `update_memory`.
+        """Create a memory, and return its value from the previous step, as set by `update_memory`.
 
         Args:
-          init: its value in the first step, `[batch, ...]`, computed before the block.
-          shape: without `init`, its sizes, leaving out the batch.
-          value: without `init`, the number it is filled with.
+          init: the value in the first step, `[batch, ...]`, computed before the block.
+          shape: without `init`, the sizes of the memory without the batch.
+          value: without `init`, the number that fills the memory in the first step.
           need_reorder: accepted for programs written for Fluid, but has no effect: rows are never reordered.
-          dtype: without `init`, its dtype.
+          dtype: without `init`, the dtype of the memory.
 
         Returns:
           `[batch, *shape]`.

@@ -1,4 +1,4 @@
-"""`GRUCell` and `LSTMCell`: gated cells whose input need not be projected."""
+"""`GRUCell` and `LSTMCell`: gated cells that project their input."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,37 +17,37 @@ from fluid.layers.recurrent.cells import GRU, LSTM, GRUUnit, LSTMState, LSTMUnit
 from fluid.layers.recurrent.rnn_cell import RNNCell
 from fluid.param_attr import ParamSetting, to_attr
 
-# One step from the sums that the input contributes to, `[batch, n]`, and the states: the outputs, and the new states.
+# A step: from the input's contribution to the sums, `[batch, n]`, and the states to the outputs and the new states.
 Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 
 
 class GRUCell(RNNCell):
-    """Gated recurrent unit (Cho et al., 2014), with weights for its input and its hidden state.
+    """A gated recurrent unit (Cho et al., 2014) with weights for its input and its hidden state.
 
-    With `[x, h]` the input beside the hidden state:
+    With `[x, h]` the concatenation of input and hidden state:
 
         r  = gate([x, h] @ W_r + b_r)
         u  = gate([x, h] @ W_u + b_u)
         c  = activation([x, r * h] @ W_c + b_c)
         h' = u * h + (1 - u) * c
 
-    The parameters are created when the cell is first used, and serve every use of the cell: `W_r` beside `W_u` is
-    `NAME/BasicGRUUnit_0.w_0` `[in + hidden_size, 2 * hidden_size]`, `W_c` is `NAME/BasicGRUUnit_0.w_1`
-    `[in + hidden_size, hidden_size]`, and the biases are `b_0` and `b_1`.
+    The first use of the cell creates the parameters, and all uses share them. `[W_r, W_u]` is `NAME/BasicGRUUnit_0.w_0`
+    `[in + hidden_size, 2 * hidden_size]`, `W_c` is `NAME/BasicGRUUnit_0.w_1` `[in + hidden_size, hidden_size]`, and the
+    biases are `b_0` and `b_1`.
 
     Args:
       hidden_size: width of the hidden state.
-      param_attr: ParamAttr of both weights. If it has a name, they are called `NAME_gate` and `NAME_candidate`.
-      bias_attr: ParamAttr of both biases, which are named in the same way; False for none.
-      gate_activation: of the gates: the name of an activation, or a function; "sigmoid" by default.
-      activation: of the candidate, with the same choices; "tanh" by default.
+      param_attr: ParamAttr of both weights. If it has a name, the weights are called `NAME_gate` and `NAME_candidate`.
+      bias_attr: ParamAttr of both biases, named like the weights; False for none.
+      gate_activation: the activation of the gates, a name or a function; "sigmoid" by default.
+      activation: the activation of the candidate, a name or a function; "tanh" by default.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
         Naming another one warns.
       name: the beginning of the names of the parameters.
 
     Returns:
-      A cell for `layers.rnn` and decoders. Called with an input `[batch, in]` and the hidden state
-      `[batch, hidden_size]`, it returns the new hidden state twice: as output and as state.
+      A cell for `layers.rnn` and decoders. A call with an input `[batch, in]` and the hidden state
+      `[batch, hidden_size]` returns the new hidden state twice: as output and as state.
 
     Raises:
       ArgumentError: `hidden_size` is no positive integer, or there is no such activation.
@@ -84,11 +84,11 @@ class GRUCell(RNNCell):
 
     @property
     def state_shape(self) -> list[int]:
-        """That of the hidden state, without the batch."""
+        """The shape of the hidden state, without the batch."""
         return [self.hidden_size]
 
     def call(self, inputs: Any, states: Any) -> tuple[jax.Array, jax.Array]:
-        """One step, from `[batch, in]` and the hidden state `[batch, hidden_size]` to the hidden state, twice."""
+        """Take one step from `[batch, in]` and the state `[batch, hidden_size]`; return the new hidden state twice."""
         this = self._this.here()
         x = array_of_shape(this, inputs, "batch", "in")
         h = array_of_shape(this, states, x.shape[0], self.hidden_size)
@@ -102,13 +102,13 @@ class GRUCell(RNNCell):
         return hidden, hidden
 
     def hoist(self, x: jax.Array) -> tuple[jax.Array, Step]:
-        """What can be computed of all steps before a loop: what their inputs contribute to the sums.
+        """Compute the contribution of the inputs of all steps to the sums, before the loop.
 
         Args:
           x: the inputs of all steps, `[time, batch, in]`.
 
         Returns:
-          The sums `[time, batch, 3 * hidden_size]`, and the step from the sums.
+          The sums `[time, batch, 3 * hidden_size]`, and a function that takes a step from the sums.
         """
         this = self._this.here()
         (gate_weight, candidate_weight), biases = self._parameters(this, x)
@@ -123,7 +123,7 @@ class GRUCell(RNNCell):
         return _affine(x, of_input, bias), step
 
     def _parameters(self, this: Layer, x: jax.Array) -> tuple[list[jax.Array], list[Any]]:
-        """Weights and biases of the gates and of the candidate, for inputs `[..., in]`."""
+        """Create the weights and biases of the gates and of the candidate, for inputs `[..., in]`."""
         _check_dtype(this, self._dtype, x)
         rows = x.shape[-1] + self.hidden_size
         widths = [2 * self.hidden_size, self.hidden_size]
@@ -140,31 +140,31 @@ class GRUCell(RNNCell):
 
 
 class LSTMCell(RNNCell):
-    """Long short-term memory without peepholes (Zaremba et al., 2014), with weights for its input and its hidden state.
+    """An LSTM without peepholes (Zaremba et al., 2014), with weights for its input and its hidden state.
 
-    With `a = [x, h] @ W + b`, the sums of input beside hidden state, in the order input gate, candidate, forget gate,
-    output gate:
+    With the sums `a = [x, h] @ W + b`, in the order input gate, candidate, forget gate, output gate:
 
         c' = gate(a_f + forget_bias) * c + gate(a_i) * activation(a_g)
         h' = gate(a_o) * activation(c')
 
-    The parameters are created when the cell is first used, and serve every use of the cell: `NAME/BasicLSTMUnit_0.w_0`
+    The first use of the cell creates the parameters, and all uses share them: the weight `NAME/BasicLSTMUnit_0.w_0`
     `[in + hidden_size, 4 * hidden_size]` and the bias `b_0`.
 
     Args:
       hidden_size: width of the hidden state and of the cell state.
       param_attr: ParamAttr of the weight.
       bias_attr: ParamAttr of the bias; False for none.
-      gate_activation: of the three gates: the name of an activation, or a function; "sigmoid" by default.
-      activation: of the candidate and of the cell state in the hidden state, with the same choices; "tanh" by default.
-      forget_bias: a number that is added to the sum of the forget gate.
+      gate_activation: the activation of the three gates, a name or a function; "sigmoid" by default.
+      activation: the activation of the candidate, and of the cell state in the hidden state, a name or a function;
+        "tanh" by default.
+      forget_bias: a number added to the sum of the forget gate.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
         Naming another one warns.
       name: the beginning of the names of the parameters.
 
     Returns:
-      A cell for `layers.rnn` and decoders. Called with an input `[batch, in]` and the list of hidden state and cell
-      state, each `[batch, hidden_size]`, it returns the new hidden state as output, and the list of both new states.
+      A cell for `layers.rnn` and decoders. A call takes an input `[batch, in]` and the list of hidden state and cell
+      state, each `[batch, hidden_size]`. It returns the new hidden state as output, and the list of both new states.
 
     Raises:
       ArgumentError: `hidden_size` is no positive integer, or there is no such activation.
@@ -202,11 +202,11 @@ class LSTMCell(RNNCell):
 
     @property
     def state_shape(self) -> list[list[int]]:
-        """Those of the hidden state and the cell state, without the batch."""
+        """The shapes of the hidden state and the cell state, without the batch."""
         return [[self.hidden_size], [self.hidden_size]]
 
     def call(self, inputs: Any, states: Any) -> tuple[jax.Array, Any]:
-        """One step, from `[batch, in]` and the states, twice `[batch, hidden_size]`, to the hidden state and both."""
+        """Take one step from `[batch, in]` and two states `[batch, hidden_size]`; return the output and new states."""
         this = self._this.here()
         x = array_of_shape(this, inputs, "batch", "in")
         old = self._states(this, states, x.shape[0])
@@ -215,13 +215,13 @@ class LSTMCell(RNNCell):
         return new.hidden, _in_structure_of(states, new)
 
     def hoist(self, x: jax.Array) -> tuple[jax.Array, Step]:
-        """What can be computed of all steps before a loop: what their inputs contribute to the sums.
+        """Compute the contribution of the inputs of all steps to the sums, before the loop.
 
         Args:
           x: the inputs of all steps, `[time, batch, in]`.
 
         Returns:
-          The sums `[time, batch, 4 * hidden_size]`, and the step from the sums.
+          The sums `[time, batch, 4 * hidden_size]`, and a function that takes a step from the sums.
         """
         this = self._this.here()
         weight, bias = self._parameters(this, x)
@@ -235,17 +235,17 @@ class LSTMCell(RNNCell):
         return _affine(x, weight[:size], bias), step
 
     def _parameters(self, this: Layer, x: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-        """Weight and bias for inputs `[..., in]`."""
+        """Create the weight and the bias for inputs `[..., in]`."""
         _check_dtype(this, self._dtype, x)
         size = 4 * self.hidden_size
         weight = this.weight(_setting(this, self._param_attr, "w_0"), [x.shape[-1] + self.hidden_size, size], x.dtype)
         return weight, this.bias(_setting(this, self._bias_attr, "b_0"), [size], x.dtype)
 
     def _states(self, this: Layer, states: Any, batch: int) -> LSTMState:
-        """Hidden state and cell state, checked.
+        """Check the hidden state and the cell state, and return both.
 
         Raises:
-          ShapeError: there are not two, or their shapes are others.
+          ShapeError: there are not two states, or a state has the wrong shape.
         """
         leaves = jax.tree.leaves(states, is_leaf=is_sequence)
         if len(leaves) != 2:
@@ -258,10 +258,10 @@ class LSTMCell(RNNCell):
 
 
 def _named_layer(name: Any, unit: str) -> Layer:
-    """A layer whose parameters are called `NAME/UNIT_N.w_0`.
+    """Return a layer whose parameters are called `NAME/UNIT_N.w_0`.
 
     Raises:
-      ArgumentTypeError: the name is no string, or empty.
+      ArgumentTypeError: the name is no string, or is empty.
     """
     if not isinstance(name, str) or not name:
         raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
@@ -269,7 +269,7 @@ def _named_layer(name: Any, unit: str) -> Layer:
 
 
 def _check_dtype(this: Layer, dtype: Any, x: jax.Array) -> None:
-    """Warn when the user named another dtype than the parameters beside this input get."""
+    """Warn if the user's dtype differs from the dtype of the parameters for this input."""
     if dtype is not None and dtype != parameter_dtype(x.dtype) and this.frame.discovering:
         core.warn(
             f"{this.name}: dtype={str(dtype)!r} has no effect: the parameters have the dtype of the input "
@@ -278,13 +278,13 @@ def _check_dtype(this: Layer, dtype: Any, x: jax.Array) -> None:
 
 
 def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = None) -> ParamSetting:
-    """The setting of a parameter with its whole name, so that every use of the cell means the same parameter.
+    """Return the setting of a parameter with a fixed full name, so that all uses of the cell share the parameter.
 
     Args:
       this: the layer.
-      attr: what the user set, perhaps for several parameters at once.
-      suffix: of the automatic name, such as "w_0".
-      role: what is appended to a name that the user gave, where it stands for several parameters.
+      attr: the user's setting, perhaps for several parameters at once.
+      suffix: the suffix of the automatic name, such as "w_0".
+      role: the suffix of a user's name that stands for several parameters; None for a single parameter.
     """
     settings = to_attr(attr)
     if settings is None:
@@ -294,11 +294,11 @@ def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = No
 
 
 def _affine(x: jax.Array, weight: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """`x @ weight + bias`, from `[..., in]` to `[..., out]`."""
+    """Compute `x @ weight + bias`, from `[..., in]` to `[..., out]`."""
     product = times_matrix(x, weight)
     return product if bias is None else product + bias
 
 
 def _in_structure_of(states: Any, new: LSTMState) -> Any:
-    """Hidden state and cell state as a list, or whatever they were given as."""
+    """Return the new hidden state and cell state in the pytree structure of `states`."""
     return jax.tree.unflatten(jax.tree.structure(states), [new.hidden, new.cell])

@@ -1,4 +1,4 @@
-"""Gated recurrent units (Cho et al., 2014): over sequences, and a single step."""
+"""Gated recurrent units (Cho et al., 2014): over sequences, and as a single step."""
 
 from typing import Any
 
@@ -34,21 +34,22 @@ def dynamic_gru(
     origin_mode: bool = False,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """GRU (Cho et al., 2014) over the steps of sequences, whose input is projected already.
+    """Run a GRU (Cho et al., 2014) over the steps of already projected sequences.
 
     With `a = x + bias` in the order update, reset, candidate: `u = sigmoid(a_u + h @ W_u)`,
     `r = sigmoid(a_r + h @ W_r)`, `c = tanh(a_c + (r * h) @ W_c)`, `h' = (1 - u) * h + u * c`.
 
     Args:
       input: SequenceBatch `[batch, time, 3 * size]`, from `fc(x, size=3 * size)`.
-      size: width of the hidden state.
-      param_attr: ParamAttr of the weight `[size, 3 * size]`. In memory its first `2 * size * size` numbers are the
-        matrix `[size, 2 * size]` of both gates, and the others are the matrix `[size, size]` of the candidate.
+      size: the width of the hidden state.
+      param_attr: ParamAttr of the weight `[size, 3 * size]`. In memory, the first `2 * size * size` numbers
+        are the matrix `[size, 2 * size]` of both gates; the others are the matrix `[size, size]` of the candidate.
       bias_attr: ParamAttr of the bias `[1, 3 * size]`; False for none.
       is_reverse: whether to run each row from its last step to its first.
-      gate_activation: of the gates: "sigmoid", "tanh", "relu", "identity", any other activation, or a function.
-      candidate_activation: of the candidate, with the same choices.
-      h_0: hidden state to start from, `[batch, size]`; zeros by default.
+      gate_activation: the activation of the gates: "sigmoid", "tanh", "relu", "identity", any other activation, or a
+        function.
+      candidate_activation: the activation of the candidate, with the choices of `gate_activation`.
+      h_0: the initial hidden state, `[batch, size]`; zeros by default.
       origin_mode: True computes `h' = u * h + (1 - u) * c`, as the paper does.
       name: instead of `gru_N`.
 
@@ -57,7 +58,7 @@ def dynamic_gru(
 
     Raises:
       ArgumentError: `size` is no positive integer.
-      ShapeError: the input is no sequence of that size, or the state to start from does not fit.
+      ShapeError: the input is no sequence of this size, or the initial state does not fit.
 
     Example:
       >>> import fluid
@@ -92,22 +93,23 @@ def gru_unit(
     origin_mode: bool = False,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """One step of a GRU (Cho et al., 2014), whose input is projected already; `dynamic_gru` has the equations.
+    """Take one step of a GRU (Cho et al., 2014) on an already projected input; `dynamic_gru` has the equations.
 
     Args:
       input: `[batch, 3 * width]`, from `fc(x, size=3 * width)`.
-      hidden: hidden state before the step, `[batch, width]`.
+      hidden: the hidden state before the step, `[batch, width]`.
       size: 3 * width.
-      param_attr: ParamAttr of the weight `[width, 3 * width]`, which is laid out as that of `dynamic_gru`.
+      param_attr: ParamAttr of the weight `[width, 3 * width]`, laid out like the weight of `dynamic_gru`.
       bias_attr: ParamAttr of the bias `[1, 3 * width]`; False for none.
-      activation: of the candidate: "sigmoid", "tanh", "relu", "identity", any other activation, or a function.
-      gate_activation: of the gates, with the same choices.
+      activation: the activation of the candidate: "sigmoid", "tanh", "relu", "identity", any other activation, or a
+        function.
+      gate_activation: the activation of the gates, with the choices of `activation`.
       origin_mode: True computes `h' = u * h + (1 - u) * c`, as the paper does.
       name: instead of `gru_unit_N`.
 
     Returns:
-      The hidden state after the step, `[batch, width]`; the hidden state before it times the reset gate,
-      `[batch, width]`; and update gate, reset gate and candidate side by side, `[batch, 3 * width]`.
+      The new hidden state, `[batch, width]`; the old hidden state times the reset gate, `[batch, width]`; and the
+      concatenation of update gate, reset gate and candidate, `[batch, 3 * width]`.
 
     Raises:
       ArgumentError: `size` is no positive multiple of 3.
@@ -129,7 +131,7 @@ def gru_unit(
     cell = _cell(this, width, param_attr, gate_activation, activation, origin_mode, x.dtype)
     bias = this.bias(bias_attr, [1, 3 * width], x.dtype)
     gates = cell.gates(x if bias is None else x + bias, before)
-    # The names of the results count in this order.
+    # The order of these calls determines the automatic names of the results.
     side_by_side = this.output(jnp.concatenate([gates.update, gates.reset, gates.candidate], axis=1))
     reset_hidden = this.output(gates.reset_hidden)
     return this.output(cell.unit.blend(gates, before)), reset_hidden, side_by_side
@@ -144,7 +146,7 @@ def _cell(
     origin_mode: bool,
     dtype: Any,
 ) -> GRU:
-    """The cell around a parameter `[width, 3 * width]` that holds two matrices, one after the other."""
+    """Create the cell from a parameter `[width, 3 * width]` that holds two matrices, one after the other."""
     flat = this.weight(attr, [width, 3 * width], dtype).reshape(-1)
     gate_weight = flat[: 2 * width * width].reshape(width, 2 * width)
     candidate_weight = flat[2 * width * width :].reshape(width, width)

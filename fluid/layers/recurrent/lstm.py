@@ -1,4 +1,4 @@
-"""Long short-term memory (Hochreiter and Schmidhuber, 1997): over sequences, with projection, and a single step."""
+"""LSTMs (Hochreiter and Schmidhuber, 1997): over sequences, with projection, and as a single step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from fluid.layers.recurrent.scan import unroll_rows
 from fluid.layers.tensor.concat import concat
 from fluid.param_attr import ParamSetting
 
-# Whoever names another dtype than the parameters get is told.
+# Warn users whose `dtype` differs from the dtype of the parameters.
 _DTYPE_OF_INPUT = Warned(
     "the parameters have the dtype of the input",
     asks=lambda value, given: (
@@ -44,7 +44,7 @@ def dynamic_lstm(
     dtype: str = "float32",
     name: str | None = None,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """LSTM with peepholes (Gers et al., 2002) over the steps of sequences, whose input is projected already.
+    """Run an LSTM with peepholes (Gers et al., 2002) over the steps of already projected sequences.
 
     With `a = x + h @ weight + bias` in the order candidate, input, forget, output, and the peepholes `p`:
     `i = sigmoid(a_i + p_i * c)`, `f = sigmoid(a_f + p_f * c)`, `c' = f * c + i * tanh(a_g)`,
@@ -52,17 +52,18 @@ def dynamic_lstm(
 
     Args:
       input: SequenceBatch `[batch, time, 4 * width]`, from `fc(x, size=4 * width)`.
-      size: 4 * width, where width is that of the hidden state: `size=8` has a width of 2, and warns.
-      h_0: hidden state to start from, `[batch, width]`; zeros by default.
-      c_0: cell state to start from, `[batch, width]`; zeros by default.
+      size: 4 * width, for a hidden state of `width` numbers: `size=8` means a width of 2, and warns.
+      h_0: the initial hidden state, `[batch, width]`; zeros by default.
+      c_0: the initial cell state, `[batch, width]`; zeros by default.
       param_attr: ParamAttr of the weight `[width, 4 * width]`.
-      bias_attr: ParamAttr of the bias. With peepholes it is `[1, 7 * width]`: that of the four sums, then the peepholes
-        of the input, forget and output gate. Without them it is `[1, 4 * width]`, and False stands for none.
+      bias_attr: ParamAttr of the bias. With peepholes the bias is `[1, 7 * width]`: the biases of the four sums, then
+        the peepholes of the input, forget and output gate. Without peepholes it is `[1, 4 * width]`; False for none.
       use_peepholes: whether the gates see the cell state.
       is_reverse: whether to run each row from its last step to its first.
-      gate_activation: of the three gates: "sigmoid", "tanh", "relu", "identity", any other activation, or a function.
-      cell_activation: of the cell state in the hidden state, with the same choices.
-      candidate_activation: of the candidate, with the same choices.
+      gate_activation: the activation of the three gates: "sigmoid", "tanh", "relu", "identity", any other activation,
+        or a function.
+      cell_activation: the activation of the cell state in the hidden state, with the choices of `gate_activation`.
+      candidate_activation: the activation of the candidate, with the choices of `gate_activation`.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: instead of `lstm_N`.
 
@@ -70,7 +71,7 @@ def dynamic_lstm(
       Hidden state and cell state after each step: two SequenceBatches `[batch, time, width]`.
 
     Raises:
-      ShapeError: the input is no sequence of that size, or a state to start from does not fit.
+      ShapeError: the input is no sequence of this size, or an initial state does not fit.
       ArgumentError: `size` is no positive multiple of 4, or `bias_attr=False` with peepholes.
 
     Example:
@@ -113,36 +114,36 @@ def dynamic_lstmp(
     cell_clip: float | None = None,
     proj_clip: float | None = None,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """LSTM whose hidden state is projected to fewer numbers (Sak, Senior and Beaufays, 2014).
+    """Run an LSTM with a projected hidden state over sequences (Sak, Senior and Beaufays, 2014).
 
-    It is `dynamic_lstm` but for the projection `r' = proj_activation(h' @ projection)`, which takes the place of `h` in
-    the next step.
+    `dynamic_lstm` has the equations. In addition, the projection `r' = proj_activation(h' @ projection)` replaces `h`
+    in the next step.
 
     Args:
       input: SequenceBatch `[batch, time, 4 * width]`, from `fc(x, size=4 * width)`.
       size: 4 * width.
-      proj_size: width of the projection.
+      proj_size: the width of the projection.
       param_attr: ParamAttr of the weight `[proj_size, 4 * width]` and of the projection `[width, proj_size]`, or a list
         of one for each.
       bias_attr: ParamAttr of the bias, see `dynamic_lstm`.
       use_peepholes: whether the gates see the cell state.
       is_reverse: whether to run each row from its last step to its first.
-      gate_activation: of the three gates, see `dynamic_lstm`.
-      cell_activation: of the cell state in the hidden state, see `dynamic_lstm`.
-      candidate_activation: of the candidate, see `dynamic_lstm`.
-      proj_activation: of the projection, with the same choices.
+      gate_activation: the activation of the three gates, see `dynamic_lstm`.
+      cell_activation: the activation of the cell state in the hidden state, see `dynamic_lstm`.
+      candidate_activation: the activation of the candidate, see `dynamic_lstm`.
+      proj_activation: the activation of the projection, with the choices of `gate_activation`.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: instead of `lstmp_N`.
-      h_0: projection to start from, `[batch, proj_size]`; zeros by default.
-      c_0: cell state to start from, `[batch, width]`; zeros by default.
-      cell_clip: holds the cell state between `-cell_clip` and `cell_clip`.
-      proj_clip: holds the projection between `-proj_clip` and `proj_clip`.
+      h_0: the initial projection, `[batch, proj_size]`; zeros by default.
+      c_0: the initial cell state, `[batch, width]`; zeros by default.
+      cell_clip: clips the cell state to `-cell_clip` to `cell_clip`; None for no limit.
+      proj_clip: clips the projection to `-proj_clip` to `proj_clip`; None for no limit.
 
     Returns:
       Projection `[batch, time, proj_size]` and cell state `[batch, time, width]` after each step: two SequenceBatches.
 
     Raises:
-      ShapeError: the input is no sequence of that size, or a state to start from does not fit.
+      ShapeError: the input is no sequence of this size, or an initial state does not fit.
       ArgumentError: `size` is no positive multiple of 4, `proj_size` is no positive integer, there are not as many
         `param_attr` as weights, or `bias_attr=False` with peepholes.
 
@@ -169,7 +170,7 @@ def dynamic_lstmp(
 
 
 def _width(this: Layer, size: int) -> int:
-    """Return the width of the hidden state; warn of a few units, where `size` was most likely meant for the width."""
+    """Return the width of the hidden state; warn below 4, because the user probably meant `size` as the width."""
     width = width_of(this, size, gates=4)
     if width < 4:
         core.doubt_reading(
@@ -189,16 +190,16 @@ def lstm_unit(
     bias_attr: ParamSetting = None,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """One step of an LSTM without peepholes (Zaremba, Sutskever and Vinyals, 2014).
+    """Take one step of an LSTM without peepholes (Zaremba, Sutskever and Vinyals, 2014).
 
-    The sums that enter the gates are `fc([x_t, hidden_t_prev])`, in the order input, forget, output, candidate;
-    `dynamic_lstm` has the equations.
+    The sums of the gates are `fc([x_t, hidden_t_prev])`, in the order input, forget, output, candidate; `dynamic_lstm`
+    has the equations.
 
     Args:
-      x_t: input of the step, `[batch, in]`.
-      hidden_t_prev: hidden state before it, `[batch, width]`.
-      cell_t_prev: cell state before it, `[batch, width]`.
-      forget_bias: a number that is added to the sum of the forget gate.
+      x_t: the input of the step, `[batch, in]`.
+      hidden_t_prev: the hidden state before the step, `[batch, width]`.
+      cell_t_prev: the cell state before the step, `[batch, width]`.
+      forget_bias: a number added to the sum of the forget gate.
       param_attr: ParamAttr of the weight `[in + width, 4 * width]`.
       bias_attr: ParamAttr of the bias `[4 * width]`; False for none.
       name: instead of `lstm_unit_N` for the results, and of `fc_N` for the parameters.
@@ -226,7 +227,7 @@ def lstm_unit(
     both = concat([x, hidden], axis=1, name=name)
     sums = fc(both, 4 * width, param_attr=param_attr, bias_attr=bias_attr, name=name)
     new = LSTMUnit("ifog", forget_bias=forget_bias)(sums, cell)
-    # The names of the results count in this order.
+    # The order of these calls determines the automatic names of the results.
     new_cell = this.output(new.cell.astype(sums.dtype))
     return this.output(new.hidden.astype(sums.dtype)), new_cell
 
@@ -239,14 +240,14 @@ def _unit(
     peepholes: jax.Array | None,
     clip: float | None = None,
 ) -> LSTMUnit:
-    """The equations of `dynamic_lstm`, whose sums come in the order candidate, input, forget, output."""
+    """Return the equations of `dynamic_lstm`, with sums in the order candidate, input, forget, output."""
     return LSTMUnit(
         "gifo", to_activation(gate), to_activation(candidate), to_activation(output), bias, peepholes, clip=clip
     )
 
 
 def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> tuple[Any, Any]:
-    """The settings of the recurrent weight and of the projection, from one for both or a list of two."""
+    """Return the settings of the recurrent weight and the projection, from one setting for both or a list of two."""
     settings = list(given) if isinstance(given, list | tuple) else [given, given]
     if len(settings) != 2:
         raise errors.ArgumentError(
@@ -258,7 +259,7 @@ def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> 
 def _biases(
     this: Layer, x: core.SequenceBatch, attr: ParamSetting, use_peepholes: bool
 ) -> tuple[jax.Array | None, jax.Array | None]:
-    """Create the bias of an LSTM, which holds its peepholes too.
+    """Create the bias of an LSTM, which also holds the peepholes.
 
     Args:
       this: the layer.
@@ -290,7 +291,7 @@ def _states(
     c_0: core.Value | None,
     reverse: bool,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """Hidden states and cell states of an LSTM after all steps of its projected input, recorded as results."""
+    """Compute and record the hidden states and cell states of an LSTM after each step of its projected input."""
     start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)
     states = unroll_rows(StateAsOutput(cell), x, start, reverse)
     hidden = this.output(states.hidden)

@@ -1,9 +1,9 @@
-"""The loop over time of an LSTM with the usual activations, whose gradient is written out: for training on a CPU.
+"""Time loop of an LSTM with the default activations and a hand-written gradient, for training on a CPU.
 
-JAX's gradient of a loop adds to that of the weight in every step, and keeps many arrays of every step. This one keeps
-the gates and the states, and gets the gradient of the weight from one matrix product behind the loop. One buffer of the
-size of the input holds the sums of all steps, then their gates, then the slopes of the sums: memory that was not used
-just before is what a CPU waits for most.
+JAX's gradient of a loop updates the gradient of the weight in every step, and keeps many arrays per step. This gradient
+keeps the gates and the states, and computes the gradient of the weight by one matrix product after the loop. One buffer
+of the size of the input holds the sums of all steps, then their gates, then the gradients of the sums: a CPU waits
+longest for memory that is not in its caches.
 """
 
 import functools
@@ -18,12 +18,12 @@ from fluid.layers.recurrent.cells import LSTM, Cell, LSTMState, StateAsOutput
 
 
 def usual_lstm(cell: Cell, inputs: Any, state: Any) -> LSTM | None:
-    """The LSTM of which all states are asked for, if `lstm_scan` computes it; else None.
+    """Return the LSTM inside `cell` if `lstm_scan` supports it, else None.
 
     Args:
-      cell: what each step does.
-      inputs: its inputs of all steps, `[batch, time, ...]`.
-      state: in which it starts.
+      cell: the cell; only a `StateAsOutput` of an LSTM qualifies.
+      inputs: the inputs of all steps, `[batch, time, ...]`.
+      state: the initial state.
     """
     found = cell.cell if isinstance(cell, StateAsOutput) else None
     if not isinstance(found, LSTM) or jax.default_backend() != "cpu":
@@ -37,17 +37,17 @@ def usual_lstm(cell: Cell, inputs: Any, state: Any) -> LSTM | None:
 
 
 def lstm_scan(cell: LSTM, sums: jax.Array, lengths: jax.Array, start: LSTMState) -> LSTMState:
-    """The states of an LSTM after each step.
+    """Compute the states of an LSTM after each step.
 
     Args:
-      cell: with the usual activations, see `usual_lstm`.
-      sums: the projected input, `[batch, time, 4 * width]`, with anything in its padding.
+      cell: an LSTM from `usual_lstm`.
+      sums: the projected input, `[batch, time, 4 * width]`; its padding is ignored.
       lengths: integers `[batch]`.
       start: the state before the first step, `[batch, width]` each.
 
     Returns:
-      Hidden states and cell states, `[batch, time, width]` each. Those behind the end of a row are finite, and nobody
-      reads them, so that the slope of each is 0.
+      Hidden states and cell states, `[batch, time, width]` each. The states after the end of a row are finite; no layer
+      reads them, so their gradients are 0.
     """
     unit = cell.unit
     width = cell.weight.shape[0]
@@ -59,7 +59,7 @@ def lstm_scan(cell: LSTM, sums: jax.Array, lengths: jax.Array, start: LSTMState)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _states(order: str, peeps: bool, *given: Any) -> Any:
-    """Hidden and cell states; see `lstm_scan`, and `_run` for what is given."""
+    """Compute hidden and cell states for `lstm_scan`; `given` holds the remaining arguments of `_run`."""
     hidden, cells, _ = _run(order, peeps, *given)
     return hidden[:, 1:], cells[:, 1:]
 
@@ -67,9 +67,10 @@ def _states(order: str, peeps: bool, *given: Any) -> Any:
 def _run(
     order: str, peeps: bool, sums: Any, lengths: Any, weight: Any, bias: Any, peepholes: Any, h_0: Any, c_0: Any
 ) -> Any:
-    """The states before the first step and after each, `[batch, time + 1, width]`, and the gates in place of the sums.
+    """Compute the states before the first step and after each step, and the gates.
 
-    The gates, `[batch, time, 4 * width]`, have the candidate among them in the order of the sums.
+    Hidden and cell states are `[batch, time + 1, width]`. The gates and the candidate, `[batch, time, 4 * width]`, are
+    in the order of the sums.
     """
     p_i, p_f, p_o = peepholes
 
@@ -122,7 +123,7 @@ def _backward(order: str, peeps: bool, saved: Any, slopes: Any) -> Any:
         d_sums = jnp.concatenate([d[name] for name in order], axis=1)
         dc = dc * f + (d["i"] * p_i + d["f"] * p_f if peeps else 0)
         rows = _put(rows, d_sums, number)
-        # Had a step read its own gates from the rows, XLA would copy all rows before it writes into them.
+        # If a step read its own gates from the rows, XLA would copy all rows before writing into them.
         return d_sums @ weight.T, dc, _at(rows, number - 1), rows
 
     zeros = jnp.zeros_like(cells[:, 0])
@@ -142,10 +143,10 @@ _states.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _at(steps: jax.Array, number: Any) -> jax.Array:
-    """One step, `[batch, ...]`, of all steps, `[batch, time, ...]`."""
+    """Return one step, `[batch, ...]`, of all steps, `[batch, time, ...]`."""
     return jax.lax.dynamic_index_in_dim(steps, number, axis=1, keepdims=False)
 
 
 def _put(steps: jax.Array, step: jax.Array, number: Any) -> jax.Array:
-    """All steps, `[batch, time, ...]`, with one of them replaced."""
+    """Return all steps, `[batch, time, ...]`, with one step replaced."""
     return jax.lax.dynamic_update_index_in_dim(steps, step, number, axis=1)

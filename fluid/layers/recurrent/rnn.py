@@ -1,4 +1,4 @@
-"""`rnn`: a recurrence whose step is a cell, or any function that calls layers."""
+"""`rnn`: a recurrence whose step is a cell or any function that calls layers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,21 +33,21 @@ def rnn(
     name: str | None = None,
     **kwargs: Any,
 ) -> tuple[Any, Any]:
-    """Run a cell over the steps of sequences: one loop on the device, whatever the number of steps.
+    """Run a cell over the steps of sequences, in one loop on the device for any number of steps.
 
     Args:
       cell: an `RNNCell`, or a function: `cell(x, states, **kwargs)` returns the outputs of a step and the new states.
-        It may call layers. Parameters that it creates serve all steps.
-      inputs: a SequenceBatch, of which `cell` gets `[batch, ...]`; an array `[batch, time, ...]`; or a list, tuple or
-        dict of several.
-      initial_states: array `[batch, ...]`, or a list, tuple or dict of several; the states keep shapes and dtypes. An
-        RNNCell makes its own by default, of zeros.
-      sequence_length: integers `[batch]` for arrays: in the steps after its end a row keeps its states, but its outputs
-        go on. A SequenceBatch has lengths of its own.
-      time_major: whether arrays are `[time, batch, ...]`, the outputs too.
+        The function may call layers, and all steps share the parameters that it creates.
+      inputs: a SequenceBatch or an array `[batch, time, ...]`, of which `cell` gets one step `[batch, ...]`; or a list,
+        tuple or dict of several.
+      initial_states: an array `[batch, ...]`, or a list, tuple or dict of several; the states keep shapes and dtypes.
+        An RNNCell starts from zeros by default.
+      sequence_length: integers `[batch]`, for arrays only: in the steps after its end a row keeps its states, but its
+        outputs go on. A SequenceBatch has its own lengths.
+      time_major: whether input and output arrays are `[time, batch, ...]`.
       is_reverse: whether to run each row from its last step to its first.
       name: instead of `rnn_N`.
-      kwargs: handed on to `cell`.
+      kwargs: passed to `cell`.
 
     Returns:
       The outputs of all steps, SequenceBatches where the inputs are; and the states after the last step.
@@ -98,17 +98,17 @@ def rnn(
 
 
 def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callable[..., Any]]:
-    """Do what a cell does with the inputs alone for all steps at once, if it says how.
+    """Compute the part of a cell that depends on the inputs alone for all steps at once, if the cell has a `hoist`.
 
     Args:
-      cell: the user's.
-      x: what is stepped over, a pytree of `[time, batch, ...]`.
+      cell: the user's cell.
+      x: the inputs of all steps, a pytree of `[time, batch, ...]`.
       kwargs: further arguments of the cell.
 
     Returns:
-      What is stepped over instead, and what to do with it in each step.
+      The new inputs of all steps, and the function that takes a step from them.
     """
-    # A subclass that says nothing of it may do more than its base class does.
+    # Ignore an inherited `hoist`: the subclass may compute more than its base class.
     hoist = vars(type(cell)).get("hoist")
     if hoist is not None and not kwargs and isinstance(x, jax.Array) and x.ndim == 3:
         return hoist(cell, x)
@@ -117,10 +117,10 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
 
 @dataclass(frozen=True, eq=False)
 class FunctionCell(Cell):
-    """A function that calls layers, as a cell. Its inputs are pairs: the number of the step, and what it steps over.
+    """A cell around a function that calls layers; the inputs are pairs of step number and step inputs.
 
     Attributes:
-      body: the function, which takes what it steps over and the state, and returns outputs and the new state.
+      body: the function, which takes the step inputs and the state, and returns the outputs and the new state.
       start: the state before the first step.
     """
 
@@ -128,11 +128,11 @@ class FunctionCell(Cell):
     start: Any
 
     def initial_state(self, batch_ref: Any) -> Any:
-        """The state that the cell was made with."""
+        """Return the state `start`."""
         return self.start
 
     def step(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """Run the function once; layers in it that draw random numbers depend on the number of the step."""
+        """Run the function once; random layers inside depend on the step number."""
         number, x = inputs
         (outputs, new), _ = self.body({}, number, x, state)
         return outputs, new
@@ -144,12 +144,12 @@ def _checked_step(this: Layer, cell: Callable[..., Any], x: Any, states: Any, kw
     Args:
       this: the layer, for messages.
       cell: the function.
-      x: what it steps over, a pytree of `[batch, ...]`.
+      x: the inputs of the step, a pytree of `[batch, ...]`.
       states: a pytree of arrays `[batch, ...]`.
       kwargs: further arguments of the function.
 
     Returns:
-      Its outputs as arrays, and its new states in the dtypes of the old ones.
+      The outputs as arrays, and the new states in the dtypes of the old ones.
     """
     outputs, new = call_cell(this.name, cell, x, states, kwargs)
     new = next_states(this.name, "states", states, new)

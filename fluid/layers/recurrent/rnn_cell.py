@@ -1,4 +1,4 @@
-"""`RNNCell`: one step of a recurrence as an object, which `rnn` and decoders run."""
+"""`RNNCell`: one step of a recurrence as an object, run by `rnn` and decoders."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,17 +13,17 @@ from fluid.layers.checks import dtype_of
 
 
 class RNNCell:
-    """One step of a recurrence: the base class of `GRUCell`, `LSTMCell` and of your own cells.
+    """One step of a recurrence: the base class of `GRUCell`, `LSTMCell` and custom cells.
 
-    A subclass defines `call`, which may call layers. If it also defines `state_shape`, `layers.rnn` and the decoders
-    can make the states that it starts with. The parameters of layers that `call` calls are created once for each loop.
-    To share them between two loops, such as one that trains and one that decodes, name them with ParamAttr.
+    A subclass defines `call`, which may call layers. If the subclass also defines `state_shape`, `layers.rnn` and the
+    decoders can create the initial states. Each loop creates the parameters of the layers in `call` once. To share
+    parameters between two loops, such as one for training and one for decoding, name them with ParamAttr.
 
     Args:
-      The base class has none; a subclass takes what it needs.
+      The base class has none; a subclass may define its own.
 
     Returns:
-      A cell. Called with the inputs of a step and the states before it, `cell(inputs, states)` is `call`.
+      A cell. `cell(inputs, states)`, with the inputs of a step and the states before the step, runs `call`.
 
     Example:
       >>> import fluid
@@ -44,24 +44,24 @@ class RNNCell:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator sees to it that cells are made in a program function
+        pass  # the decorator checks that cells are created in a program function
 
     def __call__(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """One step, see `call`."""
+        """Take one step with `call`."""
         return self.call(inputs, states, **kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """One step; a subclass defines it as `call(self, inputs, states)`, with more arguments if it needs them.
+        """Take one step; a subclass defines `call(self, inputs, states)`, with more arguments if needed.
 
         Args:
-          args: the inputs, an array `[batch, ...]` or a pytree of several; and the states before the step, likewise.
-          kwargs: what else `layers.rnn` or `layers.dynamic_decode` was given.
+          args: the inputs, and the states before the step; each an array `[batch, ...]` or a pytree of several.
+          kwargs: further arguments of `layers.rnn` or `layers.dynamic_decode`.
 
         Returns:
-          The outputs of the step; and the new states, of the same structure and shapes as the old ones.
+          The outputs of the step; and the new states, with the structure and shapes of the old ones.
 
         Raises:
-          ProgramError: the subclass does not define it.
+          ProgramError: the subclass does not define `call`.
         """
         raise errors.ProgramError(
             f"{type(self).__name__} does not say what a step does; define it: def call(self, inputs, states): "
@@ -76,16 +76,16 @@ class RNNCell:
         init_value: float = 0.0,
         batch_dim_idx: int = 0,
     ) -> Any:
-        """States to start with, all of one value.
+        """Create initial states filled with one value.
 
         Args:
-          batch_ref: a value, or a pytree of values, whose batch size the states have.
-          shape: the sizes of the state without the batch (-1 may stand for it at the front), or a pytree of such lists;
-            `state_shape` by default.
-          dtype: of the states, or a pytree of one for each; `state_dtype` by default, and without that the dtype of
-            `batch_ref`, or float32 if that holds no floats.
-          init_value: what the states are filled with.
-          batch_dim_idx: which dimension of an array `batch_ref` is the batch; of a sequence batch it is the first.
+          batch_ref: a value, or a pytree of values, with the batch size of the states.
+          shape: the sizes of the state without the batch (-1 may stand for the batch at the front), or a pytree of
+            lists of sizes; `state_shape` by default.
+          dtype: the dtype of the states, or a pytree of one for each; `state_dtype` by default. If
+            `state_dtype` is None, the dtype of `batch_ref`, or float32 if `batch_ref` holds no floats.
+          init_value: the number that fills the states.
+          batch_dim_idx: the batch dimension of an array `batch_ref`; for a sequence batch it is always the first.
 
         Returns:
           Arrays `[batch, *shape]` in the structure of `shape`.
@@ -119,10 +119,10 @@ class RNNCell:
 
     @property
     def state_shape(self) -> Any:
-        """The sizes of the state without the batch, or a pytree of such lists, such as `[[4], [4]]`.
+        """The sizes of the state without the batch, such as `[4]`, or a pytree of lists of sizes, such as `[[4], [4]]`.
 
         Raises:
-          ProgramError: the subclass does not define it.
+          ProgramError: the subclass does not define `state_shape`.
         """
         name = type(self).__name__
         raise errors.ProgramError(
@@ -132,15 +132,15 @@ class RNNCell:
 
     @property
     def state_dtype(self) -> Any:
-        """The dtype of the states, or a pytree of one for each; None for that of the inputs."""
+        """The dtype of the states, or a pytree of one for each; None for the dtype of the inputs."""
         return None
 
 
 def _first_value(batch_ref: Any) -> Any:
-    """The first array or sequence batch of a pytree.
+    """Return the first array or sequence batch of a pytree.
 
     Raises:
-      ArgumentError: there is none.
+      ArgumentError: the pytree is empty.
     """
     values = jax.tree.leaves(batch_ref, is_leaf=is_sequence)
     if not values:
@@ -152,15 +152,15 @@ def _first_value(batch_ref: Any) -> Any:
 
 
 def _is_shape(value: Any) -> bool:
-    """Whether a value is the shape of one state, rather than a pytree of several."""
+    """Return whether a value is the shape of one state, rather than a pytree of several shapes."""
     return isinstance(value, list | tuple) and all(isinstance(size, int | np.integer) for size in value)
 
 
 def _without_batch(sizes: Any) -> list[int]:
-    """The sizes of a state that follow the batch.
+    """Return the sizes of a state without the batch.
 
     Raises:
-      ArgumentError: they are no positive integers.
+      ArgumentError: the sizes are no positive integers.
     """
     if not _is_shape(sizes):
         raise errors.ArgumentError(

@@ -1,4 +1,4 @@
-"""The loop over time of all recurrent layers; it leaves the rows that have ended alone."""
+"""The time loop of all recurrent layers, in which rows that have ended keep their state."""
 
 from typing import Any
 
@@ -14,13 +14,13 @@ from fluid.layers.recurrent.lstm_scan import lstm_scan, usual_lstm
 def unroll(
     cell: Cell, inputs: Any, state: Any, lengths: jax.Array | None = None, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """Run a cell over the first axis of its inputs: one loop on the device, whatever the number of steps.
+    """Run a cell over the first axis of its inputs, in one loop on the device for any number of steps.
 
     Args:
-      cell: what each step does.
-      inputs: an array `[time, batch, ...]`, or a pytree of several, of which the cell is given one slice at a time.
+      cell: the cell of each step.
+      inputs: an array `[time, batch, ...]`, or a pytree of several; the cell gets one slice at a time.
       state: the state before the first step, of arrays `[batch, ...]`.
-      lengths: integers `[batch]`: a row keeps its state in the steps after its end. None when all steps count.
+      lengths: integers `[batch]`: a row keeps its state in the steps after its end. None if all steps count.
       reverse: whether to run from the last step to the first; each row then starts at its own last step.
 
     Returns:
@@ -40,10 +40,10 @@ def unroll(
 
 
 def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool = False) -> Any:
-    """Run a cell over the steps of sequences `[batch, time, ...]`, whatever lies in their padding.
+    """Run a cell over the steps of sequences `[batch, time, ...]`, ignoring the values in their padding.
 
     Returns:
-      The outputs of all steps, as such sequences.
+      The outputs of all steps, as SequenceBatches `[batch, time, ...]`.
     """
     found = looked_up(batch)
     inputs = batch.data if found is None else found.values()
@@ -56,13 +56,13 @@ def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool
 
 
 def numbered(inputs: Any) -> tuple[Any, Any]:
-    """Inputs `[time, ...]` beside the number of each step, for cells that draw random numbers anew in each."""
+    """Pair inputs `[time, ...]` with the number of each step, for cells that draw new random numbers in each step."""
     time = jax.tree.leaves(inputs)[0].shape[0]
     return jnp.arange(time, dtype=jnp.int32), inputs
 
 
 def kept(rows: jax.Array, old: Any, new: Any) -> Any:
-    """A state after a step that does not count for some rows.
+    """Return the state after a step, with the old state for the rows that have ended.
 
     Args:
       rows: bool `[batch]` or `[batch, beam]`: the rows that keep the old state.
@@ -70,7 +70,7 @@ def kept(rows: jax.Array, old: Any, new: Any) -> Any:
       new: the same pytree after the step.
 
     Returns:
-      The same pytree. Arrays that do not begin with the dimensions of `rows`, such as a number of steps, are new.
+      The pytree of states. Arrays that do not begin with the dimensions of `rows`, such as a step count, are new.
     """
 
     def choose(before: jax.Array, after: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""`lstm`: several layers of LSTM over dense data, with all of their weights in one vector."""
+"""`lstm`: several LSTM layers over dense data, with all weights in one vector."""
 
 from typing import Any, NamedTuple
 
@@ -30,31 +30,31 @@ def lstm(
     default_initializer: Any = None,
     seed: int = -1,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Several layers of LSTM without peepholes over dense data, with all weights in one vector, as cuDNN has them.
+    """Run several LSTM layers without peepholes over dense data, with all weights in one vector, as in cuDNN.
 
-    The vector holds all matrices and then all biases, layer by layer and in each layer first those of the forward, then
-    those of the backward direction. For each direction there are eight matrices: four `[hidden_size, in]` for the
-    input, of the input gate, forget gate, candidate and output gate, and four `[hidden_size, hidden_size]` for the
-    hidden state in the same order. Likewise it has eight biases `[hidden_size]`. `in` is the width of the input in the
-    first layer, and `hidden_size` (twice that when bidirectional) in the others.
+    The vector holds all matrices and then all biases, layer by layer; in each layer, the forward direction comes before
+    the backward one. A direction has eight matrices: four `[hidden_size, in]` for the input, and then four
+    `[hidden_size, hidden_size]` for the hidden state. Both are in the order input gate, forget gate, candidate, output
+    gate. A direction also has eight biases `[hidden_size]` in this order. `in` is the width of the input in the first
+    layer, and `hidden_size` (`2 * hidden_size` if bidirectional) in the others.
 
     Args:
       input: `[time, batch, in]`; every step of every row counts.
-      init_h: hidden states to start from, `[num_layers (* 2 when bidirectional), batch, hidden_size]`; None for zeros.
-      init_c: cell states to start from, of the same shape; None for zeros.
+      init_h: the initial hidden states, `[num_layers (* 2 if bidirectional), batch, hidden_size]`; None for zeros.
+      init_c: the initial cell states, in the shape of `init_h`; None for zeros.
       max_len: accepted for programs written for Fluid, but has no effect: the length is that of the input.
-      hidden_size: width of the hidden state.
-      num_layers: number of layers.
-      dropout_prob: probability with which dropout sets a number between two layers to 0 in training; what is kept is
-        scaled up.
-      is_bidirec: whether each layer runs in both directions, and gives both hidden states.
-      is_test: True behaves as in test mode in training too: nothing is dropped.
+      hidden_size: the width of the hidden state.
+      num_layers: the number of layers.
+      dropout_prob: the probability with which dropout sets a number between two layers to 0 in training; kept numbers
+        are scaled up.
+      is_bidirec: whether each layer runs in both directions, and returns both hidden states.
+      is_test: True disables dropout in training too.
       name: instead of `cudnn_lstm_N`.
-      default_initializer: of the weights; Xavier uniform by default.
-      seed: gives the same dropout at every step of training; by default (-1) each step draws its own.
+      default_initializer: the initializer of the weights; Xavier uniform by default.
+      seed: a fixed seed drops the same numbers in every training step; by default (-1) each step draws new ones.
 
     Returns:
-      The hidden states of the last layer, `[time, batch, hidden_size (* 2 when bidirectional)]`; and the hidden states
+      The hidden states of the last layer, `[time, batch, hidden_size (* 2 if bidirectional)]`; and the hidden states
       and the cell states of all layers after the last step, each of the shape of `init_h`.
 
     Raises:
@@ -109,24 +109,24 @@ class _Direction(NamedTuple):
     bias: jax.Array
 
     def run(self, x: jax.Array, start: LSTMState, reverse: bool) -> tuple[jax.Array, LSTMState]:
-        """The hidden states `[time, batch, width]` for inputs `[time, batch, in]`, and the state after the last."""
+        """Return the hidden states `[time, batch, width]` for inputs `[time, batch, in]`, and the last state."""
         cell = LSTM(LSTMUnit("ifgo"), self.from_hidden)
         return unroll(cell, x @ self.from_input + self.bias, start, reverse=reverse)
 
 
 def _unpack(flat: jax.Array, sizes: list[int], width: int, directions: int) -> list[_Direction]:
-    """Cut the vector of all weights into those of each layer and direction.
+    """Split the vector of all weights into the weights of each layer and direction.
 
     Args:
       flat: `[count]`, all matrices and then all biases.
       sizes: the width of the input of each layer.
-      width: of the hidden state.
+      width: the width of the hidden state.
       directions: 1 or 2.
     """
     place = 0
 
     def take(rows: int, columns: int) -> jax.Array:
-        """The next matrix of so many rows and columns, transposed."""
+        """Read the next matrix of the given size from the vector, transposed."""
         nonlocal place
         start = place
         place += rows * columns

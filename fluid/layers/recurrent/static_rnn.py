@@ -1,4 +1,4 @@
-"""`StaticRNN`: a recurrence over the first axis of arrays, whose step is written down as the body of a `with`."""
+"""`StaticRNN`: a recurrence over the first axis of arrays, whose step is the body of a `with` block."""
 
 import contextlib
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from fluid.layers.recurrent.step_block import StepBlock
 
 
 class StaticRNN(StepBlock):
-    """A recurrence over the first axis of arrays whose step is written down as a block.
+    """A recurrence over the first axis of arrays, whose step is the body of a `with` block.
 
-    `DynamicRNN` does the same over sequences, and explains what happens to the block.
+    `DynamicRNN` runs over sequences, and explains how the block is traced.
 
     Args:
       name: instead of `static_rnn_N`.
@@ -47,14 +47,14 @@ class StaticRNN(StepBlock):
     opening = "step"
 
     def step(self) -> contextlib.AbstractContextManager[None]:
-        """The block: `with rnn.step():`."""
+        """Open the block: `with rnn.step():`."""
         return self._block()
 
     def step_input(self, x: core.Value) -> Any:
-        """The value of an array at the present step.
+        """Return the value of an array at the current step.
 
         Args:
-          x: `[time, batch, ...]`, with the same time as all that are stepped over.
+          x: `[time, batch, ...]`, with the `time` of all other step inputs.
 
         Returns:
           `[batch, ...]`.
@@ -76,16 +76,16 @@ class StaticRNN(StepBlock):
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
     ) -> jax.Array:
-        """What the step before handed on with `update_memory`.
+        """Create a memory, and return its value from the previous step, as set by `update_memory`.
 
         Args:
-          init: its value in the first step, `[batch, ...]`, computed before the block.
-          shape: without `init`, its sizes; that at `init_batch_dim_idx` is taken from `batch_ref`.
+          init: the value in the first step, `[batch, ...]`, computed before the block.
+          shape: without `init`, the sizes of the memory; `batch_ref` replaces the size at `init_batch_dim_idx`.
           batch_ref: without `init`, a value whose size at `ref_batch_dim_idx` is the batch. A value from `step_input`
-            stands for the whole array it comes from, `[time, batch, ...]`.
-          init_value: without `init`, the number it is filled with.
-          init_batch_dim_idx: which dimension of `shape` is the batch.
-          ref_batch_dim_idx: which dimension of `batch_ref` is the batch.
+            stands for its whole array, `[time, batch, ...]`.
+          init_value: without `init`, the number that fills the memory in the first step.
+          init_batch_dim_idx: the batch dimension of `shape`.
+          ref_batch_dim_idx: the batch dimension of `batch_ref`.
 
         Returns:
           An array of the shape of `init`, or of `shape`.
@@ -104,7 +104,7 @@ class StaticRNN(StepBlock):
         return self._memory(init_value, tuple(sizes), whole.dtype)
 
     def step_output(self, o: core.Value) -> None:
-        """Say that a value of each step is a result; `output` takes several."""
+        """Mark a value of each step as a result; `output` marks several."""
         self.output(o)
 
     def _steps(self, sequence: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`StepBlock`: the step of a recurrence as the body of a `with`, which is traced and then run in a loop."""
+"""`StepBlock`: the step of a recurrence as the body of a `with` block, traced once and run in a loop."""
 
 import abc
 import contextlib
@@ -19,13 +19,13 @@ from fluid.layers.recurrent.steps import check_no_state_written, check_same_step
 
 @dataclass(eq=False)
 class Memory:
-    """What one step hands to the next.
+    """A value that each step passes to the next.
 
     Attributes:
-      value: the array that stands for it inside the block.
-      init: its value in the first step, or the number that it is filled with then.
-      site: the user's line that made it.
-      updated: its value in the next step, once the block has said so.
+      value: the traced array that represents the memory inside the block.
+      init: the value in the first step, or the number that fills the first value.
+      site: the user's line that created the memory.
+      updated: the value in the next step, after `update_memory`; None before.
     """
 
     value: Any
@@ -36,18 +36,18 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class BlockCell(Cell):
-    """A block as a cell. Its inputs are pairs: the number of the step, and the list of what the block steps over.
+    """A cell around a traced block; the inputs are pairs of step number and list of step inputs.
 
     Attributes:
-      staged: the block as a function of the number and of its arguments; it returns the memories, then the outputs.
-      arguments: what the block asked for, in order: memories, and the positions of its step inputs in the list.
+      staged: the block as a function of the step number and the arguments; it returns the memories, then the outputs.
+      arguments: the arguments of the block, in order: memories, and the indices of its step inputs in the list.
     """
 
     staged: core.Staged
     arguments: Sequence[Memory | int]
 
     def initial_state(self, batch_ref: Any) -> list[Any]:
-        """The first values of the memories."""
+        """Return the first values of the memories."""
         memories = [a for a in self.arguments if isinstance(a, Memory)]
         return [jnp.broadcast_to(jnp.asarray(m.init, m.value.dtype), m.value.shape) for m in memories]
 
@@ -61,7 +61,7 @@ class BlockCell(Cell):
 
 
 class StepBlock(abc.ABC):
-    """What `DynamicRNN` and `StaticRNN` have in common: a block that is traced once and then run for every step.
+    """The base class of `DynamicRNN` and `StaticRNN`: a block that is traced once and then run for every step.
 
     Attributes:
       kind: the stem of automatic names.
@@ -74,7 +74,7 @@ class StepBlock(abc.ABC):
     def __init__(self, name: str | None = None):
         self._frame = core.current_frame(f"layers.{type(self).__name__}")
         self._this = Layer(self.kind, name)
-        self._stages: core.Stages | None = None  # from where the block opens
+        self._stages: core.Stages | None = None  # from the opening of the block on
         self._child: core.Frame | None = None  # inside the block
         self._arguments: list[Memory | int] = []
         self._inputs: list[tuple[Any, Any]] = []  # the value inside the block, and the whole sequence
@@ -82,7 +82,7 @@ class StepBlock(abc.ABC):
         self._results: list[Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """The outputs of all steps: one value, or a list of several."""
+        """Return the outputs of all steps: one value, or a list of several."""
         if self._results is None:
             raise errors.ProgramError(
                 f"{self._this.name} has no results yet; call it after its block:\n"
@@ -91,11 +91,11 @@ class StepBlock(abc.ABC):
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
     def update_memory(self, ex_mem: jax.Array, new_mem: core.Value) -> None:
-        """Say which value a memory has in the next step.
+        """Set the value of a memory in the next step.
 
         Args:
-          ex_mem: what `memory` returned.
-          new_mem: its next value, of the same shape.
+          ex_mem: the value that `memory` returned.
+          new_mem: the next value, in the shape of `ex_mem`.
         """
         self._check_inside("update_memory")
         memory = next((m for m in self._memories() if m.value is ex_mem), None)
@@ -109,7 +109,7 @@ class StepBlock(abc.ABC):
         memory.updated = next_state(self._this.name, f"the memory made at {memory.site}", memory.value, new_mem)
 
     def output(self, *outputs: core.Value) -> None:
-        """Say which values of each step are results.
+        """Mark values of each step as results.
 
         Args:
           outputs: arrays.
@@ -120,7 +120,7 @@ class StepBlock(abc.ABC):
 
     @contextlib.contextmanager
     def _block(self) -> Iterator[None]:
-        """Trace the block while it runs, then run what was traced for every step."""
+        """Trace the block while it runs, then run the traced block for every step."""
         if self._stages is not None:
             raise errors.ProgramError(f"{self._this.name} has one block; make another {type(self).__name__}()")
         frame = self._frame
@@ -146,7 +146,7 @@ class StepBlock(abc.ABC):
         self._results = [self._this.output(v) for v in self._run(staged)]
 
     def _run(self, staged: core.Staged) -> list[Any]:
-        """The outputs of the traced block for all steps."""
+        """Compute the outputs of the traced block for all steps."""
         for inside, value in zip(staged.inside, self._computed_before(), strict=True):
             if inside and isinstance(value, jax.core.Tracer):
                 raise self._computed_inside(value)
@@ -156,7 +156,7 @@ class StepBlock(abc.ABC):
         return [self._joined(v) for v in outputs]
 
     def _step_input(self, sequence: Any) -> Any:
-        """The value of a sequence at the present step."""
+        """Return the value of a sequence at the current step."""
         if self._inputs:
             check_same_steps(self._this.name, self._inputs[0][1], sequence)
         steps = jax.eval_shape(self._steps, sequence)
@@ -170,14 +170,14 @@ class StepBlock(abc.ABC):
         return value
 
     def _memory(self, init: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """The value that a memory has in the present step; `init` is an array, or the number it is filled with."""
+        """Create a memory, and return its value at the current step; `init` is its first value, an array or number."""
         assert self._stages is not None
         value = self._stages.argument(jax.ShapeDtypeStruct(shape, dtype))
         self._arguments.append(Memory(value, init, core.user_site()))
         return value
 
     def _memory_from(self, init: Any) -> Any:
-        """A memory with a given first value. Whether that was computed before the block is seen when the block ends."""
+        """Create a memory with a given first value, which `_run` checks to be computed before the block."""
         if isinstance(init, jax.Array):
             return self._memory(init, init.shape, init.dtype)
         if is_sequence(init):
@@ -186,15 +186,15 @@ class StepBlock(abc.ABC):
         return self._memory(init, init.shape, self._computed_dtype(init.dtype))
 
     def _computed_dtype(self, dtype: Any) -> Any:
-        """The dtype in which the program computes with such data."""
+        """Return the dtype in which the program computes with data of `dtype`."""
         return self._frame.compute(np.zeros((), jax.dtypes.canonicalize_dtype(dtype))).dtype
 
     def _computed_before(self) -> list[Any]:
-        """What must be computed before the block: the first values of its memories, and the arrays it steps over."""
+        """Return the values that must be computed before the block: first values of memories, and step inputs."""
         return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
 
     def _computed_inside(self, value: Any) -> errors.FluidError:
-        """The error for such a value that is computed inside the block."""
+        """Return the error for a first value or step input that is computed inside the block."""
         site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(
@@ -206,7 +206,7 @@ class StepBlock(abc.ABC):
         return [a for a in self._arguments if isinstance(a, Memory)]
 
     def _check_inside(self, what: str) -> None:
-        """Refuse a method that is called outside the block."""
+        """Raise an error if a method is called outside the block."""
         if self._child is None:
             raise errors.ProgramError(
                 f"{self._this.name}: {what} belongs inside the block:\n"
@@ -214,7 +214,7 @@ class StepBlock(abc.ABC):
             )
 
     def _check_whole(self, child: core.Frame) -> None:
-        """Refuse a block that has no step input or no output, does not update a memory, or changes a state."""
+        """Check that a block has step inputs and outputs, updates its memories, and changes no state."""
         name = self._this.name
         if not self._inputs:
             raise errors.ProgramError(f"{name} steps over nothing; in its block, call x = rnn.step_input(sequence)")
@@ -230,12 +230,12 @@ class StepBlock(abc.ABC):
 
     @abc.abstractmethod
     def _steps(self, sequence: Any) -> Any:
-        """What is stepped over, with time first."""
+        """Return a step input with time as the first dimension."""
 
     @abc.abstractmethod
     def _lengths(self) -> Any:
-        """The lengths of the rows, `[batch]`; None when all steps count."""
+        """Return the lengths of the rows, `[batch]`, or None if all steps count."""
 
     @abc.abstractmethod
     def _joined(self, steps: Any) -> Any:
-        """An output of all steps, `[time, ...]`, as the user is given it."""
+        """Convert an output of all steps, `[time, ...]`, to the user's format."""

@@ -1,4 +1,4 @@
-"""What recurrences over a user's step share: sequences as inputs of a scan, and checks of what the step does."""
+"""Helpers for recurrences over a user's step: sequences as inputs of a scan, and checks of the step."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from fluid.layers.base import dense, describe, is_sequence
 
 
 def check_cell(name: str, cell: Any) -> None:
-    """Refuse what is neither a cell nor a function.
+    """Check that `cell` is a cell or a function.
 
     Raises:
-      ArgumentTypeError: it is something else, such as the class of a cell.
+      ArgumentTypeError: `cell` is something else, such as the class of a cell.
     """
     if not callable(cell) or isinstance(cell, type):
         raise errors.ArgumentTypeError(
@@ -24,17 +24,17 @@ def check_cell(name: str, cell: Any) -> None:
 
 
 def call_cell(name: str, cell: Callable[..., Any], inputs: Any, states: Any, kwargs: Mapping[str, Any]) -> Any:
-    """What a cell returns, which must be two things: outputs and new states.
+    """Call a cell, and check that it returns a pair of outputs and new states.
 
     Args:
-      name: of the layer, for messages.
+      name: the name of the layer, for messages.
       cell: the user's cell or function.
-      inputs: of the step.
-      states: before it.
+      inputs: the inputs of the step.
+      states: the states before the step.
       kwargs: further arguments of the cell.
 
     Raises:
-      ProgramError: it returns something else.
+      ProgramError: the cell returns something else.
     """
     result = cell(inputs, states, **kwargs)
     if not isinstance(result, list | tuple) or len(result) != 2:
@@ -45,20 +45,20 @@ def call_cell(name: str, cell: Callable[..., Any], inputs: Any, states: Any, kwa
 
 
 def steps_of(name: str, inputs: Any, sequence_length: Any, time_major: bool) -> tuple[Any, Any]:
-    """Read what a recurrence steps over.
+    """Convert the inputs of a recurrence to arrays with time first.
 
     Args:
-      name: of the layer, for messages.
+      name: the name of the layer, for messages.
       inputs: a pytree of sequence batches, or of arrays `[batch, time, ...]`.
       sequence_length: integers `[batch]` beside arrays, or None.
       time_major: whether arrays are `[time, batch, ...]`.
 
     Returns:
-      The same pytree with arrays `[time, batch, ...]` (of nested sequences, with batches of the inner ones), and the
-      lengths of the rows, `[batch]`, or None when all steps count.
+      The pytree with arrays `[time, batch, ...]`, or with batches of inner sequences if the inputs are nested; and the
+      lengths of the rows, `[batch]`, or None if all steps count.
 
     Raises:
-      ShapeError: they are not all of one kind, or do not have the same rows and steps.
+      ShapeError: the inputs are not all of one kind, or differ in their rows or steps.
       ArgumentError: there are lengths beside sequence batches.
     """
     leaves, structure = jax.tree.flatten(inputs, is_leaf=is_sequence)
@@ -89,13 +89,13 @@ def steps_of(name: str, inputs: Any, sequence_length: Any, time_major: bool) -> 
 
 
 def time_first(value: core.SequenceBatch | core.NestedSequenceBatch) -> Any:
-    """A sequence batch as the input of a scan, with the padding of each row replaced by its last step.
+    """Convert a sequence batch to the input of a scan, with the padding of each row replaced by its last step.
 
     Args:
       value: a SequenceBatch `[batch, time, ...]`, or a NestedSequenceBatch `[batch, time, inner, ...]`.
 
     Returns:
-      An array `[time, batch, ...]`; of nested sequences a SequenceBatch `[time, batch, inner, ...]`, whose lengths are
+      An array `[time, batch, ...]`; for nested sequences a SequenceBatch `[time, batch, inner, ...]` with lengths
       `[time, batch]`.
     """
     if isinstance(value, core.NestedSequenceBatch):
@@ -108,16 +108,16 @@ def time_first(value: core.SequenceBatch | core.NestedSequenceBatch) -> Any:
 def hold_last_step(data: jax.Array, lengths: jax.Array) -> jax.Array:
     """Replace the padding of each row by its last step.
 
-    A user's step is computed on the padding too. On zeros it may divide by 0, and the gradient of that is NaN even when
-    no result depends on it. On the last step it computes only what it computes on data anyway.
+    A user's step also runs on the padding. On zeros the step may divide by 0, and then the gradient is NaN even if no
+    result depends on the padding. On a copy of the last step, the step repeats a computation on real data.
 
     Args:
       data: `[time, batch, ...]`.
       lengths: integers `[batch]`.
 
     Returns:
-      An array of the same shape. A row without steps has the first step of the longest row; when no row has any, all
-      rows are zeros.
+      An array in the shape of `data`. A row without steps gets the first step of the longest row; if no row has steps,
+      all rows are zeros.
     """
     lengths = jnp.asarray(lengths)
     rows = jnp.arange(data.shape[1])
@@ -131,10 +131,10 @@ def hold_last_step(data: jax.Array, lengths: jax.Array) -> jax.Array:
 
 
 def check_same_steps(name: str, first: Any, other: Any) -> None:
-    """Refuse to step at once over two values that do not have the same number of rows and the same padded length.
+    """Check that two step inputs have equal numbers of rows and equal padded lengths.
 
     Raises:
-      ShapeError: they do not.
+      ShapeError: the numbers of rows or the padded lengths differ.
     """
     if first.shape[:2] != other.shape[:2]:
         raise errors.ShapeError(
@@ -144,10 +144,10 @@ def check_same_steps(name: str, first: Any, other: Any) -> None:
 
 
 def check_no_state_written(name: str, written: Collection[str]) -> None:
-    """Refuse a step in which a layer changes a state of the program, such as a moving average.
+    """Check that no layer in a step changes a state of the program, such as a moving average.
 
     Raises:
-      ProgramError: there are such states.
+      ProgramError: a layer changes a state.
     """
     if written:
         raise errors.ProgramError(
@@ -157,16 +157,16 @@ def check_no_state_written(name: str, written: Collection[str]) -> None:
 
 
 def next_states(name: str, which: str, old: Any, new: Any) -> Any:
-    """The new values of a pytree of states, see `next_state`.
+    """Check the new values of a pytree of states with `next_state`, and return them.
 
     Args:
-      name: of the layer, for messages.
-      which: what they are, for messages, such as "states".
+      name: the name of the layer, for messages.
+      which: the word for the states in messages, such as "states".
       old: the arrays before the step.
-      new: what the user's step made of them.
+      new: the arrays that the user's step returned.
 
     Raises:
-      ShapeError: they have another structure, or one has another shape.
+      ShapeError: the new states have another structure, or one has another shape.
     """
     given: Any = jax.tree.structure(old)
     returned: Any = jax.tree.structure(new)
@@ -180,10 +180,10 @@ def next_states(name: str, which: str, old: Any, new: Any) -> Any:
 
 
 def check_no_sequences(name: str, outputs: Any) -> None:
-    """Refuse outputs of a step that are sequence batches.
+    """Check that no output of a step is a sequence batch.
 
     Raises:
-      ShapeError: one is.
+      ShapeError: an output is a sequence batch.
     """
     if any(map(is_sequence, jax.tree.leaves(outputs, is_leaf=is_sequence))):
         raise errors.ShapeError(
@@ -193,16 +193,16 @@ def check_no_sequences(name: str, outputs: Any) -> None:
 
 
 def next_state(name: str, which: str, old: jax.Array, new: Any) -> jax.Array:
-    """The new value of a state, in the dtype of the old one.
+    """Check the new value of a state, and return it in the dtype of the old one.
 
     Args:
-      name: of the layer, for messages.
-      which: the state, for messages.
+      name: the name of the layer, for messages.
+      which: the words for the state in messages.
       old: the array before the step.
-      new: what the user's step made of it.
+      new: the value that the user's step returned.
 
     Raises:
-      ShapeError: it has another shape, or is an integer where the old one is a float.
+      ShapeError: the new value has another shape, or is an integer while the old one is a float, or the reverse.
     """
     if is_sequence(new):
         raise errors.ShapeError(f"{name}: {which} became a sequence batch {describe(new)}, expected {describe(old)}")
