@@ -39,7 +39,7 @@ class FluidError(Exception):
 
 
 class FluidWarning(UserWarning):
-    """The class of all warnings: a call works, but is slower than necessary, or differs from the intent of the program."""
+    """The class of all warnings: a call works, but is slower than necessary or not what its program means."""
 
 
 class OutsideProgramError(FluidError, RuntimeError):
