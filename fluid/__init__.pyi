@@ -1,4 +1,4 @@
-"""What each name of `fluid` is; those that `__init__.py` does not load are loaded when they are first used."""
+"""The names of `fluid` and the modules that define them; `__init__.py` loads most of them at their first use."""
 
 from . import (
     clip,

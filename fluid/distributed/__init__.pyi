@@ -1,4 +1,4 @@
-"""What each name of `fluid.distributed` is; `__init__.py` loads it when it is first used."""
+"""The names of `fluid.distributed` and the modules that define them; `__init__.py` loads each at its first use."""
 
 from .group import Group, group
 from .starting import initialize

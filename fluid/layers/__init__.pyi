@@ -1,4 +1,4 @@
-"""What each name of `fluid.layers` is; `__init__.py` loads it when it is first used."""
+"""The names of `fluid.layers` and the modules that define them; `__init__.py` loads each at its first use."""
 
 from .activation.rectifier import (
     brelu,

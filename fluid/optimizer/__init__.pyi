@@ -1,4 +1,4 @@
-"""What each name of `fluid.optimizer` is; `__init__.py` loads it when it is first used."""
+"""The names of `fluid.optimizer` and the modules that define them; `__init__.py` loads each at its first use."""
 
 from .adagrad import (
     Adadelta,

@@ -1,4 +1,4 @@
-"""What each name of `fluid.trainer` is; `__init__.py` loads it when it is first used."""
+"""The names of `fluid.trainer` and the modules that define them; `__init__.py` loads each at its first use."""
 
 from .checkpoint.config import CheckpointConfig
 from .checkpoint.own_loop import Checkpoint
