@@ -20,6 +20,7 @@ import time
 import warnings
 
 SUFFIX = "-cache"
+OPTIONS = ["--zlib"] if "--zlib" in sys.argv else []
 
 
 def compute() -> bytes:
@@ -35,7 +36,9 @@ def compute() -> bytes:
 
 
 def cached_in(folder: str) -> None:
-    """Have JAX keep compiled programs in a folder."""
+    """Make JAX store compiled programs in a folder."""
+    if "--zlib" in sys.argv:
+        sys.modules["zstandard"] = None  # type: ignore[assignment]
     import jax
 
     jax.config.update("jax_compilation_cache_dir", folder)
@@ -49,9 +52,9 @@ def entries(folder: str) -> list[pathlib.Path]:
 
 def flip(folder: str, first: int, last: int) -> None:
     """Flip one bit of the largest file, run, and print the end of each case; the file is repaired after each case."""
+    cached_in(folder)
     import jax
 
-    cached_in(folder)
     wanted = compute()
     file = entries(folder)[0]
     whole = file.read_bytes()
@@ -76,7 +79,7 @@ def flips(count: int) -> collections.Counter[str]:
     case = 0
     with tempfile.TemporaryDirectory() as folder:
         while case < count:
-            command = [sys.executable, __file__, "--flip", folder, str(case), str(count)]
+            command = [sys.executable, __file__, "--flip", folder, str(case), str(count), *OPTIONS]
             done = subprocess.run(command, capture_output=True, text=True)
             lines = [line.split() for line in done.stdout.splitlines()]
             ends.update(end for _, end in lines if end != "begun")
@@ -95,13 +98,15 @@ def kills(count: int) -> collections.Counter[str]:
     wanted = subprocess.run([sys.executable, __file__, "--compute", "off"], capture_output=True, check=True).stdout
     for _ in range(count):
         with tempfile.TemporaryDirectory() as folder:
-            child = subprocess.Popen([sys.executable, __file__, "--compute", folder], stdout=subprocess.DEVNULL)
+            child = subprocess.Popen(
+                [sys.executable, __file__, "--compute", folder, *OPTIONS], stdout=subprocess.DEVNULL
+            )
             while child.poll() is None and not any(name.endswith(SUFFIX) for name in os.listdir(folder)):
                 time.sleep(0)
             child.send_signal(signal.SIGKILL)
             child.wait()
             before = {file: file.read_bytes() for file in entries(folder)}
-            again = subprocess.run([sys.executable, __file__, "--compute", folder], capture_output=True)
+            again = subprocess.run([sys.executable, __file__, "--compute", folder, *OPTIONS], capture_output=True)
             said = b"UserWarning" in again.stderr
             kept = said and all(file.read_bytes() == content for file, content in before.items())
             wrong = again.stdout != wanted
@@ -114,6 +119,7 @@ def main() -> None:
     cli = argparse.ArgumentParser(description=__doc__)
     cli.add_argument("--flips", type=int, default=200)
     cli.add_argument("--kills", type=int, default=100)
+    cli.add_argument("--zlib", action="store_true", help="as where the package zstandard is not installed")
     cli.add_argument("--flip", nargs=3, help=argparse.SUPPRESS)
     cli.add_argument("--compute", help=argparse.SUPPRESS)
     given = cli.parse_args()
