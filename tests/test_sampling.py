@@ -110,18 +110,18 @@ def test_all_64_bits_of_a_seed_count(expected):
 def test_nothing_is_compiled_anew_and_a_program_without_random_numbers_draws_no_seed(monkeypatch):
     inferencer = fluid.Inferencer(noisy, params=PARAMS)
     inferencer.infer(X)
-    step = next(iter(inferencer.session._steps.values()))
+    step = next(iter(inferencer.session.engine.steps.values()))
     for seed in (None, 7, None):
         inferencer.infer(X, seed=seed)
     assert len(inferencer.session.compilations) == 1
-    assert step._test._jitted._cache_size() == 1
+    assert step._test._cache_size() == 1
 
     def refuse(*_):
         raise AssertionError("a seed was drawn")
 
     for program in (plain, with_dropout):
         inferencer = fluid.Inferencer(program, params=PARAMS)
-        monkeypatch.setattr(inferencer.session, "draw", refuse)
+        monkeypatch.setattr(inferencer.session.engine, "draw", refuse)
         monkeypatch.setattr(inferencer.seeds, "next", refuse)
         assert bits(inferencer.infer(X)) == bits(inferencer.infer(X)) == bits(inferencer.infer(X))
 
