@@ -38,10 +38,16 @@ def digits_forward(p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[A
     return x.reshape(len(x), -1) @ p["fc_0.w_0"] + p["fc_0.b_0"], new_states
 
 
-def convolution(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
-    """Of images `[batch, height, width, channels]` with filters `[kh, kw, channels, filters]`."""
-    pads = ((padding, padding), (padding, padding))
-    return jax.lax.conv_general_dilated(x, filters, (stride, stride), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def convolution(x: Any, filters: Any, stride: int = 1, padding: int = 0, groups: int = 1) -> Any:
+    """Of images `[batch, height, width, channels]` with filters `[kh, kw, channels / groups, filters]`."""
+    return jax.lax.conv_general_dilated(
+        x,
+        filters,
+        (stride, stride),
+        ((padding, padding), (padding, padding)),
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=groups,
+    )
 
 
 def halved(x: Any, training: bool) -> Any:

@@ -54,6 +54,14 @@ def resnet(blocks: list[tuple[int, int]]) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
+def grouped(groups: int) -> nn.Module:
+    """Three convolutions of 128 channels in so many groups, their mean, 10 classes."""
+    layers: list[nn.Module] = []
+    for _ in range(3):
+        layers += nn.Conv2d(128, 128, 3, padding=1, groups=groups), nn.ReLU()
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
 class Lookups(nn.Module):
     """Four rows of a table with sparse gradients, a layer of 256, and 10 classes."""
 

@@ -135,6 +135,27 @@ def lenet(layout: str) -> Model:
     return Model(shape, functools.partial(lenet_program, layout), lenet_forward, layout, flattened=(50, 4, 4))
 
 
+def grouped_program(groups: int) -> Any:
+    """Three convolutions of 128 channels of 14 x 14 pixels in so many groups, their mean, 10 classes."""
+    x = fluid.layers.data(name="x", shape=[128, 14, 14])
+    for _ in range(3):
+        x = fluid.layers.conv2d(x, 128, 3, padding=1, groups=groups, act="relu")
+    return fluid.layers.fc(fluid.layers.pool2d(x, pool_type="avg", global_pooling=True), size=10, act="softmax")
+
+
+def grouped_forward(groups: int, p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
+    """The same by hand."""
+    for i in range(3):
+        x = jax.nn.relu(convolution(x, p[f"conv2d_{i}.w_0"], 1, 1, groups) + p[f"conv2d_{i}.b_0"])
+    return x.mean((1, 2)) @ p["fc_0.w_0"] + p["fc_0.b_0"], states
+
+
+def grouped(groups: int) -> Model:
+    """Three convolutions in so many groups."""
+    program, forward = (functools.partial(function, groups) for function in (grouped_program, grouped_forward))
+    return Model((128, 14, 14), program, forward, "NCHW")
+
+
 class Lookups(Model):
     """A model whose input is four ids of rows of a table; `shape` is the shape of the table."""
 

@@ -9,6 +9,7 @@ BENCHMARKS = [
     "mlp",
     "lenet_bn",
     "resnet32",
+    "grouped",
     "bigemb",
     "lstm",
     "lstm_ragged",

@@ -33,7 +33,7 @@ TIERS = [
 ]
 # The same within fluid.layers: modules that stand by themselves, then families, each a folder.
 LAYERS = [
-    ["adapters", "assigning", "functional", "no_effect", "weight_norm"],
+    ["adapters", "assigning", "functional", "kernels", "no_effect", "weight_norm"],
     ["base"],
     ["checks", "looked_up"],
     ["data", "embedding", "fc", "learning_rate_scheduler", "module", "own", "py_func"],

@@ -19,6 +19,7 @@ from fluid.layers.image.spatial import (
     image_of,
     paddings,
 )
+from fluid.layers.kernels.grouped_convolution import Geometry, grouped_convolution
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
@@ -156,16 +157,9 @@ def _transposed_convolution(
     # As an ordinary convolution: the input is spread out by the stride, the filters are reversed, and their channels of
     # input and output change places.
     turned = jnp.flip(filters, tuple(range(2, 2 + dims))).reshape(groups, image.channels // groups, *shape[1:])
-    result = jax.lax.conv_general_dilated(
-        image.array,
-        jnp.swapaxes(turned, 1, 2).reshape(num_filters, image.channels // groups, *kernel),
-        (1,) * dims,
-        pads,
-        lhs_dilation=strides,
-        rhs_dilation=dilations,
-        dimension_numbers=(image.layout, "OIHW" if dims == 2 else "OIDHW", image.layout),
-        feature_group_count=groups,
-    )
+    turned = jnp.swapaxes(turned, 1, 2).reshape(num_filters, image.channels // groups, *kernel)
+    geometry = Geometry((1,) * dims, pads, dilations, strides, image.layout)
+    result = grouped_convolution(image.array, turned, geometry, groups)
     return finish_convolution(this, image, result, bias_attr, act)
 
 

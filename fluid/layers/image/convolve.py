@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.layers.image.spatial import Image, Pairs
+from fluid.layers.kernels.grouped_convolution import Dense, Geometry, grouped_convolution, plain_convolution
 
 _MANY_ROWS = 5  # of a filter, from which on its gradients are computed row by row
 _FEW_CHANNELS = 4  # up to which the gradient of the filters is not: rows of so few numbers make slow products
@@ -43,22 +44,16 @@ def convolve(
     if training:
         x = computed_once(x)
     kernel = filters.shape[2:]
+    dense: Dense = plain_convolution
     # On a mesh each product with the rows of a batch that is divided would be added up by itself.
     alone = training and not core.axes_here()
-    if alone and image.layout == "NHWC" and groups == 1 and not any(map(any, pads)):
+    if alone and image.layout == "NHWC" and not any(map(any, pads)):
         if kernel == (1, 1):
-            return _product(x, filters, strides)
-        if strides == dilations == (1, 1) and kernel[0] >= _MANY_ROWS:
+            dense = _product
+        elif groups == 1 and strides == dilations == (1, 1) and kernel[0] >= _MANY_ROWS:
             return _convolved(x, filters)
-    return jax.lax.conv_general_dilated(
-        x,
-        filters,
-        strides,
-        pads,
-        rhs_dilation=dilations,
-        dimension_numbers=(image.layout, "OIHW" if len(kernel) == 2 else "OIDHW", image.layout),
-        feature_group_count=groups,
-    )
+    geometry = Geometry(strides, pads, dilations, (1,) * len(kernel), image.layout)
+    return grouped_convolution(x, filters, geometry, groups, dense)
 
 
 @jax.custom_jvp
@@ -77,9 +72,9 @@ def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array,
     return computed_once(*primals), tangents[0]
 
 
-def _product(x: jax.Array, filters: jax.Array, strides: tuple[int, ...]) -> jax.Array:
-    """The convolution of images `[batch, height, width, channels]` with filters of one pixel, as a matrix product."""
-    chosen = x[:, :: strides[0], :: strides[1]]
+def _product(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
+    """Compute the convolution of images `[batch, height, width, channels]` with filters of one pixel as a product."""
+    chosen = x[:, :: geometry.strides[0], :: geometry.strides[1]]
     product = chosen.reshape(-1, x.shape[3]) @ filters[:, :, 0, 0].T
     return product.reshape(*chosen.shape[:3], -1)
 

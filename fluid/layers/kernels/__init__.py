@@ -1,0 +1,1 @@
+"""Forms of layers, each chosen by shapes and platform, beside the plain form that they equal."""

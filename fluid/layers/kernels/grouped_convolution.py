@@ -1,0 +1,173 @@
+"""Grouped and depthwise convolutions on a CPU.
+
+XLA for CPUs (jaxlib 0.10.2) computes the gradients of grouped convolutions by a loop without vector instructions. Two
+other forms of the same sum are faster. JAX differentiates, batches and transposes both without further rules.
+"""
+
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+_BLOCK_CHANNELS = 32  # at least, of one dense convolution: 16 channels take as long on two cores, 64 up to twice
+_MOST_BLOCKS = 16  # XLA compiles one block of 3 x 3 and its gradients in about 0.2 s
+_MOST_TAPS = 49  # of a depthwise filter, 7 x 7: XLA compiles one tap and its gradients in about 0.04 s
+
+
+class Geometry(NamedTuple):
+    """The geometry of a convolution, with one entry for each dimension of pixels.
+
+    Attributes:
+      strides: the distance between neighbouring windows.
+      pads: pairs (before, after); a negative number crops.
+      dilations: the distance between neighbouring cells of a filter.
+      spread: the distance between neighbouring pixels of the input, for transposed convolutions.
+      layout: of the images, for example "NHWC".
+    """
+
+    strides: Sequence[int]
+    pads: Sequence[tuple[int, int]]
+    dilations: Sequence[int]
+    spread: Sequence[int]
+    layout: str
+
+
+# A convolution of images with filters `[filters, channels, *window]` in one group.
+Dense = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
+
+
+def plain_convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: int = 1) -> jax.Array:
+    """Compute a convolution in the form of XLA: the reference for all other forms.
+
+    Args:
+      x: images in the layout of `geometry`, with `channels` channels.
+      filters: `[filters, channels / groups, *window]`, of the dtype of `x`.
+      geometry: strides, padding, dilations and layout.
+      groups: the number of groups of channels; divides `channels` and `filters`.
+
+    Returns:
+      Images in the same layout, with one channel for each filter.
+    """
+    return jax.lax.conv_general_dilated(
+        x,
+        filters,
+        geometry.strides,
+        geometry.pads,
+        lhs_dilation=geometry.spread,
+        rhs_dilation=geometry.dilations,
+        dimension_numbers=(geometry.layout, "OI" + geometry.layout.strip("N").replace("C", ""), geometry.layout),
+        feature_group_count=groups,
+    )
+
+
+def grouped_convolution(
+    x: jax.Array,
+    filters: jax.Array,
+    geometry: Geometry,
+    groups: int,
+    dense: Dense = plain_convolution,
+) -> jax.Array:
+    """Compute a convolution in groups of channels, in the fastest form for its shapes on this platform.
+
+    On a CPU, one filter for each channel becomes a sum of shifted images; more filters become dense convolutions of
+    blocks of channels. `benchmarks/KERNELS.md` has the figures. A NaN or an infinity of one channel can reach the other
+    groups of its block, because zeros of a filter multiply it.
+
+    Args:
+      x: images in the layout of `geometry`, with `channels` channels.
+      filters: `[filters, channels / groups, *window]`, of the dtype of `x`.
+      geometry: strides, padding, dilations and layout.
+      groups: the number of groups of channels; divides `channels` and `filters`.
+      dense: computes a convolution with one group.
+
+    Returns:
+      The images that `plain_convolution` returns, up to rounding.
+
+    Example:
+      >>> geometry = Geometry((1, 1), [(1, 1), (1, 1)], (1, 1), (1, 1), "NHWC")
+      >>> x, filters = jnp.ones((2, 4, 4, 6)), jnp.ones((6, 3, 3, 3))
+      >>> grouped_convolution(x, filters, geometry, groups=2).shape
+      (2, 4, 4, 6)
+    """
+    if groups == 1:
+        return dense(x, filters, geometry)
+    if jax.default_backend() != "cpu" or x.dtype != filters.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
+        return plain_convolution(x, filters, geometry, groups)
+    channels = x.shape[geometry.layout.index("C")]
+    if groups == channels == len(filters) and math.prod(filters.shape[2:]) <= _MOST_TAPS:
+        return shifted_images(x, filters, geometry)
+    return blocks_of_channels(x, filters, geometry, groups, dense)
+
+
+def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
+    """Compute a depthwise convolution as a sum of shifted images, each times one number of each filter.
+
+    XLA computes the sum in one loop, an eighth of the time of a dense convolution of 128 channels in training. With two
+    filters for each channel it takes half of that time, more than blocks of channels.
+    """
+    sum_dtype = jnp.promote_types(x.dtype, jnp.float32)
+    padding = [(*pad, spread - 1) for pad, spread in zip(geometry.pads, geometry.spread, strict=True)]
+    zero, none = jnp.zeros((), sum_dtype), (0, 0, 0)
+    padded = jax.lax.pad(x.astype(sum_dtype), zero, _by_layout(geometry, padding, none, none))
+    window = filters.shape[2:]
+    sizes = [size for size, axis in zip(padded.shape, geometry.layout, strict=True) if axis not in "NC"]
+    spans = [dilation * (cells - 1) for dilation, cells in zip(geometry.dilations, window, strict=True)]
+
+    def times_one_cell(cell: tuple[int, ...]) -> jax.Array:
+        first = [i * dilation for i, dilation in zip(cell, geometry.dilations, strict=True)]
+        slices = [
+            slice(start, start + size - span, stride)
+            for start, size, span, stride in zip(first, sizes, spans, geometry.strides, strict=True)
+        ]
+        shifted = padded[_by_layout(geometry, slices, slice(None), slice(None))]
+        weights = filters[(slice(None), 0, *cell)].astype(sum_dtype)
+        return shifted * weights.reshape(_by_layout(geometry, [1] * len(window), 1, -1))
+
+    cells = itertools.product(*map(range, window))
+    return functools.reduce(operator.add, map(times_one_cell, cells)).astype(x.dtype)
+
+
+def _by_layout(geometry: Geometry, pixels: Sequence[Any], batch: Any, channels: Any) -> tuple[Any, ...]:
+    """Return one setting for each dimension of the images, in the order of the layout."""
+    settings = list(pixels)
+    settings.insert(geometry.layout.index("C") - 1, channels)
+    return batch, *settings
+
+
+def blocks_of_channels(
+    x: jax.Array,
+    filters: jax.Array,
+    geometry: Geometry,
+    groups: int,
+    dense: Dense = plain_convolution,
+) -> jax.Array:
+    """Compute a grouped convolution as dense convolutions of blocks of channels, side by side.
+
+    Each block holds one group, or several groups whose filters lie on the diagonal of one dense filter.
+    """
+    axis = geometry.layout.index("C")
+    blocks = _number_of_blocks(x.shape[axis], groups)
+    results = [
+        dense(images, _block_diagonal(own, groups // blocks), geometry)
+        for images, own in zip(jnp.split(x, blocks, axis), jnp.split(filters, blocks), strict=True)
+    ]
+    return jnp.concatenate(results, axis)
+
+
+def _number_of_blocks(channels: int, groups: int) -> int:
+    """Return the largest divisor of `groups` with enough channels in each block, and with few blocks to compile."""
+    most = min(groups, _MOST_BLOCKS, max(1, channels // _BLOCK_CHANNELS))
+    return max(blocks for blocks in range(1, most + 1) if groups % blocks == 0)
+
+
+def _block_diagonal(filters: jax.Array, groups: int) -> jax.Array:
+    """Return dense filters `[filters, groups * channels, *window]`, zero outside the channels of their group."""
+    count, channels, *window = filters.shape
+    own = filters.reshape(groups, count // groups, 1, channels, *window)
+    diagonal = jnp.eye(groups, dtype=bool).reshape(groups, 1, groups, 1, *[1] * len(window))
+    return jnp.where(diagonal, own, jnp.zeros((), filters.dtype)).reshape(count, groups * channels, *window)

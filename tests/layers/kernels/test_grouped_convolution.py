@@ -1,0 +1,145 @@
+"""Each form of a grouped convolution equals the plain form, in values and derivatives."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fluid.layers.kernels.grouped_convolution import (
+    Geometry,
+    blocks_of_channels,
+    grouped_convolution,
+    plain_convolution,
+    shifted_images,
+)
+
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
+LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
+
+# channels, filters, groups, window
+SHAPES = {
+    "two groups": (4, 6, 2, (3, 3)),
+    "four groups of more filters": (8, 16, 4, (3, 3)),
+    "several groups in each of several blocks": (96, 48, 12, (3, 3)),
+    "one group in each block": (96, 6, 3, (1, 1)),
+    "groups that no two blocks divide": (70, 14, 7, (2, 3)),
+    "one pixel": (64, 64, 32, (1, 1)),
+    "depthwise": (5, 5, 5, (3, 2)),
+    "depthwise, two filters for each channel": (6, 12, 6, (3, 3)),
+    "depthwise, large filters": (3, 3, 3, (8, 7)),
+    "signals": (6, 6, 3, (3,)),
+    "volumes": (4, 8, 2, (2, 3, 2)),
+    "depthwise volumes": (4, 4, 4, (3, 1, 2)),
+}
+# strides, pads, dilations, spread, of each dimension in turn
+GEOMETRIES = {
+    "plain": ([1], [(0, 0)], [1], [1]),
+    "padded": ([1], [(1, 1)], [1], [1]),
+    "unevenly padded, strides": ([2, 3], [(0, 2), (3, 1)], [1], [1]),
+    "dilated": ([1, 2], [(2, 2)], [2, 1], [1]),
+    "spread": ([1], [(2, 1), (1, 2)], [1], [2, 3]),
+    "cropped": ([1], [(-1, 2), (2, -1)], [1], [1, 2]),
+}
+# Each shape in one geometry, and blocks and shifted images in every geometry; the layouts alternate.
+CASES = [(shape, list(GEOMETRIES)[i % len(GEOMETRIES)], i % 2 == 0) for i, shape in enumerate(SHAPES)]
+CASES += [("two groups", geometry, i % 2 == 1) for i, geometry in enumerate(GEOMETRIES)]
+CASES += [("depthwise", geometry, i % 2 == 0) for i, geometry in enumerate(GEOMETRIES)]
+CASES = list(dict.fromkeys(CASES))
+
+
+def case(shape, geometry, last, dtype="float32"):
+    """Make images, filters and the geometry of a case."""
+    channels, count, groups, window = SHAPES[shape]
+    dims = len(window)
+    around = lambda values: [values[i % len(values)] for i in range(dims)]  # noqa: E731
+    random = np.random.default_rng(3)
+    pixels = [13, 12, 8][:dims]
+    size = (2, *pixels, channels) if last else (2, channels, *pixels)
+    x = jnp.asarray(random.normal(size=size), dtype)
+    filters = jnp.asarray(random.normal(size=(count, channels // groups, *window)), dtype)
+    return x, filters, Geometry(*map(around, GEOMETRIES[geometry]), LAYOUTS[dims][last]), groups
+
+
+def forms_of(x, filters, geometry, groups):
+    """Name every form that computes this convolution, as a function of images and filters."""
+    depthwise = groups == len(filters) == x.shape[geometry.layout.index("C")] and filters.size < 100
+    return {
+        "chosen": lambda x, w: grouped_convolution(x, w, geometry, groups),
+        "blocks": lambda x, w: blocks_of_channels(x, w, geometry, groups),
+    } | ({"shifted": lambda x, w: shifted_images(x, w, geometry)} if depthwise else {})
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def derivatives(form, x, filters):
+    """Compute values, the tangent, both gradients, and the gradients of the squared norm of the gradients."""
+
+    def gradients(x, filters):
+        value, pull = jax.vjp(form, x, filters)
+        return pull(jnp.cos(jnp.arange(value.size, dtype=value.dtype)).reshape(value.shape) * value)
+
+    value, tangent = jax.jvp(form, (x, filters), (x[::-1], filters[::-1]))
+    norm = lambda x, w: sum(jnp.square(g).sum() for g in gradients(x, w)) / 1000  # noqa: E731
+    return value, tangent, gradients(x, filters), jax.grad(norm, (0, 1))(x, filters)
+
+
+def assert_equal(got, want, dtype="float32"):
+    """Compare with the largest number of each array."""
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert a.dtype == b.dtype == dtype and a.shape == b.shape
+        a, b = np.asarray(a, "float64"), np.asarray(b, "float64")
+        np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE[dtype] * np.abs(b).max())
+
+
+@pytest.mark.parametrize("shape, geometry, last", CASES)
+def test_forms_equal_the_plain_form(shape, geometry, last):
+    x, filters, how, groups = case(shape, geometry, last)
+    want = derivatives(lambda x, w: plain_convolution(x, w, how, groups), x, filters)
+    for form in forms_of(x, filters, how, groups).values():
+        assert_equal(derivatives(form, x, filters), want)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("shape", ["several groups in each of several blocks", "depthwise"])
+def test_half_precision(shape, dtype):
+    x, filters, how, groups = case(shape, "padded", True, dtype)
+    want = plain_convolution(x.astype("float32"), filters.astype("float32"), how, groups).astype(dtype)
+    for form in forms_of(x, filters, how, groups).values():
+        assert_equal(form(x, filters), want, dtype)
+
+
+@pytest.mark.parametrize("shape", ["several groups in each of several blocks", "depthwise"])
+def test_batched_and_rematerialised(shape):
+    x, filters, how, groups = case(shape, "padded", True)
+    xs, ws = jnp.stack([x, 2 * x]), jnp.stack([filters, filters[::-1]])
+    form = lambda x, w: grouped_convolution(x, w, how, groups)  # noqa: E731
+    assert_equal(jax.vmap(form)(xs, ws), jnp.stack([form(x, filters), form(2 * x, filters[::-1])]))
+    loss = lambda form: jax.jit(jax.grad(lambda x, w: jnp.square(form(x, w)).sum(), (0, 1)))  # noqa: E731
+    assert_equal(loss(jax.checkpoint(form))(x, filters), loss(form)(x, filters))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the forms are those of a CPU")
+def test_no_grouped_convolution_is_left_on_a_cpu():
+    for shape in SHAPES:
+        x, filters, how, groups = case(shape, "plain", True)
+        compiled = str(jax.make_jaxpr(lambda x, w: grouped_convolution(x, w, how, groups))(x, filters))  # noqa: B023
+        assert "conv_general_dilated" not in compiled or "feature_group_count=1" in compiled
+
+
+def test_other_dtypes_have_the_plain_form():
+    x, filters, how, groups = case("depthwise", "plain", True)
+    x, filters = x.astype("int32"), filters.astype("int32")
+    np.testing.assert_array_equal(
+        grouped_convolution(x, filters, how, groups), plain_convolution(x, filters, how, groups)
+    )
+
+
+def test_any_number_of_images():
+    """Export with a symbolic batch dimension."""
+    for shape in ("several groups in each of several blocks", "depthwise"):
+        x, filters, how, groups = case(shape, "unevenly padded, strides", False)
+        form = jax.jit(lambda x: grouped_convolution(x, filters, how, groups))  # noqa: B023
+        (batch,) = jax.export.symbolic_shape("b")
+        exported = jax.export.export(form)(jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype))
+        assert_equal(exported.call(x), form(x))
