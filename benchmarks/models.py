@@ -144,7 +144,7 @@ def grouped_program(groups: int) -> Any:
 
 
 def grouped_forward(groups: int, p: Arrays, states: Arrays, x: Any, training: bool) -> tuple[Any, Arrays]:
-    """The same by hand."""
+    """Compute three grouped convolutions and a layer by hand."""
     for i in range(3):
         x = jax.nn.relu(convolution(x, p[f"conv2d_{i}.w_0"], 1, 1, groups) + p[f"conv2d_{i}.b_0"])
     return x.mean((1, 2)) @ p["fc_0.w_0"] + p["fc_0.b_0"], states

@@ -145,7 +145,7 @@ def _convolve(
     this: Layer, dims: int, input: Any, num_filters: int, filter_size: Any, stride: Any, padding: Any, dilation: Any,
     groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
-    """The convolution of images or volumes, which have `dims` dimensions of pixels; see `conv2d`."""
+    """Compute a convolution of images or volumes with `dims` dimensions of pixels; see `conv2d`."""
     image = image_of(this, input, dims + 2, data_format)
     kernel = sizes_of(this, "filter_size", filter_size, dims)
     strides = sizes_of(this, "stride", stride, dims)

@@ -146,7 +146,7 @@ def _transposed_convolution(
     this: Layer, dims: int, input: Any, num_filters: int, output_size: Any, filter_size: Any, padding: Any, stride: Any,
     dilation: Any, groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
-    """The transposed convolution of images or volumes with `dims` dimensions of pixels; see `conv2d_transpose`."""
+    """Compute a transposed convolution of images or volumes with `dims` dimensions; see `conv2d_transpose`."""
     image = image_of(this, input, dims + 2, data_format)
     strides = sizes_of(this, "stride", stride, dims)
     dilations = sizes_of(this, "dilation", dilation, dims)
@@ -166,7 +166,7 @@ def _transposed_convolution(
 def _transposed_geometry(
     this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
 ) -> tuple[tuple[int, ...], Pairs]:
-    """The size of the filters, and how much the spread out input is padded.
+    """Return the size of the filters, and the padding of the spread input.
 
     Args:
       this: the layer, for messages.

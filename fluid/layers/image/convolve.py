@@ -1,4 +1,4 @@
-"""How a convolution is computed, chosen by its shape and by the device."""
+"""Convolutions of images: the fastest form for the shapes on this device, with the same numbers up to rounding."""
 
 from typing import Any
 
@@ -22,18 +22,18 @@ def convolve(
     groups: int,
     mode: str,
 ) -> jax.Array:
-    """The sum over each window of the pixels times a filter.
+    """Compute a convolution: for each filter, the sum over a window of pixels times the filter.
 
-    A CPU computes some gradients of convolutions much slower than the convolutions themselves. Where another way to the
-    same numbers is faster, it is taken in training; `benchmarks/KERNELS.md` has the figures.
+    XLA on a CPU computes some gradients of convolutions much slower than the convolutions themselves. In training,
+    another form of the same sum replaces them where it is faster; `benchmarks/KERNELS.md` has the figures.
 
     Args:
       image: the input.
       filters: `[filters, channels / groups, kh, kw]`, or with a depth before the height.
       strides: one for each dimension of pixels.
-      pads: a pair (before, after) for each.
-      dilations: one for each.
-      groups: into how many the channels are divided.
+      pads: a pair (before, after) for each dimension of pixels.
+      dilations: one for each dimension of pixels.
+      groups: number of groups of channels.
       mode: "train" or "test".
 
     Returns:
@@ -45,7 +45,7 @@ def convolve(
         x = computed_once(x)
     kernel = filters.shape[2:]
     dense: Dense = plain_convolution
-    # On a mesh each product with the rows of a batch that is divided would be added up by itself.
+    # On a mesh, a matrix product with the rows of a sharded batch would be reduced once for each product.
     alone = training and not core.axes_here()
     if alone and image.layout == "NHWC" and not any(map(any, pads)):
         if kernel == (1, 1):
@@ -58,11 +58,11 @@ def convolve(
 
 @jax.custom_jvp
 def computed_once(array: jax.Array) -> jax.Array:
-    """The same array, which XLA computes once for a convolution and for the gradient of its filters.
+    """Return an equal array that XLA computes once, for a convolution and for the gradient of its filters.
 
-    The gradient reads the input of the convolution in another order. XLA on a CPU computes that copy from whatever the
-    input is made of, back to the convolution before; through the sums of a residual net, back to the first one. It does
-    not copy a computation that takes several arrays of this size, which this is, in a way that changes no number.
+    The gradient reads the input of the convolution in another order. XLA on a CPU fuses that copy with the computation
+    of the input, and repeats this computation back to the convolution before. XLA does not fuse a computation that
+    reads one array of this size several times, such as this `select`, which changes no number.
     """
     return jax.lax.select(array != array, -array, array)
 
@@ -81,10 +81,10 @@ def _product(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
 
 @jax.custom_vjp
 def _convolved(x: jax.Array, filters: jax.Array) -> jax.Array:
-    """The convolution of images `[batch, height, width, channels]`, without padding, whose gradient is that of rows.
+    """Compute a convolution of images `[batch, height, width, channels]` without padding, with a gradient by rows.
 
-    With `r` the rows of a filter, the gradient of the images is a convolution of what comes back with `r` filters of
-    one row at once, whose results are added in `r` places; and that of the filters are `r` matrix products.
+    With `r` rows in a filter, the gradient of the images is one convolution of the cotangents with `r` filters of one
+    row, whose results are added at `r` offsets. The gradient of the filters is `r` matrix products.
     """
     return _plain(x, filters)
 
@@ -111,11 +111,11 @@ _convolved.defvjp(_forward, _backward)
 
 
 def _image_gradient(filters: jax.Array, slope: jax.Array) -> Any:
-    """The gradient `[batch, height, width, channels]` of the images.
+    """Return the gradient `[batch, height, width, channels]` of the images.
 
     Args:
       filters: `[filters, channels, rows, columns]`.
-      slope: of the result, `[batch, height', width', filters]`.
+      slope: cotangents of the result, `[batch, height', width', filters]`.
     """
     count, channels, rows, columns = filters.shape
     batch, high, wide, _ = slope.shape
@@ -133,12 +133,12 @@ def _image_gradient(filters: jax.Array, slope: jax.Array) -> Any:
 
 
 def _filter_gradient(x: jax.Array, shape: tuple[int, ...], slope: jax.Array) -> jax.Array:
-    """The gradient `[filters, channels, rows, columns]` of the filters, which have this shape.
+    """Return the gradient `[filters, channels, rows, columns]` of the filters.
 
     Args:
       x: the images, `[batch, height, width, channels]`.
       shape: of the filters.
-      slope: of the result, `[batch, height', width', filters]`.
+      slope: cotangents of the result, `[batch, height', width', filters]`.
     """
     count, channels, rows, columns = shape
     _, high, wide, _ = slope.shape
