@@ -45,7 +45,7 @@ def embedding(
       padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.
       param_attr: ParamAttr of the table; equal names share the table between embeddings.
       dtype: of the table.
-      name: instead of `embedding_N`.
+      name: name of the layer; by default `embedding_N`.
 
     Returns:
       `[batch, ..., width]`: the row replaces the last dimension, 1.

@@ -38,7 +38,7 @@ def fc(
       param_attr: ParamAttr of the weights `[in, size]`, or a list with one for each input.
       bias_attr: ParamAttr of the bias `[size]`; False for none.
       act: name of an activation, or a function.
-      name: instead of `fc_N`.
+      name: name of the layer; by default `fc_N`.
       is_test: accepted for programs written for Fluid, but has no effect: this layer is the same when training and
         testing.
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
@@ -88,7 +88,7 @@ def dense(
       act: name of an activation, or a function.
       param_attr: ParamAttr of the weight `[in, size]`.
       bias_attr: ParamAttr of the bias `[size]`; False for none.
-      name: instead of `dense_N`.
+      name: name of the layer; by default `dense_N`.
 
     Returns:
       A value of the kind of `x`, `[batch, ..., size]`.

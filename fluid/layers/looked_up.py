@@ -68,7 +68,7 @@ def computed(value: Any, function: Callable[[jax.Array], jax.Array]) -> LookedUp
 
 
 def made_of(value: V, found: LookedUp | None) -> V:
-    """Record that `found` are the rows and ids of a value, and return the value."""
+    """Record that `value` consists of the rows `found.rows` of a table, chosen by `found.ids`; return `value`."""
     if found is not None:
         core.current_frame("layers").note(core.data_of(value), looked_up=found)
     return value

@@ -33,7 +33,7 @@ def module(
         creates one, such as `functools.partial(nnx.Linear, 4, 3)`; a function that calls Haiku modules, or the result
         of `haiku.transform` or `haiku.transform_with_state`.
       inputs: the arrays that the module is called with.
-      name: instead of `module_N`; modules of one name share their parameters.
+      name: name of the layer; by default `module_N`; modules of one name share their parameters.
       call: called as `call(module, *inputs, train)` instead of `module(*inputs)`, to pass other arguments.
       param_attr: ParamAttr with the training settings of all parameters of the module.
 

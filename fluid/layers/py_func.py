@@ -35,7 +35,7 @@ def py_func(
       backward_func: called with the arrays of `x`, of the results and of the gradients of the results. It returns the
         gradient of each of `x`, or None for an input without gradient. Without `backward_func` no gradient passes.
       skip_vars_in_backward_input: the values of `x` and `out`, one or a list, that `backward_func` does not take.
-      name: instead of `py_func_N`.
+      name: name of the layer; by default `py_func_N`.
 
     Returns:
       The result of `func`: an array in the shape and dtype of `out`, or a list of arrays if `out` is a list.

@@ -134,10 +134,10 @@ class Control:
             thread.join()
 
     def ask(self, task: Task) -> Any:
-        """Run a task between two steps, when a checkpoint holds all steps, and return its result.
+        """Run a task in the training thread between two steps, after a checkpoint of all steps so far; return its result.
 
         Raises:
-          OnlineError: the thread does not train.
+          OnlineError: the training thread is not running.
         """
         with self._changed:
             self.check_started()

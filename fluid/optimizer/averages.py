@@ -255,14 +255,15 @@ class WindowState(NamedTuple):
 class ModelAverage(Average):
     """The plain average of parameters over a window at the end of training (Polyak and Juditsky, 1992).
 
-    A window ends, and the next one begins, when it holds at least `min_average_window` updates and enough of all
-    updates. Enough is `average_window_rate` times all updates so far, but at most `max_average_window`. The average is
-    over the current and the previous window. `update()` after `minimize`, or `track`, chooses the parameters.
+    The updates are divided into windows. A window ends when it holds at least `min_average_window` updates and at least
+    `min(max_average_window, average_window_rate * n)` of the n updates so far. The average is over the current and the
+    previous window. To choose the parameters, call `update()` after `optimizer.minimize(loss)`, or wrap the optimizer:
+    `average.track(optimizer)`. Inside `with average.apply(trainer):` the parameters are the averages.
 
     Args:
       average_window_rate: the share of all updates that a window must hold before it ends.
       min_average_window: the least number of updates in a complete window.
-      max_average_window: the number of updates at which a window may end without the share.
+      max_average_window: the number of updates with which a window may end whatever its share of all updates is.
       name: distinguishes averages with equal settings.
       regularization: accepted for programs written for Fluid, but has no effect: an average has no gradient.
 

@@ -151,7 +151,10 @@ class Feeder:
         return fed
 
     def _like_feeds(self) -> list[str]:
-        """Return feeds of equal shape and dtype that only their order distinguishes, if one of them is read."""
+        """Return the feeds that have equal shapes and dtypes, so that only their order tells them apart.
+
+        Return no feeds if this Feeder reads none of them.
+        """
         alike: dict[Any, list[str]] = {}
         for name, spec in self.specs.items():
             if spec.column is None:

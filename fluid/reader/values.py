@@ -323,7 +323,10 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
 
 @functools.lru_cache(maxsize=256)
 def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, float, int | None]:
-    """Return the range of the dtype, the limits of a layer within it, and one more value that the layer allows."""
+    """Return the range of the dtype `want`, the least and greatest number that `limits` allows, and one more number.
+
+    The last number is also allowed outside these limits, such as a padding id; None for no such number.
+    """
     fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
     if class_of(want) == "int":
         fits = int(jnp.iinfo(want).min), int(jnp.iinfo(want).max) + 1

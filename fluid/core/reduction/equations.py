@@ -283,7 +283,7 @@ def _kept(*names: str) -> Callable[..., _Kind]:
 
 
 def _bound(name: str) -> Callable[..., _Kind]:
-    """Return the rule of `max(a, b)` or `min(a, b)`."""
+    """Return the rule that infers how `max(a, b)` or `min(a, b)` combines over minibatches; `name` is "max" or "min"."""
     return lambda equation, inputs, same: _Kind(name if {k.name for k in inputs} <= {name, "constant"} else "unknown")
 
 
@@ -334,7 +334,7 @@ def _called(equation: Any) -> Any:
 
 
 def _following(variable: Any, twin: Any) -> int:
-    """Return the number of dimensions of a variable that follow the batch."""
+    """Return the number of dimensions whose size depends on the batch size; `twin` was traced with another batch."""
     if _is_literal(variable) or _is_literal(twin):
         return 0
     return sum(a != b for a, b in zip(variable.aval.shape, twin.aval.shape, strict=True))

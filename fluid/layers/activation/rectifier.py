@@ -18,7 +18,7 @@ def leaky_relu(x: core.Value, alpha: float = 0.02, name: str | None = None) -> A
     Args:
       x: any shape, or a SequenceBatch.
       alpha: slope for negative values.
-      name: instead of `leaky_relu_N`.
+      name: name of the layer; by default `leaky_relu_N`.
 
     Returns:
       Same shape as `x`.
@@ -40,7 +40,7 @@ def elu(x: core.Value, alpha: float = 1.0, name: str | None = None) -> Any:
     Args:
       x: any shape, or a SequenceBatch.
       alpha: very negative values approach `-alpha`.
-      name: instead of `elu_N`.
+      name: name of the layer; by default `elu_N`.
 
     Returns:
       Same shape as `x`.
@@ -63,7 +63,7 @@ def selu(x: core.Value, scale: float | None = None, alpha: float | None = None, 
       x: any shape, or a SequenceBatch.
       scale: the factor of the `elu`; 1.0507 by default.
       alpha: as in `elu`; 1.6733 by default.
-      name: instead of `selu_N`.
+      name: name of the layer; by default `selu_N`.
 
     Returns:
       Same shape as `x`.
@@ -86,7 +86,7 @@ def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any
     Args:
       x: any shape, or a SequenceBatch.
       threshold: the largest value.
-      name: instead of `relu6_N`.
+      name: name of the layer; by default `relu6_N`.
 
     Returns:
       Same shape as `x`.
@@ -109,7 +109,7 @@ def brelu(x: core.Value, t_min: float = 0.0, t_max: float = 24.0, name: str | No
       x: any shape, or a SequenceBatch.
       t_min: lower bound.
       t_max: upper bound.
-      name: instead of `brelu_N`.
+      name: name of the layer; by default `brelu_N`.
 
     Returns:
       Same shape as `x`.
@@ -131,7 +131,7 @@ def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -
     Args:
       x: any shape, or a SequenceBatch.
       threshold: the bound of `x`.
-      name: instead of `soft_relu_N`.
+      name: name of the layer; by default `soft_relu_N`.
 
     Returns:
       Same shape as `x`.
@@ -153,7 +153,7 @@ def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> An
     Args:
       x: any shape, or a SequenceBatch.
       alpha: the distance; not negative.
-      name: instead of `softshrink_N`.
+      name: name of the layer; by default `softshrink_N`.
 
     Returns:
       Same shape as `x`.
@@ -175,7 +175,7 @@ def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) 
     Args:
       x: any shape, or a SequenceBatch.
       threshold: the largest absolute value that becomes 0.
-      name: instead of `hard_shrink_N`.
+      name: name of the layer; by default `hard_shrink_N`.
 
     Returns:
       Same shape as `x`.
@@ -197,7 +197,7 @@ def thresholded_relu(x: core.Value, threshold: float = 1.0, name: str | None = N
     Args:
       x: any shape, or a SequenceBatch.
       threshold: only larger values pass.
-      name: instead of `thresholded_relu_N`.
+      name: name of the layer; by default `thresholded_relu_N`.
 
     Returns:
       Same shape as `x`.
@@ -220,7 +220,7 @@ def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str |
       x: `[batch, ...]`; for mode "all" a SequenceBatch too.
       mode: "all" for one slope, "channel" for one for each channel (dimension 1), "element" for one for each element.
       param_attr: ParamAttr of the slopes: `[1]`, `[1, channels, 1, 1]` or `[1, ...]`; 0.25 by default.
-      name: instead of `prelu_N`.
+      name: name of the layer; by default `prelu_N`.
 
     Returns:
       Same shape as `x`.
@@ -264,7 +264,7 @@ def maxout(x: core.Value, groups: int, name: str | None = None, axis: int = 1) -
     Args:
       x: `[batch, channels, height, width]`, or with the channels in another dimension.
       groups: the number of channels that become one; it divides the number of channels.
-      name: instead of `maxout_N`.
+      name: name of the layer; by default `maxout_N`.
       axis: the dimension of the channels.
 
     Returns:

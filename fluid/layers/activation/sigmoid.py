@@ -15,7 +15,7 @@ def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: s
       x: any shape, or a SequenceBatch.
       scale_a: factor of the argument.
       scale_b: factor of the result.
-      name: instead of `stanh_N`.
+      name: name of the layer; by default `stanh_N`.
 
     Returns:
       Same shape as `x`.
@@ -38,7 +38,7 @@ def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: s
       x: any shape, or a SequenceBatch.
       slope: the slope of the line.
       offset: the value of the line at 0.
-      name: instead of `hard_sigmoid_N`.
+      name: name of the layer; by default `hard_sigmoid_N`.
 
     Returns:
       Same shape as `x`.
@@ -60,7 +60,7 @@ def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
     Args:
       x: any shape, or a SequenceBatch.
       beta: factor of the argument of the sigmoid.
-      name: instead of `swish_N`.
+      name: name of the layer; by default `swish_N`.
 
     Returns:
       Same shape as `x`.
@@ -86,7 +86,7 @@ def hard_swish(
       threshold: the largest value of the second factor.
       scale: the divisor.
       offset: the number that is added to `x` in the second factor.
-      name: instead of `hard_swish_N`.
+      name: name of the layer; by default `hard_swish_N`.
 
     Returns:
       Same shape as `x`.
@@ -108,7 +108,7 @@ def gelu(x: core.Value, approximate: bool = False, name: str | None = None) -> A
     Args:
       x: any shape, or a SequenceBatch.
       approximate: whether a formula with tanh approximates the normal cumulative distribution function.
-      name: instead of `gelu_N`.
+      name: name of the layer; by default `gelu_N`.
 
     Returns:
       Same shape as `x`.

@@ -18,7 +18,7 @@ def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None,
     Args:
       input: logits `[batch, ..., classes]`, or a SequenceBatch.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
-      name: instead of `softmax_N`.
+      name: name of the layer; by default `softmax_N`.
       axis: the dimension of the classes.
 
     Returns:
@@ -52,7 +52,7 @@ def log_softmax(input: core.Value, axis: int | None = None, dtype: str | None = 
       input: logits `[batch, ..., classes]`, or a SequenceBatch.
       axis: the dimension of the classes; the last by default.
       dtype: the dtype to which the logits are converted first; by default they keep their dtype.
-      name: instead of `log_softmax_N`.
+      name: name of the layer; by default `log_softmax_N`.
 
     Returns:
       Same shape as the input.

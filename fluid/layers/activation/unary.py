@@ -15,7 +15,7 @@ _DOCUMENTATION = """{title}
 
     Args:
       x: any shape, or a SequenceBatch.
-      name: instead of `{kind}_N`.
+      name: name of the layer; by default `{kind}_N`.
 
     Returns:
       Same shape as `x`.
@@ -87,7 +87,7 @@ def log1p(x: core.Value, out: core.Value | None = None, name: str | None = None)
     Args:
       x: any shape, or a SequenceBatch.
       out: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `log1p_N`.
+      name: name of the layer; by default `log1p_N`.
 
     Returns:
       Same shape as `x`.

@@ -45,7 +45,7 @@ def attention_cache(
       num_heads: the number of heads of the attention.
       head_size: the size of the attention divided by `num_heads`.
       dtype: the dtype of keys and values. In mixed precision, "float32" stands for the dtype of the computation.
-      name: instead of `attention_cache_N`.
+      name: name of the layer; by default `attention_cache_N`.
 
     Returns:
       A pytree of three arrays: `keys` and `values`, `[batch, max_length, num_heads, head_size]`, and `position`,
@@ -109,7 +109,7 @@ def multi_head_attention(
         exceeds the capacity of the cache is NaN.
       param_attr: ParamAttr of the weights, or a list of four.
       bias_attr: ParamAttr of the biases, or a list of four; False for none.
-      name: instead of `multi_head_attention_N`.
+      name: name of the layer; by default `multi_head_attention_N`.
       ring: an axis of the mesh. Its devices share the steps and pass keys and values around the ring, so that the
         maximum length of sequences grows with the number of devices. On a mesh without this axis, and without
         `parallel=`, the argument has no effect.

@@ -23,7 +23,7 @@ def sinusoidal_position(
       position: numbers `[...]`, such as `layers.range(0, time, 1, "int64")`, or a SequenceBatch of them.
       size: the number of sines and cosines for each position, an even number.
       dtype: the dtype of the result.
-      name: instead of `sinusoidal_position_N`.
+      name: name of the layer; by default `sinusoidal_position_N`.
 
     Returns:
       `[..., size]`.
@@ -60,7 +60,7 @@ def rotary_position(
       position: the positions of the steps, `[time]` or `[batch, time]`, or one number, the position of the first step;
         0, 1, 2, ... by default.
       base: the base of the wavelengths, which range from 2 pi to nearly `base * 2 pi`.
-      name: instead of `rotary_position_N`.
+      name: name of the layer; by default `rotary_position_N`.
 
     Returns:
       The same shape and dtype as `x`.
@@ -129,7 +129,7 @@ def add_position_encoding(input: core.Value, alpha: float, beta: float, name: st
         sequences.
       alpha: the factor of the input.
       beta: the factor of the encoding.
-      name: instead of `add_position_encoding_N`.
+      name: name of the layer; by default `add_position_encoding_N`.
 
     Returns:
       The same kind and shape as the input.

@@ -30,7 +30,7 @@ def cond(
         a function that returns None.
       false_fn: a function without arguments, computed if `pred` is false. It must return the structure, shapes and
         dtypes of `true_fn`.
-      name: instead of `cond_N`.
+      name: name of the layer; by default `cond_N`.
 
     Returns:
       The result of the function: a value, or any pytree of values.
@@ -73,7 +73,7 @@ def case(
     Args:
       pred_fn_pairs: pairs of a condition, a bool `[]` or `[1]`, and a function without arguments.
       default: the function if no condition is true; the last of the pairs by default.
-      name: instead of `case_N`.
+      name: name of the layer; by default `case_N`.
 
     Returns:
       The result of the function: a value, or any pytree of values.
@@ -117,7 +117,7 @@ def switch_case(
       branch_fns: functions without arguments: a dict by number, pairs `(number, function)`, or a list, which is counted
         from 0.
       default: the function for every other number; by default the function with the largest number.
-      name: instead of `switch_case_N`.
+      name: name of the layer; by default `switch_case_N`.
 
     Returns:
       The result of the function: a value, or any pytree of values.

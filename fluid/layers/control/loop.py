@@ -51,7 +51,7 @@ def while_loop(
       loop_vars: the initial values: a list of values, or of pytrees of values.
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
-      name: instead of `while_loop_N`.
+      name: name of the layer; by default `while_loop_N`.
       max_iterations: the loop ends after at most this number of iterations. A gradient needs this number, and memory
         for all iterations.
 
@@ -128,7 +128,7 @@ def scan(
         function is called with None.
       length: the number of steps, required without `xs`.
       reverse: True runs from the last slice to the first; the `ys` stay in the order of the `xs`.
-      name: instead of `scan_N`.
+      name: name of the layer; by default `scan_N`.
 
     Returns:
       The last carry, and the `ys` of all steps, `[steps, ...]`.

@@ -41,7 +41,7 @@ def Print(  # noqa: N802
       print_tensor_shape: whether to show the shape.
       print_tensor_lod: whether to show the lengths of a SequenceBatch.
       print_phase: "forward", "backward" for the gradient, or "both".
-      name: instead of `print_N`.
+      name: name of the layer; by default `print_N`.
 
     Returns:
       The input. Only computations from the returned value are printed, so use the returned value instead of `input`.

@@ -51,7 +51,7 @@ def repeat(
       xs: a pytree of arrays `[n, ...]`, such as the caches of decoders; each block is called with its slice.
       remat: True recomputes the values inside a block for the gradient instead of keeping them, which takes less memory
         and more time.
-      name: instead of `repeat_N`.
+      name: name of the layer; by default `repeat_N`.
       pipeline: the axis of the mesh over which the blocks are divided; its size must divide `n`. Every value in `x`
         then has the rows of the batch as its first dimension.
       microbatches: the number of parts of a batch in a pipeline. The default is the number of stages; more parts reduce

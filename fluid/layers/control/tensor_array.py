@@ -37,7 +37,7 @@ def create_array(dtype: Any, max_length: int, shape: Sequence[int] = (), name: s
       dtype: of each array.
       max_length: the largest number of arrays.
       shape: of each array; scalars by default. For a shape that follows the batch use `x.shape`.
-      name: instead of `create_array_N`.
+      name: name of the layer; by default `create_array_N`.
 
     Returns:
       An empty TensorArray; its `data` are `[max_length, *shape]`.
@@ -78,7 +78,7 @@ def array_write(
       i: its index: an integer, or an integer value `[]` or `[1]`. A value outside the TensorArray writes nothing.
       array: the TensorArray; by default a new one that fits `x`.
       max_length: the number of arrays of a new TensorArray.
-      name: instead of `array_write_N`.
+      name: name of the layer; by default `array_write_N`.
 
     Returns:
       The new TensorArray.
@@ -127,7 +127,7 @@ def array_read(array: TensorArray, i: core.Value | int, name: str | None = None)
     Args:
       array: the TensorArray.
       i: the index: an integer, or an integer value `[]` or `[1]`. In a float TensorArray, a value outside it reads NaN.
-      name: instead of `array_read_N`.
+      name: name of the layer; by default `array_read_N`.
 
     Returns:
       The array; zeros if the array was not written.
@@ -156,7 +156,7 @@ def array_length(array: TensorArray, name: str | None = None) -> jax.Array:
 
     Args:
       array: the TensorArray.
-      name: instead of `array_length_N`.
+      name: name of the layer; by default `array_length_N`.
 
     Returns:
       int32 `[]`.

@@ -25,7 +25,7 @@ def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, na
       y: boxes `[m, 4]`.
       box_normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last
         pixel.
-      name: instead of `iou_similarity_N`.
+      name: name of the layer; by default `iou_similarity_N`.
 
     Returns:
       `[n, m]`, or a SequenceBatch of `[m]` if `x` is one. The result is 0 for boxes without an area.
@@ -53,7 +53,7 @@ def box_clip(input: core.Value, im_info: core.Value, name: str | None = None) ->
     Args:
       input: boxes in pixels of the original image: `[batch, ..., 4]`, or a SequenceBatch of `[..., 4]`.
       im_info: `[batch, 3]`: height and width of the resized image, and the scale by which it was resized.
-      name: instead of `box_clip_N`.
+      name: name of the layer; by default `box_clip_N`.
 
     Returns:
       Boxes in the shape of `input`, with x between 0 and `round(width / scale) - 1`, and y between 0 and
@@ -86,7 +86,7 @@ def polygon_box_transform(input: core.Value, name: str | None = None) -> Any:
     Args:
       input: offsets in pixels of the image, `[batch, channels, height, width]`, x in the even channels and y in the odd
         ones. The feature map has a quarter of the resolution of the image.
-      name: instead of `polygon_box_transform_N`.
+      name: name of the layer; by default `polygon_box_transform_N`.
 
     Returns:
       Coordinates in the shape of `input`: `4 * column - x` and `4 * row - y`.

@@ -41,7 +41,7 @@ def box_coder(
       code_type: "encode_center_size" or "decode_center_size".
       box_normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last
         pixel.
-      name: instead of `box_coder_N`.
+      name: name of the layer; by default `box_coder_N`.
       axis: when decoding, 0 if the prior boxes belong to the second dimension of `target_box`, 1 if to the first.
 
     Returns:
@@ -99,7 +99,7 @@ def box_decoder_and_assign(
       target_box: offsets from the regions for each class, `[boxes, classes * 4]`, or a SequenceBatch.
       box_score: probabilities `[boxes, classes]`, or a SequenceBatch; class 0 is the background.
       box_clip: the upper bound of the last two offsets, which are logarithms of ratios of sizes.
-      name: instead of `box_decoder_and_assign_N`.
+      name: name of the layer; by default `box_decoder_and_assign_N`.
 
     Returns:
       The boxes of all classes, `[boxes, classes * 4]`; and the box of the most probable class, without the background,

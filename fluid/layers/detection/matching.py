@@ -41,7 +41,7 @@ def bipartite_match(
       match_type: "bipartite" (the default) matches each row with at most one column. "per_prediction" also matches each
         remaining column with the row of the largest distance, if this distance is at least `dist_threshold`.
       dist_threshold: 0.5 by default.
-      name: instead of `bipartite_match_N`.
+      name: name of the layer; by default `bipartite_match_N`.
 
     Returns:
       The row of each column, int32 `[batch, columns]`, -1 for unmatched columns; and the distance of the pair, 0 for
@@ -90,7 +90,7 @@ def target_assign(
       negative_indices: predictions without an object that have weight 1 too, as a SequenceBatch of integers
         `[batch, n, 1]`.
       mismatch_value: the target of predictions without an object; 0 by default.
-      name: instead of `target_assign_N`.
+      name: name of the layer; by default `target_assign_N`.
 
     Returns:
       The targets, `[batch, predictions, k]`; and their weights in the loss, 0 or 1, float32 `[batch, predictions, 1]`.

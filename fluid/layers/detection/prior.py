@@ -48,7 +48,7 @@ def prior_box(
       steps: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`. If
         one of them is 0, the size of the image divided by the size of the feature map.
       offset: the position of the centres of boxes within a step, from 0 to 1.
-      name: instead of `prior_box_N`.
+      name: name of the layer; by default `prior_box_N`.
       min_max_aspect_ratios_order: whether the square from `max_sizes` is the second box, as in Caffe, and not the last.
 
     Returns:
@@ -117,7 +117,7 @@ def density_prior_box(
       steps: the distance between neighbouring pixels of the feature map, see `prior_box`.
       offset: the position of the centres within a step, from 0 to 1.
       flatten_to_2d: whether to flatten the results to `[height * width * priors, 4]`.
-      name: instead of `density_prior_box_N`.
+      name: name of the layer; by default `density_prior_box_N`.
 
     Returns:
       Boxes in fractions of the image, and their variances, each `[height, width, priors, 4]`.
@@ -178,7 +178,7 @@ def anchor_generator(
       variance: four variances, for `box_coder`.
       stride: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`.
       offset: the position of the centres within a step, from 0 to 1.
-      name: instead of `anchor_generator_N`.
+      name: name of the layer; by default `anchor_generator_N`.
 
     Returns:
       Anchors in pixels, which include their last pixel, and their variances, each `[height, width, anchors, 4]`. The

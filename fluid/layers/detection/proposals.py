@@ -50,7 +50,7 @@ def generate_proposals(
         and `post_nms_top_n` has no effect.
       min_size: the least width and height in pixels of the original image, at least 1.
       eta: if below 1, a factor for `nms_thresh` after each kept region, as long as the threshold is above 0.5.
-      name: instead of `generate_proposals_N`.
+      name: name of the layer; by default `generate_proposals_N`.
       return_rois_num: whether to return the number of regions too.
 
     Returns:
@@ -110,7 +110,7 @@ def distribute_fpn_proposals(
       max_level: the level of the coarsest feature map.
       refer_level: the level of regions with the size `refer_scale`.
       refer_scale: the square root of the area of regions of the level `refer_level`.
-      name: instead of `distribute_fpn_proposals_N`.
+      name: name of the layer; by default `distribute_fpn_proposals_N`.
 
     Returns:
       The regions of each level, a list of SequenceBatches `[batch, regions, 4]`; and the index of each given region in
@@ -167,7 +167,7 @@ def collect_fpn_proposals(
       min_level: the level of the finest feature map.
       max_level: the level of the coarsest feature map.
       post_nms_top_n: the largest number of regions to keep in each image.
-      name: instead of `collect_fpn_proposals_N`.
+      name: name of the layer; by default `collect_fpn_proposals_N`.
 
     Returns:
       A SequenceBatch `[batch, post_nms_top_n, 4]` without gradient, ordered by score.

@@ -50,7 +50,7 @@ def retinanet_target_assign(
       num_classes: the number of classes without the background.
       positive_overlap: the smallest IoU of a positive anchor with its object.
       negative_overlap: the exclusive upper bound of the IoU of negative anchors with all objects.
-      name: instead of `retinanet_target_assign_N`.
+      name: name of the layer; by default `retinanet_target_assign_N`.
 
     Returns:
       Five SequenceBatches, the positive anchors first: logits of the selected anchors `[batch, n, num_classes]`;
@@ -117,7 +117,7 @@ def retinanet_detection_output(
       keep_top_k: the largest number of boxes to keep in each image; -1 for no limit.
       nms_threshold: see `multiclass_nms`.
       nms_eta: see `multiclass_nms`.
-      name: instead of `retinanet_detection_output_N`.
+      name: name of the layer; by default `retinanet_detection_output_N`.
 
     Returns:
       `[label, probability, x1, y1, x2, y2]` of each object, with labels from 1 on, and boxes in pixels of the original

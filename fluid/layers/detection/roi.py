@@ -37,7 +37,7 @@ def roi_pool(
       pooled_width: the number of bins from left to right.
       spatial_scale: the size of the feature map divided by the size of the image.
       rois_lod: not supported; a SequenceBatch has the number of regions in each image.
-      name: instead of `roi_pool_N`.
+      name: name of the layer; by default `roi_pool_N`.
       rois_num: not supported, like `rois_lod`.
 
     Returns:
@@ -99,7 +99,7 @@ def roi_align(
       spatial_scale: the size of the feature map divided by the size of the image.
       sampling_ratio: the number of points in each bin in each direction; -1 for the width or height of the bin in
         pixels, rounded up.
-      name: instead of `roi_align_N`.
+      name: name of the layer; by default `roi_align_N`.
       rois_lod: not supported; a SequenceBatch has the number of regions in each image.
       rois_num: not supported, like `rois_lod`.
 
@@ -156,7 +156,7 @@ def psroi_pool(
       spatial_scale: the size of the feature map divided by the size of the image.
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
-      name: instead of `psroi_pool_N`.
+      name: name of the layer; by default `psroi_pool_N`.
 
     Returns:
       `[batch, regions, output_channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` is one. Bins
@@ -222,7 +222,7 @@ def prroi_pool(
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
       batch_roi_nums: not supported; a SequenceBatch has the number of regions in each image.
-      name: instead of `prroi_pool_N`.
+      name: name of the layer; by default `prroi_pool_N`.
 
     Returns:
       `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` is one; 0 for a region

@@ -63,7 +63,7 @@ def rpn_target_assign(
       rpn_positive_overlap: the smallest IoU of a positive anchor with its object.
       rpn_negative_overlap: the exclusive upper bound of the IoU of negative anchors with all objects.
       use_random: whether to draw anchors at random; otherwise the first ones are sampled.
-      name: instead of `rpn_target_assign_N`.
+      name: name of the layer; by default `rpn_target_assign_N`.
 
     Returns:
       Five SequenceBatches, the positive anchors first: logits of the sampled anchors `[batch, n, 1]`; predicted offsets
@@ -154,7 +154,7 @@ def generate_proposal_labels(
       use_random: whether to draw regions at random; otherwise the first ones are sampled.
       is_cls_agnostic: whether all classes share the offsets of class 1, as if there were two classes.
       is_cascade_rcnn: not supported.
-      name: instead of `generate_proposal_labels_N`.
+      name: name of the layer; by default `generate_proposal_labels_N`.
 
     Returns:
       Five SequenceBatches, the regions of objects first: the sampled regions `[batch, n, 4]`; their classes, int32

@@ -143,7 +143,7 @@ def detection_output(
       score_threshold: see `multiclass_nms`.
       nms_eta: see `multiclass_nms`.
       return_index: whether to return the index of the prior box of each row too.
-      name: instead of `detection_output_N`.
+      name: name of the layer; by default `detection_output_N`.
 
     Returns:
       `[label, probability, x1, y1, x2, y2]` of each object, as a SequenceBatch `[batch, keep_top_k, 6]`, ordered by

@@ -88,7 +88,7 @@ def ssd_loss(
       normalize: whether to divide the loss by the number of positives in the batch.
       sample_size: accepted for programs written for Fluid, but has no effect: only negatives are mined, of which
         `neg_pos_ratio` says how many.
-      name: instead of `ssd_loss_N`.
+      name: name of the layer; by default `ssd_loss_N`.
 
     Returns:
       The loss of each image, float32 `[batch, 1]`; 0 for an image without objects.

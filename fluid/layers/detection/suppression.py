@@ -56,7 +56,7 @@ def multiclass_nms(
       normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last pixel.
       nms_eta: if below 1, a factor for `nms_threshold` after each kept box, as long as the threshold is above 0.5.
       background_label: the class of the background, which is ignored; -1 if there is none.
-      name: instead of `multiclass_nms_N`.
+      name: name of the layer; by default `multiclass_nms_N`.
 
     Returns:
       `[label, score, x1, y1, x2, y2]` of the kept boxes, as a SequenceBatch `[batch, keep_top_k, 6]` whose lengths
@@ -117,7 +117,7 @@ def matrix_nms(
       gaussian_sigma: the `sigma` of the second formula.
       background_label: the class of the background, which is ignored; -1 if there is none.
       normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last pixel.
-      name: instead of `matrix_nms_N`.
+      name: name of the layer; by default `matrix_nms_N`.
 
     Returns:
       `[label, score, x1, y1, x2, y2]` of the kept boxes, as a SequenceBatch `[batch, keep_top_k, 6]` whose lengths

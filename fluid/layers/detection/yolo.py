@@ -64,7 +64,7 @@ def yolo_box(
       conf_thresh: the smallest objectness; zeros replace other boxes and their scores.
       downsample_ratio: the size of the network's input divided by the size of the feature map.
       clip_bbox: whether to clip boxes to the image.
-      name: instead of `yolo_box_N`.
+      name: name of the layer; by default `yolo_box_N`.
       scale_x_y: see `yolov3_loss`.
 
     Returns:

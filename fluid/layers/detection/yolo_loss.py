@@ -71,7 +71,7 @@ def yolov3_loss(
       gt_score: weights of the objects, `[batch, objects]`, or a SequenceBatch; 1 by default.
       use_label_smooth: whether the targets of classes are `1 - s` and `s` instead of 1 and 0, where `s` is the smaller
         of `1 / class_num` and `1 / 40`.
-      name: instead of `yolov3_loss_N`.
+      name: name of the layer; by default `yolov3_loss_N`.
       scale_x_y: the factor by which the range of predicted centres exceeds a pixel, for `ignore_thresh`.
 
     Returns:

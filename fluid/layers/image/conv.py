@@ -58,7 +58,7 @@ def conv2d(
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
-      name: instead of `conv2d_N`.
+      name: name of the layer; by default `conv2d_N`.
       data_format: "NCHW" or "NHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
@@ -116,7 +116,7 @@ def conv3d(
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
-      name: instead of `conv3d_N`.
+      name: name of the layer; by default `conv3d_N`.
       data_format: "NCDHW" or "NDHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 

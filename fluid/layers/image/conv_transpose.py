@@ -60,7 +60,7 @@ def conv2d_transpose(
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
-      name: instead of `conv2d_transpose_N`.
+      name: name of the layer; by default `conv2d_transpose_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
@@ -118,7 +118,7 @@ def conv3d_transpose(
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
-      name: instead of `conv3d_transpose_N`.
+      name: name of the layer; by default `conv3d_transpose_N`.
       data_format: "NCDHW" or "NDHWC".
 
     Returns:

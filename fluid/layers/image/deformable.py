@@ -57,7 +57,7 @@ def deformable_conv(
         initializer is normal with standard deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       modulated: whether cells have weights.
-      name: instead of `deformable_conv_N`.
+      name: name of the layer; by default `deformable_conv_N`.
 
     Returns:
       `[batch, num_filters, height', width']`.

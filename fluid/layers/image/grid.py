@@ -20,7 +20,7 @@ def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = 
     Args:
       theta: `[batch, 2, 3]`: matrices that map `(x, y, 1)` to `(x, y)`, where -1 is the first and 1 the last pixel.
       out_shape: `[batch, channels, height, width]` of the new images, of which only height and width are used.
-      name: instead of `affine_grid_N`.
+      name: name of the layer; by default `affine_grid_N`.
 
     Returns:
       `[batch, height, width, 2]`, for `grid_sampler`.
@@ -64,7 +64,7 @@ def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> ja
       x: `[batch, channels, height, width]`.
       grid: `[batch, height', width', 2]`: the sampling position `(x, y)` of each new pixel, where -1 is the first and 1
         the last pixel.
-      name: instead of `grid_sampler_N`.
+      name: name of the layer; by default `grid_sampler_N`.
 
     Returns:
       `[batch, channels, height', width']`.

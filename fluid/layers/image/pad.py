@@ -31,7 +31,7 @@ def pad2d(
         pixel.
       pad_value: the value of the new pixels, for "constant".
       data_format: "NCHW" or "NHWC".
-      name: instead of `pad2d_N`.
+      name: name of the layer; by default `pad2d_N`.
 
     Returns:
       `[batch, channels, height + top + bottom, width + left + right]`, or with the channels last.

@@ -29,7 +29,7 @@ def unfold(
       strides: one or two integers.
       paddings: one integer, two, or four: `[top, left, bottom, right]`.
       dilations: one or two integers.
-      name: instead of `unfold_N`.
+      name: name of the layer; by default `unfold_N`.
 
     Returns:
       `[batch, channels * kh * kw, places]`.
@@ -74,7 +74,7 @@ def im2sequence(
       input_image_size: integers `[batch, 2]`: height and width of each image before earlier layers shrank the image by
         the factor `out_stride`. The window stays inside the shrunk size.
       out_stride: the factor by which earlier layers shrank the images, one or two integers.
-      name: instead of `im2sequence_N`.
+      name: name of the layer; by default `im2sequence_N`.
 
     Returns:
       A SequenceBatch `[batch, places, channels * kh * kw]`.

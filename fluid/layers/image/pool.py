@@ -54,7 +54,7 @@ def pool2d(
       global_pooling: whether one window covers the whole image; size, stride and padding then have no effect.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       ceil_mode: whether a last window may extend beyond the last pixel, where a whole window does not fit.
-      name: instead of `pool2d_N`.
+      name: name of the layer; by default `pool2d_N`.
       exclusive: whether an average counts only the pixels inside the image, instead of the whole window.
       data_format: "NCHW" or "NHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
@@ -108,7 +108,7 @@ def pool3d(
       global_pooling: whether one window covers the whole volume; size, stride and padding then have no effect.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       ceil_mode: whether a last window may extend beyond the last cell, where a whole window does not fit.
-      name: instead of `pool3d_N`.
+      name: name of the layer; by default `pool3d_N`.
       exclusive: whether an average counts only the cells inside the volume, instead of the whole window.
       data_format: "NCDHW" or "NDHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
@@ -154,7 +154,7 @@ def adaptive_pool2d(
       pool_size: the size of the result, `n` or `[height', width']`.
       pool_type: "max" or "avg".
       require_index: not supported; only False is accepted.
-      name: instead of `adaptive_pool2d_N`.
+      name: name of the layer; by default `adaptive_pool2d_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
@@ -191,7 +191,7 @@ def adaptive_pool3d(
       pool_size: the size of the result, `n` or `[depth', height', width']`.
       pool_type: "max" or "avg".
       require_index: not supported; only False is accepted.
-      name: instead of `adaptive_pool3d_N`.
+      name: name of the layer; by default `adaptive_pool3d_N`.
       data_format: "NCDHW" or "NDHWC".
 
     Returns:

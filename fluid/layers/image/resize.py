@@ -49,7 +49,7 @@ def image_resize(
         width]` for "LINEAR".
       out_shape: `[height', width']`; with a depth before them for "TRILINEAR", and `[width']` for "LINEAR".
       scale: the factor of all sizes, if `out_shape` is not given.
-      name: instead of `bilinear_interp_N`, `nearest_interp_N` and so on.
+      name: name of the layer; by default `bilinear_interp_N`, `nearest_interp_N` and so on.
       resample: "LINEAR", "BILINEAR" and "TRILINEAR" compute a weighted mean of the neighbouring pixels. "NEAREST"
         copies one of them. "BICUBIC" fits polynomials to four pixels along each dimension (Keys, 1981).
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
@@ -93,7 +93,7 @@ def interpolate(
       input: see `image_resize`.
       out_shape: see `image_resize`.
       scale: the factor of all sizes, if `out_shape` is not given.
-      name: instead of `bilinear_interp_N`, `nearest_interp_N` and so on.
+      name: name of the layer; by default `bilinear_interp_N`, `nearest_interp_N` and so on.
       resample: "LINEAR", "BILINEAR", "TRILINEAR", "NEAREST" or "BICUBIC", see `image_resize`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
@@ -135,7 +135,7 @@ def resize_linear(
       input: `[batch, channels, width]`, or with the channels last for "NWC".
       out_shape: `[width']`.
       scale: the factor of the width, if `out_shape` is not given.
-      name: instead of `linear_interp_N`.
+      name: name of the layer; by default `linear_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
@@ -175,7 +175,7 @@ def resize_bilinear(
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       out_shape: `[height', width']`.
       scale: the factor of all sizes, if `out_shape` is not given.
-      name: instead of `bilinear_interp_N`.
+      name: name of the layer; by default `bilinear_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
@@ -215,7 +215,7 @@ def resize_trilinear(
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
       out_shape: `[depth', height', width']`.
       scale: the factor of all sizes, if `out_shape` is not given.
-      name: instead of `trilinear_interp_N`.
+      name: name of the layer; by default `trilinear_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: see `image_resize`.
       align_mode: see `image_resize`.
@@ -254,7 +254,7 @@ def resize_nearest(
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       out_shape: `[height', width']`.
       scale: the factor of all sizes, if `out_shape` is not given.
-      name: instead of `nearest_interp_N`.
+      name: name of the layer; by default `nearest_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: whether corners stay on corners and positions are rounded; otherwise positions are rounded down.
       data_format: "NCHW" or "NHWC".
@@ -286,7 +286,7 @@ def image_resize_short(
       input: `[batch, channels, height, width]`.
       out_short_len: the new length of the shorter side.
       resample: "BILINEAR", "NEAREST" or "BICUBIC".
-      name: instead of `bilinear_interp_N`, `nearest_interp_N` or `bicubic_interp_N`.
+      name: name of the layer; by default `bilinear_interp_N`, `nearest_interp_N` or `bicubic_interp_N`.
 
     Returns:
       The images in their new size.

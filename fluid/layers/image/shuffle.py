@@ -15,7 +15,7 @@ def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -
     Args:
       x: `[batch, channels, height, width]`.
       upscale_factor: `r`, the factor by which height and width grow; its square divides the number of channels.
-      name: instead of `pixel_shuffle_N`.
+      name: name of the layer; by default `pixel_shuffle_N`.
 
     Returns:
       `[batch, channels / r**2, height * r, width * r]`.
@@ -52,7 +52,7 @@ def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> ja
       x: `[batch, channels, height, width]`.
       blocksize: the factor by which height and width shrink. It divides both, and its square divides the number of
         channels.
-      name: instead of `space_to_depth_N`.
+      name: name of the layer; by default `space_to_depth_N`.
 
     Returns:
       `[batch, channels * blocksize**2, height / blocksize, width / blocksize]`.
@@ -88,7 +88,7 @@ def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.A
     Args:
       x: `[batch, channels, height, width]`.
       group: the number of groups, which divides the number of channels.
-      name: instead of `shuffle_channel_N`.
+      name: name of the layer; by default `shuffle_channel_N`.
 
     Returns:
       The same shape as `x`: the first channel of each group, then the second of each, and so on.
@@ -123,7 +123,7 @@ def temporal_shift(x: core.Value, seg_num: int, shift_ratio: float = 0.25, name:
       x: the frames of all videos, one after another, `[batch * seg_num, channels, height, width]`.
       seg_num: the number of frames in each video.
       shift_ratio: the fraction of the channels to shift in each direction, at most 0.5.
-      name: instead of `temporal_shift_N`.
+      name: name of the layer; by default `temporal_shift_N`.
 
     Returns:
       The same shape as `x`.

@@ -46,7 +46,7 @@ def auc(
       num_thresholds: the number of thresholds, with the same meaning as in `fluid.metrics.Auc`.
       topk: accepted for programs written for Fluid, but has no effect: the last column of the input counts.
       slide_steps: the number of last batches that the second area covers; 0 for all.
-      name: instead of `auc_N`.
+      name: name of the layer; by default `auc_N`.
 
     Returns:
       The area over all batches and the area over the last ones, scalars `[]`, float32; and a list of four arrays

@@ -32,7 +32,7 @@ def center_loss(
       alpha: the rate at which the centers move, a number or a value of one element.
       param_attr: ParamAttr of the centers `[num_classes, width]`; only its name and its initializer have an effect.
       update_center: whether training steps move the centers.
-      name: instead of `center_loss_N`.
+      name: name of the layer; by default `center_loss_N`.
 
     Returns:
       `[batch, 1]`.

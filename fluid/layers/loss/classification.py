@@ -18,7 +18,7 @@ def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> A
     Args:
       input: scores `[batch, classes]`, or a SequenceBatch of steps `[classes]`.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
-      name: instead of `bpr_loss_N`.
+      name: name of the layer; by default `bpr_loss_N`.
 
     Returns:
       `[batch, 1]`: the mean of `log(1 + exp(other - right))` over the other classes.
@@ -57,7 +57,7 @@ def dice_loss(input: core.Value, label: core.Value, epsilon: float = 1e-5, name:
       input: probabilities `[batch, ..., classes]`.
       label: classes `[batch, ..., 1]` of an integer dtype.
       epsilon: added to the divisor, to keep it away from 0.
-      name: instead of `dice_loss_N`.
+      name: name of the layer; by default `dice_loss_N`.
 
     Returns:
       A scalar, `[]`.
@@ -108,7 +108,7 @@ def label_smooth(
       prior_dist: the prior, probabilities `[1, classes]`; uniform by default.
       epsilon: the weight of the prior.
       dtype: the dtype of the result.
-      name: instead of `label_smooth_N`.
+      name: name of the layer; by default `label_smooth_N`.
 
     Returns:
       The same kind and shape as `label`.
@@ -155,7 +155,7 @@ def teacher_student_sigmoid_loss(
       label: `[batch, 1]`, encoded as described above.
       soft_max_up_bound: logits from this bound on receive no gradient. The value of the loss is not clipped.
       soft_max_lower_bound: logits up to this bound receive no gradient.
-      name: instead of `teacher_student_sigmoid_loss_N`.
+      name: name of the layer; by default `teacher_student_sigmoid_loss_N`.
 
     Returns:
       `[batch, 1]`.
@@ -204,7 +204,7 @@ def sigmoid_focal_loss(
       fg_num: the number of foreground examples, `[1]`, by which the loss is divided.
       gamma: the exponent; a larger one gives well-classified examples less weight.
       alpha: the weight of the foreground, between 0 and 1; the background has the weight `1 - alpha`.
-      name: instead of `sigmoid_focal_loss_N`.
+      name: name of the layer; by default `sigmoid_focal_loss_N`.
 
     Returns:
       `[batch, classes]`.

@@ -28,7 +28,7 @@ def cross_entropy(
       label: classes `[batch, ..., 1]` of an integer dtype; with `soft_label`, probabilities in the shape of the input.
       soft_label: whether labels are probabilities.
       ignore_index: a class whose rows have loss 0.
-      name: instead of `cross_entropy2_N`.
+      name: name of the layer; by default `cross_entropy2_N`.
 
     Returns:
       `[batch, ..., 1]`, one loss for each row.
@@ -93,7 +93,7 @@ def softmax_with_cross_entropy(
       numeric_stable_mode: accepted for programs written for Fluid, but has no effect: the computation is always stable.
       return_softmax: whether to return the probabilities too.
       axis: the dimension of the classes.
-      name: instead of `softmax_with_cross_entropy_N`.
+      name: name of the layer; by default `softmax_with_cross_entropy_N`.
 
     Returns:
       The losses, in the shape of the logits but 1 along `axis`; or `(losses, probabilities)`.
@@ -137,7 +137,7 @@ def sigmoid_cross_entropy_with_logits(
       x: logits, any shape, or a SequenceBatch.
       label: probabilities of the same shape.
       ignore_index: elements with this label have loss 0.
-      name: instead of `sigmoid_cross_entropy_with_logits_N`.
+      name: name of the layer; by default `sigmoid_cross_entropy_with_logits_N`.
       normalize: whether to divide the losses by the number of elements that are not ignored.
 
     Returns:

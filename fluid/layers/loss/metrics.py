@@ -38,7 +38,7 @@ def accuracy(
       k: the number of classes that count as predicted.
       correct: not possible in a program function, whose values never change: use the returned value.
       total: not possible in a program function, whose values never change: use the returned value.
-      name: instead of `accuracy_N`.
+      name: name of the layer; by default `accuracy_N`.
 
     Returns:
       A scalar, `[]`, float32. `trainer.test` averages it over batches, weighted by their numbers of rows.
@@ -99,7 +99,7 @@ def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name
       input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
       label: 0 or 1, `[batch, 1]` of an integer dtype.
       threshold: a row with at least this probability is predicted to be positive.
-      name: instead of `precision_N`.
+      name: name of the layer; by default `precision_N`.
 
     Returns:
       A scalar, `[]`, float32; 0 if no row is predicted to be positive. `trainer.test` averages the scalar over batches,
@@ -131,7 +131,7 @@ def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: s
       input: probabilities `[batch, 2]`, or `[batch, 1]` of being positive; the last column counts.
       label: 0 or 1, `[batch, 1]` of an integer dtype.
       threshold: a row with at least this probability is predicted to be positive.
-      name: instead of `recall_N`.
+      name: name of the layer; by default `recall_N`.
 
     Returns:
       A scalar, `[]`, float32; 0 if no row is positive. `trainer.test` averages the scalar over batches, weighted by the
@@ -162,7 +162,7 @@ def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str |
       input: predicted classes, integers of any shape.
       label: true classes, as many and in the same order.
       num_classes: the number of classes.
-      name: instead of `mean_iou_N`.
+      name: name of the layer; by default `mean_iou_N`.
 
     Returns:
       `(mean, wrong, correct)`: the mean over the classes that occur, a float32 scalar; and the counts of wrong and
@@ -227,7 +227,7 @@ def metric(
         the program itself they are traced arrays.
       weight: the weight of the minibatch in a mean, a scalar such as the number of words; the number of examples by
         default.
-      name: instead of `metric_N`.
+      name: name of the layer; by default `metric_N`.
 
     Returns:
       The value for this minibatch; if `reduce` is a function, its result.

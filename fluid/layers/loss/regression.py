@@ -31,7 +31,7 @@ def square_error_cost(input: core.Value, label: core.Value, name: str | None = N
     Args:
       input: any shape, or a SequenceBatch.
       label: the same shape.
-      name: instead of `square_error_cost_N`.
+      name: name of the layer; by default `square_error_cost_N`.
 
     Returns:
       The same kind and shape as the input.
@@ -61,7 +61,7 @@ def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> j
     Args:
       input: any shape, or a SequenceBatch, in which only the valid steps count.
       label: the same shape.
-      name: instead of `mse_loss_N`.
+      name: name of the layer; by default `mse_loss_N`.
 
     Returns:
       A scalar, `[]`.
@@ -98,7 +98,7 @@ def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: s
       input: `[batch, 1]`, any shape, or a SequenceBatch.
       label: the same shape.
       delta: the difference beyond which the loss is linear.
-      name: instead of `huber_loss_N`.
+      name: name of the layer; by default `huber_loss_N`.
 
     Returns:
       The same kind and shape as the input.
@@ -142,7 +142,7 @@ def smooth_l1(
       inside_weight: factors of the differences, the same shape.
       outside_weight: factors of the losses, the same shape.
       sigma: the scale of the differences; 1 by default.
-      name: instead of `smooth_l1_loss_N`.
+      name: name of the layer; by default `smooth_l1_loss_N`.
 
     Returns:
       `[batch, 1]`, a SequenceBatch `[batch, time, 1]` if `x` is one.
@@ -182,7 +182,7 @@ def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: 
       input: probabilities `[batch, 1]`, any shape, or a SequenceBatch.
       label: 0 or 1, the same shape.
       epsilon: added to each probability, to keep the logarithm finite.
-      name: instead of `log_loss_N`.
+      name: name of the layer; by default `log_loss_N`.
 
     Returns:
       The same kind and shape as the input.
@@ -219,7 +219,7 @@ def rank_loss(label: core.Value, left: core.Value, right: core.Value, name: str 
       label: `[batch, 1]`: 1 where left is ranked higher, 0 where right is, 0.5 for a tie.
       left: scores `[batch, 1]`.
       right: scores `[batch, 1]`.
-      name: instead of `rank_loss_N`.
+      name: name of the layer; by default `rank_loss_N`.
 
     Returns:
       `[batch, 1]`.
@@ -258,7 +258,7 @@ def margin_rank_loss(
       left: scores `[batch, 1]`.
       right: scores `[batch, 1]`.
       margin: the smallest difference of scores with a loss of 0.
-      name: instead of `margin_rank_loss_N`.
+      name: name of the layer; by default `margin_rank_loss_N`.
 
     Returns:
       `[batch, 1]`.
@@ -290,7 +290,7 @@ def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name:
       x: the logarithms of probabilities, `[batch, ...]`.
       target: probabilities, the same shape.
       reduction: "mean" over all elements, "batchmean" for the sum divided by the batch size, "sum", or "none".
-      name: instead of `kldiv_loss_N`.
+      name: name of the layer; by default `kldiv_loss_N`.
 
     Returns:
       A scalar, `[]`; for "none", the same kind and shape as `x`.
@@ -340,7 +340,7 @@ def npair_loss(
       positive: embeddings of the matching examples, `[batch, width]`.
       labels: classes `[batch]` or `[batch, 1]`; examples of one class match.
       l2_reg: the weight of the L2 term.
-      name: instead of `npair_loss_N`.
+      name: name of the layer; by default `npair_loss_N`.
 
     Returns:
       A scalar, `[]`.

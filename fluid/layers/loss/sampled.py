@@ -47,7 +47,7 @@ def nce(
       param_attr: ParamAttr of the weights `[num_total_classes, width]`.
       bias_attr: ParamAttr of the biases `[num_total_classes, 1]`; False for none.
       num_neg_samples: the number of classes drawn for each row; 10 by default.
-      name: instead of `nce_N`; the random draw depends on the name.
+      name: name of the layer; by default `nce_N`; the random draw depends on the name.
       sampler: the distribution of the draw: "uniform"; "log_uniform", for classes sorted from frequent to rare; or
         "custom_dist".
       custom_dist: the probability of each class, for "custom_dist".
@@ -115,7 +115,7 @@ def hsigmoid(
       num_classes: the number of classes; with `is_custom` the number of inner nodes.
       param_attr: ParamAttr of the weights, `[inner nodes, width]`; a complete tree has `num_classes - 1` inner nodes.
       bias_attr: ParamAttr of the biases, `[inner nodes, 1]`; False for none.
-      name: instead of `hierarchical_sigmoid_N`.
+      name: name of the layer; by default `hierarchical_sigmoid_N`.
       path_table: for `is_custom`: the inner nodes on the path of each row, integers `[batch, longest path]`, padded
         with -1.
       path_code: for `is_custom`: the decision at each of these nodes, 0 or 1, in the shape of `path_table`.
@@ -188,7 +188,7 @@ def sampled_softmax_with_cross_entropy(
       customized_samples: classes, integers `[batch, num_true + num_samples]`, the right ones first.
       customized_probabilities: the expected count of each of these classes, in the shape of `customized_samples`.
       seed: if not 0, every step draws the same classes.
-      name: instead of `sampled_softmax_with_cross_entropy_N`; the random draw depends on the name.
+      name: name of the layer; by default `sampled_softmax_with_cross_entropy_N`; the random draw depends on the name.
 
     Returns:
       `[batch, 1]`.

@@ -72,9 +72,9 @@ def batch_norm(
       bias_attr: ParamAttr of the bias `[channels]`; False for none.
       data_layout: "NCHW" or "NHWC".
       in_place: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
-      name: instead of `batch_norm_N`.
-      moving_mean_name: instead of `batch_norm_N.w_1`.
-      moving_variance_name: instead of `batch_norm_N.w_2`.
+      name: name of the layer; by default `batch_norm_N`.
+      moving_mean_name: name of the moving mean; by default `batch_norm_N.w_1`.
+      moving_variance_name: name of the moving variance; by default `batch_norm_N.w_2`.
       do_model_average_for_mean_and_var: accepted for programs written for Fluid, but has no effect: averages of
         parameters leave the moving mean and variance as they are.
       use_global_stats: another name for `is_test`.

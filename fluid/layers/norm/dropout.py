@@ -26,7 +26,7 @@ def dropout(
       dropout_prob: the probability, from 0 to 1; or a float scalar computed by the program.
       is_test: whether training behaves as test mode does.
       seed: if given, every step drops the same elements; by default each step draws new ones.
-      name: instead of `dropout_N`; which elements are dropped depends on it.
+      name: name of the layer; by default `dropout_N`; which elements are dropped depends on it.
       dropout_implementation: "downgrade_in_infer" multiplies by `1 - dropout_prob` in test mode; "upscale_in_train"
         divides the kept elements by `1 - dropout_prob` in training, and does nothing in test mode.
 

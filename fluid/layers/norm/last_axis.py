@@ -29,7 +29,7 @@ def feature_norm(
       epsilon: added to the variance.
       param_attr: ParamAttr of the scale `[features]`, 1 by default; False for none.
       bias_attr: ParamAttr of the bias `[features]`; False for none.
-      name: instead of `feature_norm_N`.
+      name: name of the layer; by default `feature_norm_N`.
 
     Returns:
       The same kind, shape and dtype as `x`; mean and variance are computed in float32 for half precision.
@@ -63,7 +63,7 @@ def rms_norm(x: core.Value, epsilon: float = 1e-6, param_attr: ParamSetting = No
       x: `[batch, ..., features]`, or a SequenceBatch of steps `[..., features]`.
       epsilon: added to the mean square.
       param_attr: ParamAttr of the scale `[features]`, 1 by default; False for none.
-      name: instead of `rms_norm_N`.
+      name: name of the layer; by default `rms_norm_N`.
 
     Returns:
       The same kind, shape and dtype as `x`; the mean square is computed in float32 for half precision.

@@ -41,7 +41,7 @@ def layer_norm(
       param_attr: ParamAttr of the scale, a vector with one number for each element of an example.
       bias_attr: ParamAttr of the shift, a vector of the same size.
       act: name of an activation, or a function.
-      name: instead of `layer_norm_N`.
+      name: name of the layer; by default `layer_norm_N`.
 
     Returns:
       The same kind and shape as the input.
@@ -98,7 +98,7 @@ def group_norm(
       bias_attr: ParamAttr of a bias `[channels]`; without it there is no bias.
       act: name of an activation, or a function.
       data_layout: "NCHW" or "NHWC".
-      name: instead of `group_norm_N`.
+      name: name of the layer; by default `group_norm_N`.
 
     Returns:
       The same shape as the input.
@@ -149,7 +149,7 @@ def instance_norm(
       epsilon: added to the variance.
       param_attr: ParamAttr of the scale `[channels]`; False for none.
       bias_attr: ParamAttr of the bias `[channels]`; False for none.
-      name: instead of `instance_norm_N`.
+      name: name of the layer; by default `instance_norm_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:

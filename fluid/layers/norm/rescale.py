@@ -33,7 +33,7 @@ def lrn(
       k: a constant that keeps the divisor away from 0.
       alpha: the factor of the sum.
       beta: the exponent.
-      name: instead of `lrn_N`.
+      name: name of the layer; by default `lrn_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
@@ -75,7 +75,7 @@ def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | N
       x: `[batch, ...]` or a SequenceBatch.
       axis: the dimension.
       epsilon: added to the sum of squares.
-      name: instead of `l2_normalize_N`.
+      name: name of the layer; by default `l2_normalize_N`.
 
     Returns:
       The same kind and shape as `x`.
@@ -127,7 +127,7 @@ def affine_channel(
       scale: `[channels]`; 1 by default.
       bias: `[channels]`; 0 by default.
       data_layout: "NCHW" or "NHWC".
-      name: instead of `affine_channel_N`.
+      name: name of the layer; by default `affine_channel_N`.
       act: name of an activation, or a function.
 
     Returns:

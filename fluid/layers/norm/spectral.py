@@ -24,7 +24,7 @@ def spectral_norm(
       dim: the dimension of the outputs: 0 for filters of `conv2d`, 1 for weights of `fc`.
       power_iters: the number of iterations in each call.
       eps: added to each norm of a vector before dividing by the norm.
-      name: instead of `spectral_norm_N`.
+      name: name of the layer; by default `spectral_norm_N`.
 
     Returns:
       The same shape as the weight.

@@ -23,7 +23,7 @@ class DynamicRNN(StepBlock):
     function instead of a block.
 
     Args:
-      name: instead of `dynamic_rnn_N`.
+      name: name of the layer; by default `dynamic_rnn_N`.
 
     Returns:
       When called after the block: the outputs of all steps, a SequenceBatch `[batch, time, ...]` or a list of several.

@@ -51,7 +51,7 @@ def dynamic_gru(
       candidate_activation: the activation of the candidate, with the choices of `gate_activation`.
       h_0: the initial hidden state, `[batch, size]`; zeros by default.
       origin_mode: True computes `h' = u * h + (1 - u) * c`, as the paper does.
-      name: instead of `gru_N`.
+      name: name of the layer; by default `gru_N`.
 
     Returns:
       The hidden state after each step: a SequenceBatch `[batch, time, size]`.
@@ -105,7 +105,7 @@ def gru_unit(
         function.
       gate_activation: the activation of the gates, with the choices of `activation`.
       origin_mode: True computes `h' = u * h + (1 - u) * c`, as the paper does.
-      name: instead of `gru_unit_N`.
+      name: name of the layer; by default `gru_unit_N`.
 
     Returns:
       The new hidden state, `[batch, width]`; the old hidden state times the reset gate, `[batch, width]`; and the

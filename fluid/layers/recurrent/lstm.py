@@ -65,7 +65,7 @@ def dynamic_lstm(
       cell_activation: the activation of the cell state in the hidden state, with the choices of `gate_activation`.
       candidate_activation: the activation of the candidate, with the choices of `gate_activation`.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
-      name: instead of `lstm_N`.
+      name: name of the layer; by default `lstm_N`.
 
     Returns:
       Hidden state and cell state after each step: two SequenceBatches `[batch, time, width]`.
@@ -133,7 +133,7 @@ def dynamic_lstmp(
       candidate_activation: the activation of the candidate, see `dynamic_lstm`.
       proj_activation: the activation of the projection, with the choices of `gate_activation`.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
-      name: instead of `lstmp_N`.
+      name: name of the layer; by default `lstmp_N`.
       h_0: the initial projection, `[batch, proj_size]`; zeros by default.
       c_0: the initial cell state, `[batch, width]`; zeros by default.
       cell_clip: clips the cell state to `-cell_clip` to `cell_clip`; None for no limit.
@@ -202,7 +202,7 @@ def lstm_unit(
       forget_bias: a number added to the sum of the forget gate.
       param_attr: ParamAttr of the weight `[in + width, 4 * width]`.
       bias_attr: ParamAttr of the bias `[4 * width]`; False for none.
-      name: instead of `lstm_unit_N` for the results, and of `fc_N` for the parameters.
+      name: name of the layer; by default `lstm_unit_N` for the results, and of `fc_N` for the parameters.
 
     Returns:
       Hidden state and cell state after the step, each `[batch, width]`.

@@ -46,7 +46,7 @@ def rnn(
         outputs go on. A SequenceBatch has its own lengths.
       time_major: whether input and output arrays are `[time, batch, ...]`.
       is_reverse: whether to run each row from its last step to its first.
-      name: instead of `rnn_N`.
+      name: name of the layer; by default `rnn_N`.
       kwargs: passed to `cell`.
 
     Returns:

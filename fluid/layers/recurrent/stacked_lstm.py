@@ -49,7 +49,7 @@ def lstm(
         are scaled up.
       is_bidirec: whether each layer runs in both directions, and returns both hidden states.
       is_test: True disables dropout in training too.
-      name: instead of `cudnn_lstm_N`.
+      name: name of the layer; by default `cudnn_lstm_N`.
       default_initializer: the initializer of the weights; Xavier uniform by default.
       seed: a fixed seed drops the same numbers in every training step; by default (-1) each step draws new ones.
 

@@ -18,7 +18,7 @@ class StaticRNN(StepBlock):
     `DynamicRNN` runs over sequences, and explains how the block is traced.
 
     Args:
-      name: instead of `static_rnn_N`.
+      name: name of the layer; by default `static_rnn_N`.
 
     Returns:
       When called after the block: the outputs of all steps, `[time, batch, ...]`, or a list of several.

@@ -45,7 +45,7 @@ def sequence_conv(
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       param_attr: ParamAttr of the filters `[filter_size * channels, num_filters]`.
       act: name of an activation, or a function.
-      name: instead of `sequence_conv_N`.
+      name: name of the layer; by default `sequence_conv_N`.
 
     Returns:
       A SequenceBatch `[batch, time, num_filters]` with the lengths of the input.
@@ -96,7 +96,7 @@ def row_conv(
       future_context_size: the number of following steps in the window.
       param_attr: ParamAttr of the weights `[future_context_size + 1, channels]`.
       act: name of an activation, or a function.
-      name: instead of `row_conv_N`.
+      name: name of the layer; by default `row_conv_N`.
 
     Returns:
       A value of the kind and shape of the input.

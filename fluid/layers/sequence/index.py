@@ -20,7 +20,7 @@ def sequence_enumerate(input: core.Value, win_size: int, pad_value: int = 0, nam
         read.
       win_size: the number of ids in each window.
       pad_value: the id that fills windows beyond the end of a sequence.
-      name: instead of `sequence_enumerate_N`.
+      name: name of the layer; by default `sequence_enumerate_N`.
 
     Returns:
       A SequenceBatch `[batch, time, win_size]`.
@@ -56,7 +56,7 @@ def sequence_erase(x: core.Value, tokens: Sequence[int], name: str | None = None
       x: a SequenceBatch of integer ids `[batch, time]` or `[batch, time, 1]`; for a NestedSequenceBatch, the innermost
         sequences are shortened.
       tokens: the ids to remove.
-      name: instead of `sequence_erase_N`.
+      name: name of the layer; by default `sequence_erase_N`.
 
     Returns:
       A value of the kind of `x`, with shorter sequences.
@@ -92,7 +92,7 @@ def sequence_scatter(input: core.Value, index: core.Value, updates: core.Value, 
       index: a SequenceBatch of integers `[batch, time, 1]`, the indices from 0 to `n - 1`.
       updates: a SequenceBatch with the lengths of `index`, `[batch, time, ...]` or `[batch, time, 1]`: the numbers to
         add.
-      name: instead of `sequence_scatter_N`.
+      name: name of the layer; by default `sequence_scatter_N`.
 
     Returns:
       Same shape as the input.

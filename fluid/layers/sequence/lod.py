@@ -25,7 +25,7 @@ def lod_reset(
       y: a sequence batch whose lengths are used, or an array of offsets `[sequences + 1]`.
       target_lod: offsets, used if `y` is not given: the first row of each sequence, and finally the number of rows.
         Lengths of 2 and 4 are [0, 2, 6].
-      name: instead of `lod_reset_N`.
+      name: name of the layer; by default `lod_reset_N`.
 
     Returns:
       A SequenceBatch, or a NestedSequenceBatch if `y` is one. Steps for which `x` has no rows are NaN.
@@ -59,7 +59,7 @@ def lod_append(x: core.Value, level: core.Value | Sequence[int], name: str | Non
         its sequences, one after another, are divided into inner sequences; the lengths of `x` then count inner
         sequences.
       level: offsets as in `lod_reset`, or a SequenceBatch whose lengths are used.
-      name: instead of `lod_append_N`.
+      name: name of the layer; by default `lod_append_N`.
 
     Returns:
       A SequenceBatch, or a NestedSequenceBatch if `x` is a SequenceBatch.

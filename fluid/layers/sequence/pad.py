@@ -22,7 +22,7 @@ def sequence_mask(
       x: lengths, integers `[...]`.
       maxlen: the size of the mask. It must be given, since a shape cannot depend on data.
       dtype: of the result.
-      name: instead of `sequence_mask_N`.
+      name: name of the layer; by default `sequence_mask_N`.
 
     Returns:
       `[..., maxlen]`.
@@ -61,7 +61,7 @@ def sequence_pad(
       pad_value: the value beyond the end of each sequence: a number, or an array of the shape of a step.
       maxlen: the number of steps of the array; longer sequences are cut. The default is the `time` of `x`, which is
         at least the length of the longest sequence.
-      name: instead of `sequence_pad_N`.
+      name: name of the layer; by default `sequence_pad_N`.
 
     Returns:
       The array `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; for a NestedSequenceBatch,
@@ -105,7 +105,7 @@ def sequence_unpad(x: core.Value, length: core.Value, name: str | None = None) -
     Args:
       x: `[batch, time, ...]`.
       length: the number of valid steps of each row, integers `[batch]` or `[batch, 1]`.
-      name: instead of `sequence_unpad_N`.
+      name: name of the layer; by default `sequence_unpad_N`.
 
     Returns:
       A SequenceBatch `[batch, time, ...]`.

@@ -26,7 +26,7 @@ def sequence_pool(
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
       pad_value: the result for an empty sequence.
-      name: instead of `sequence_pool_N`.
+      name: name of the layer; by default `sequence_pool_N`.
 
     Returns:
       `[batch, ...]`; for a NestedSequenceBatch, a SequenceBatch of one step for each inner sequence.
@@ -69,7 +69,7 @@ def sequence_first_step(input: core.Value, name: str | None = None) -> Any:
 
     Args:
       input: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are read.
-      name: instead of `sequence_pool_N`.
+      name: name of the layer; by default `sequence_pool_N`.
 
     Returns:
       `[batch, ...]`, zeros for an empty sequence.
@@ -93,7 +93,7 @@ def sequence_last_step(input: core.Value, name: str | None = None) -> Any:
 
     Args:
       input: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are read.
-      name: instead of `sequence_pool_N`.
+      name: name of the layer; by default `sequence_pool_N`.
 
     Returns:
       `[batch, ...]`, zeros for an empty sequence.
@@ -120,7 +120,7 @@ def sequence_softmax(input: core.Value, use_cudnn: bool = False, name: str | Non
       input: logits, a SequenceBatch `[batch, time]` or `[batch, time, ...]`. If a step has several numbers, each of
         them has its own softmax over the steps. For a NestedSequenceBatch, the softmax is over the innermost sequences.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
-      name: instead of `sequence_softmax_N`.
+      name: name of the layer; by default `sequence_softmax_N`.
 
     Returns:
       A value of the kind and shape of the input; the steps of each sequence sum to 1.

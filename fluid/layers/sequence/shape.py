@@ -26,7 +26,7 @@ def sequence_reverse(x: core.Value, name: str | None = None) -> Any:
 
     Args:
       x: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are reversed.
-      name: instead of `sequence_reverse_N`.
+      name: name of the layer; by default `sequence_reverse_N`.
 
     Returns:
       A value of the kind and shape of `x`.
@@ -58,7 +58,7 @@ def sequence_expand(x: core.Value, y: core.Value, ref_level: int = -1, name: str
         inner sequence.
       y: the SequenceBatch or NestedSequenceBatch whose lengths are used.
       ref_level: the level of lengths of `y`: 0 for the rows, 1 for the inner sequences, -1 for the last level.
-      name: instead of `sequence_expand_N`.
+      name: name of the layer; by default `sequence_expand_N`.
 
     Returns:
       For an array, a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies. For a
@@ -99,7 +99,7 @@ def sequence_expand_as(x: core.Value, y: core.Value, name: str | None = None) ->
     Args:
       x: `[batch, ...]`; for a NestedSequenceBatch `y`, a SequenceBatch of one step for each inner sequence.
       y: a SequenceBatch or NestedSequenceBatch.
-      name: instead of `sequence_expand_as_N`.
+      name: name of the layer; by default `sequence_expand_as_N`.
 
     Returns:
       A sequence batch `[batch, time, ...]` with the lengths of `y`; its steps are the copies.
@@ -132,7 +132,7 @@ def sequence_concat(input: Sequence[core.Value], name: str | None = None) -> Any
     Args:
       input: a list of SequenceBatches `[batch, time_i, ...]`, whose steps have one shape; or of NestedSequenceBatches,
         whose inner sequences are joined.
-      name: instead of `sequence_concat_N`.
+      name: name of the layer; by default `sequence_concat_N`.
 
     Returns:
       A SequenceBatch `[batch, sum of time_i, ...]`.
@@ -178,7 +178,7 @@ def sequence_slice(
       offset: the first step of each slice, integers `[batch, 1]`, or one for all.
       length: the number of steps of each slice, integers `[batch, 1]`, or one for all. A slice ends at the end of its
         sequence.
-      name: instead of `sequence_slice_N`.
+      name: name of the layer; by default `sequence_slice_N`.
 
     Returns:
       A SequenceBatch `[batch, time, ...]` with the lengths of the slices.
@@ -213,7 +213,7 @@ def sequence_reshape(input: core.Value, new_dim: int, name: str | None = None) -
     Args:
       input: a SequenceBatch `[batch, time, size]`; for a NestedSequenceBatch, the innermost sequences are reshaped.
       new_dim: the size of the new steps. If the numbers of a sequence do not fill its last step, zeros follow.
-      name: instead of `sequence_reshape_N`.
+      name: name of the layer; by default `sequence_reshape_N`.
 
     Returns:
       A SequenceBatch `[batch, time * size / new_dim, new_dim]`.

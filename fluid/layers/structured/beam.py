@@ -56,7 +56,7 @@ def beam_search(
       beam_size: the number of hypotheses to keep and return, for each row.
       max_length: length of the longest hypothesis.
       length_penalty: 0 for none; a larger number prefers longer hypotheses.
-      name: instead of `beam_search_N`.
+      name: name of the layer; by default `beam_search_N`.
 
     Returns:
       `BeamSearch(ids, scores, lengths)`: int32 `[batch, beam, max_length]`, float32 `[batch, beam]`, int32

@@ -72,7 +72,7 @@ def chunk_eval(
       num_chunk_types: number of types of chunks.
       excluded_chunk_types: types that are not counted.
       seq_length: integers `[batch]` or `[batch, 1]`, if input and label are arrays.
-      name: instead of `chunk_eval_N`.
+      name: name of the layer; by default `chunk_eval_N`.
 
     Returns:
       `(precision, recall, f1, found, labelled, right)`: three float32 scalars, 0 if the divisor is 0, and three counts

@@ -38,7 +38,7 @@ def linear_chain_crf(
       param_attr: ParamAttr of the transitions `[tags + 2, tags]`: row 0 scores the first tag, row 1 the last tag, row
         2 + i the tags that follow tag i. Give a name, so that `crf_decoding` can use the parameter.
       length: the length of each row, integers `[batch]` or `[batch, 1]`, if the input is an array.
-      name: instead of `linear_chain_crf_N`.
+      name: name of the layer; by default `linear_chain_crf_N`.
 
     Returns:
       The costs, minus log-likelihoods, `[batch, 1]`; 0 for an empty row.
@@ -87,7 +87,7 @@ def crf_decoding(
       param_attr: ParamAttr, or name, of the transitions that `linear_chain_crf` learns.
       label: the right tags, in the form for `linear_chain_crf`, to compare with the decoded tags.
       length: the length of each row, integers `[batch]` or `[batch, 1]`, if the input is an array.
-      name: instead of `crf_decoding_N`.
+      name: name of the layer; by default `crf_decoding_N`.
 
     Returns:
       The tags; or with a label, 1 if a tag is right and 0 if it is not. Both are int32: a SequenceBatch

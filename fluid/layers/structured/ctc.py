@@ -41,7 +41,7 @@ def warpctc(
       norm_by_times: whether the gradient of each row is divided by its number of steps; the cost is not.
       input_length: integers `[batch]` or `[batch, 1]`, if the input is an array.
       label_length: integers `[batch]` or `[batch, 1]`, if the label is an array.
-      name: instead of `warpctc_N`.
+      name: name of the layer; by default `warpctc_N`.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
@@ -101,7 +101,7 @@ def ctc_greedy_decoder(
       blank: the index of the blank.
       input_length: integers `[batch]` or `[batch, 1]`, if the input is an array.
       padding_value: the value after the classes of each row, if the input is an array.
-      name: instead of `ctc_greedy_decoder_N`.
+      name: name of the layer; by default `ctc_greedy_decoder_N`.
 
     Returns:
       For a SequenceBatch, a SequenceBatch of classes, int32 `[batch, time, 1]`. For an array, `(classes, lengths)`,

@@ -30,7 +30,7 @@ def edit_distance(
       ignored_tokens: integers that are removed from both sequences before the comparison.
       input_length: integers `[batch]` or `[batch, 1]`, if the input is an array.
       label_length: integers `[batch]` or `[batch, 1]`, if the label is an array.
-      name: instead of `edit_distance_N`.
+      name: name of the layer; by default `edit_distance_N`.
 
     Returns:
       `(distances, count)`: float32 `[batch, 1]`, and the number of rows, an int32 scalar, which `trainer.test` sums.

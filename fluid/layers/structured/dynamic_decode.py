@@ -46,7 +46,7 @@ def dynamic_decode(
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
       return_length: whether to return the lengths.
-      name: instead of `dynamic_decode_N`.
+      name: name of the layer; by default `dynamic_decode_N`.
       kwargs: passed to `decoder.step`; the decoders of fluid pass them to the cell.
 
     Returns:

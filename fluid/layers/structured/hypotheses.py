@@ -18,7 +18,7 @@ def gather_tree(ids: core.Value, parents: core.Value, name: str | None = None) -
       ids: integers `[time, batch, beam]`: the id that extends each hypothesis in each step.
       parents: integers `[time, batch, beam]`: the index, in the beam of the previous step, of the extended hypothesis.
         The indices of the first step are not used.
-      name: instead of `gather_tree_N`.
+      name: name of the layer; by default `gather_tree_N`.
 
     Returns:
       `[time, batch, beam]`: along the first dimension, the ids of the hypotheses of the last step.

@@ -23,7 +23,7 @@ def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: st
       value: the number. For an integer `x`, the number is cut to a whole number first, as in Fluid.
       in_place: whether Fluid stores the result in `x`. Values never change here, so `x` must not be used after the
         call: use the returned value, as in `i = layers.increment(i)`.
-      name: instead of `increment_N`.
+      name: name of the layer; by default `increment_N`.
 
     Returns:
       A value of the kind, shape and dtype of `x`.
@@ -63,7 +63,7 @@ def scale(
       bias: the number that is added; for an integer `x`, the number is cut too.
       bias_after_scale: whether the result is `scale * x + bias`, instead of `scale * (x + bias)`.
       act: name of an activation, or a function.
-      name: instead of `scale_N`.
+      name: name of the layer; by default `scale_N`.
 
     Returns:
       A value of the kind, shape and dtype of `x`.
@@ -90,7 +90,7 @@ def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None
     Args:
       input: a list of arrays, or of SequenceBatches, of one shape.
       out: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `sum_N`.
+      name: name of the layer; by default `sum_N`.
 
     Returns:
       A value of the kind and shape of each of them.
@@ -116,7 +116,7 @@ def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
 
     Args:
       x: a list of arrays, or of SequenceBatches, of one shape.
-      name: instead of `sum_N`.
+      name: name of the layer; by default `sum_N`.
 
     Returns:
       A value of the kind and shape of each of them.
@@ -143,7 +143,7 @@ def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
       x: any shape, or a SequenceBatch.
       min: the lower bound.
       max: the upper bound.
-      name: instead of `clip_N`.
+      name: name of the layer; by default `clip_N`.
 
     Returns:
       A value of the kind and shape of `x`.
@@ -175,7 +175,7 @@ def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any
     Args:
       x: any shape, or a SequenceBatch.
       max_norm: the largest allowed norm over all elements.
-      name: instead of `clip_by_norm_N`.
+      name: name of the layer; by default `clip_by_norm_N`.
 
     Returns:
       A value of the kind and shape of `x`.
@@ -203,7 +203,7 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
     Args:
       x: any shape, or a SequenceBatch.
       factor: the exponent, a number or a value of one element.
-      name: instead of `pow_N`.
+      name: name of the layer; by default `pow_N`.
 
     Returns:
       A value of the kind and shape of `x`.

@@ -56,7 +56,7 @@ def shard(x: core.Value, sharding: Sharding, name: str | None = None) -> Any:
       sharding: for each dimension the axis of the mesh that divides it, several axes, or None, such as
         `("data", None, "model")`; dimensions after the last entry are not divided. The axes of the batch are "data" and
         "fsdp". On one device nothing is divided. On a mesh with only these two axes, other axes divide nothing.
-      name: instead of `shard_N`.
+      name: name of the layer; by default `shard_N`.
 
     Returns:
       `x`.
@@ -136,7 +136,7 @@ def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None 
     Args:
       input: any value, or a list or a number.
       output: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `assign_N`.
+      name: name of the layer; by default `assign_N`.
 
     Returns:
       A value of the kind of the input, with equal numbers.
@@ -159,7 +159,7 @@ def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
     Args:
       x: any shape, or a SequenceBatch.
       dtype: for example "float32"; "int64" is kept as JAX's default integer.
-      name: instead of `cast_N`.
+      name: name of the layer; by default `cast_N`.
 
     Returns:
       A value of the kind and shape of `x`.

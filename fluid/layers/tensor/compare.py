@@ -19,7 +19,7 @@ def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
 
     Args:
       x: any shape, or a SequenceBatch, whose valid steps count.
-      name: instead of `isinf_N`.
+      name: name of the layer; by default `isinf_N`.
 
     Returns:
       A scalar, `[]`, bool.
@@ -39,7 +39,7 @@ def has_nan(x: core.Value, name: str | None = None) -> jax.Array:
 
     Args:
       x: any shape, or a SequenceBatch, whose valid steps count.
-      name: instead of `isnan_N`.
+      name: name of the layer; by default `isnan_N`.
 
     Returns:
       A scalar, `[]`, bool.
@@ -59,7 +59,7 @@ _DOCUMENTATION = """{title}
       x: any shape, or a SequenceBatch.
       y: the same shape.
       {target}: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `{kind}_N`.
+      name: name of the layer; by default `{kind}_N`.
 
     Returns:
       bool, of the same kind and shape as `x`.
@@ -125,7 +125,7 @@ def less_than(
       y: a value of the shape of `x`.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       cond: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `less_than_N`.
+      name: name of the layer; by default `less_than_N`.
 
     Returns:
       bool, of the kind and shape of `x`.
@@ -162,7 +162,7 @@ def logical_not(x: core.Value, out: core.Value | None = None, name: str | None =
     Args:
       x: bool, any shape, or a SequenceBatch.
       out: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `logical_not_N`.
+      name: name of the layer; by default `logical_not_N`.
 
     Returns:
       bool, of the kind and shape of `x`.
@@ -186,7 +186,7 @@ def isfinite(x: core.Value, name: str | None = None) -> jax.Array:
 
     Args:
       x: any shape, or a SequenceBatch, whose valid steps count.
-      name: instead of `isfinite_N`.
+      name: name of the layer; by default `isfinite_N`.
 
     Returns:
       A scalar, `[]`, bool.

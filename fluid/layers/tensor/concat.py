@@ -21,7 +21,7 @@ def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = No
       input: a list of arrays, or of SequenceBatches with equal lengths, which agree in all other dimensions.
       axis: the dimension. 0 joins the rows of SequenceBatches, which may then have different lengths. The default is 0,
         and warns for values of the batch: -1 joins the features of each row.
-      name: instead of `concat_N`.
+      name: name of the layer; by default `concat_N`.
 
     Returns:
       A value of the kind of the inputs; its size along `axis` is the sum of their sizes.
@@ -87,7 +87,7 @@ def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1
       input: any shape, or a SequenceBatch.
       num_or_sections: the number of equal parts; or a list of sizes, one of which may be -1 for the rest.
       dim: the dimension.
-      name: instead of `split_N`.
+      name: name of the layer; by default `split_N`.
 
     Returns:
       A list of the parts.
@@ -131,7 +131,7 @@ def stack(x: Sequence[core.Value], axis: int = 0, name: str | None = None) -> An
     Args:
       x: a list of arrays, or of SequenceBatches with equal lengths.
       axis: the index of the new dimension in the result.
-      name: instead of `stack_N`.
+      name: name of the layer; by default `stack_N`.
 
     Returns:
       A value of the kind of the inputs, with a dimension of size `len(x)` at `axis`.
@@ -174,7 +174,7 @@ def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | No
       x: any shape.
       axis: the dimension; its size must be known before the program runs.
       num: the expected size of the dimension, to check; None for no check.
-      name: instead of `unstack_N`.
+      name: name of the layer; by default `unstack_N`.
 
     Returns:
       A list of arrays without that dimension.
@@ -207,7 +207,7 @@ def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) 
     Args:
       x: any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which is not repeated.
       expand_times: the number of repetitions along each dimension.
-      name: instead of `expand_N`.
+      name: name of the layer; by default `expand_N`.
 
     Returns:
       A value of the kind of `x`; each size is multiplied by its number.
@@ -241,7 +241,7 @@ def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None)
     Args:
       x: any shape whose sizes divide the sizes of the other value.
       target_tensor: the other value, of which only the shape is used.
-      name: instead of `expand_as_N`.
+      name: name of the layer; by default `expand_as_N`.
 
     Returns:
       An array in the shape of `target_tensor`.
@@ -279,7 +279,7 @@ def flip(input: core.Value, dims: Sizes, name: str | None = None) -> Any:
     Args:
       input: any shape, or a SequenceBatch.
       dims: the dimensions, one or several.
-      name: instead of `flip_N`.
+      name: name of the layer; by default `flip_N`.
 
     Returns:
       A value of the kind and shape of the input.
@@ -305,7 +305,7 @@ def roll(input: core.Value, shifts: Sizes, dims: Sizes | None = None, name: str 
       input: any shape.
       shifts: the number of positions, one number or one for each dimension; negative moves towards the front.
       dims: the dimensions, one or several. Without `dims` the value is rolled as one flat row of all its elements.
-      name: instead of `roll_N`.
+      name: name of the layer; by default `roll_N`.
 
     Returns:
       An array of the shape of the input.
@@ -342,7 +342,7 @@ def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
     Args:
       x: any shape, or a SequenceBatch.
       axis: the dimensions, one or several.
-      name: instead of `reverse_N`.
+      name: name of the layer; by default `reverse_N`.
 
     Returns:
       A value of the kind and shape of `x`.

@@ -33,7 +33,7 @@ def fill_constant(
       value: the value of every element.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       out: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `fill_constant_N`.
+      name: name of the layer; by default `fill_constant_N`.
 
     Returns:
       An array of shape `shape`.
@@ -71,7 +71,7 @@ def fill_constant_batch_size_like(
       value: the value of every element.
       input_dim_idx: the dimension of the input whose size is used.
       output_dim_idx: the dimension of `shape` whose size is replaced.
-      name: instead of `fill_constant_batch_size_like_N`.
+      name: name of the layer; by default `fill_constant_batch_size_like_N`.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
 
     Returns:
@@ -103,7 +103,7 @@ def zeros(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name:
       shape: the shape of the array.
       dtype: the dtype of the array.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
-      name: instead of `fill_constant_N`.
+      name: name of the layer; by default `fill_constant_N`.
 
     Returns:
       An array of shape `shape`.
@@ -129,7 +129,7 @@ def ones(shape: Sequence[int], dtype: DTypeLike, force_cpu: bool = False, name: 
       shape: the shape of the array.
       dtype: the dtype of the array.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
-      name: instead of `fill_constant_N`.
+      name: name of the layer; by default `fill_constant_N`.
 
     Returns:
       An array of shape `shape`.
@@ -154,7 +154,7 @@ def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = 
     Args:
       x: any shape, or a SequenceBatch.
       out: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `zeros_like_N`.
+      name: name of the layer; by default `zeros_like_N`.
 
     Returns:
       A value of the kind, shape and dtype of `x`.
@@ -178,7 +178,7 @@ def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
 
     Args:
       x: any shape, or a SequenceBatch.
-      name: instead of `fill_zeros_like_N`.
+      name: name of the layer; by default `fill_zeros_like_N`.
 
     Returns:
       A value of the kind, shape and dtype of `x`.
@@ -201,7 +201,7 @@ def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = N
     Args:
       x: any shape, or a SequenceBatch.
       out: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `ones_like_N`.
+      name: name of the layer; by default `ones_like_N`.
 
     Returns:
       A value of the kind, shape and dtype of `x`.
@@ -240,7 +240,7 @@ def full_like(
       dtype: of the result; the dtype of the input by default.
       device: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       stop_gradient: accepted for programs written for Fluid, but has no effect: a constant has no gradient.
-      name: instead of `full_like_N`.
+      name: name of the layer; by default `full_like_N`.
 
     Returns:
       A value of the kind and shape of the input.
@@ -268,7 +268,7 @@ def range(start: float, end: float, step: float, dtype: DTypeLike, name: str | N
       end: the bound.
       step: the distance between numbers.
       dtype: of the result.
-      name: instead of `range_N`.
+      name: name of the layer; by default `range_N`.
 
     Returns:
       A vector, `[ceil((end - start) / step)]`.
@@ -293,7 +293,7 @@ def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", 
       stop: the last number.
       num: the number of numbers.
       dtype: of the result.
-      name: instead of `linspace_N`.
+      name: name of the layer; by default `linspace_N`.
 
     Returns:
       `[num]`.
@@ -326,7 +326,7 @@ def eye(
       num_columns: the number of columns; `num_rows` by default.
       batch_shape: sizes of dimensions before the matrix, along which the matrix is repeated; none by default.
       dtype: of the result.
-      name: instead of `eye_N`.
+      name: name of the layer; by default `eye_N`.
 
     Returns:
       `[*batch_shape, num_rows, num_columns]`.
@@ -352,7 +352,7 @@ def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.A
 
     Args:
       input: the coordinates along each dimension, a list of vectors `[n_i]`.
-      name: instead of `meshgrid_N`.
+      name: name of the layer; by default `meshgrid_N`.
 
     Returns:
       A list of arrays `[n_1, n_2, ...]`, one for each input; the `i`-th has the `i`-th coordinate of each point.

@@ -22,7 +22,7 @@ _DOCUMENTATION = """{title}
       y: an array whose sizes are those of neighbouring dimensions of `x`, or 1; a SequenceBatch like `x`; or a number.
       axis: the dimension of `x` with which the first of `y` is aligned.
       act: name of an activation, or a function.
-      name: instead of `{kind}_N`.
+      name: name of the layer; by default `{kind}_N`.
 
     Returns:
       The same kind and shape as `x`.

@@ -24,7 +24,7 @@ def slice(
       axes: the dimensions.
       starts: the first index along each dimension; negative counts from the end.
       ends: the index after the last along each dimension; an index beyond the end stands for the end.
-      name: instead of `slice_N`.
+      name: name of the layer; by default `slice_N`.
 
     Returns:
       A value of the kind of the input.
@@ -59,7 +59,7 @@ def strided_slice(
       starts: the first index along each dimension; negative counts from the end.
       ends: the index before which each dimension stops.
       strides: the step along each dimension; negative goes backwards.
-      name: instead of `strided_slice_N`.
+      name: name of the layer; by default `strided_slice_N`.
 
     Returns:
       A value of the kind of the input.
@@ -87,7 +87,7 @@ def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: s
       index: integers `[count]` or `[count, 1]`, or a SequenceBatch of `[1]`.
       overwrite: accepted for programs written for Fluid, but has no effect: the gradient of a row that is taken twice
         is the sum of both.
-      name: instead of `gather_N`.
+      name: name of the layer; by default `gather_N`.
 
     Returns:
       `[count, ...]`, or a SequenceBatch if the index is one. For a computed index that does not exist, the row is NaN,
@@ -126,7 +126,7 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
     Args:
       input: any shape.
       index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
-      name: instead of `gather_nd_N`.
+      name: name of the layer; by default `gather_nd_N`.
 
     Returns:
       `[..., *input.shape[k:]]`.
@@ -166,7 +166,7 @@ def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str |
       input: any shape.
       index: integers `[count]`.
       dim: the dimension.
-      name: instead of `index_select_N`.
+      name: name of the layer; by default `index_select_N`.
 
     Returns:
       The shape of the input, with `count` as the size of the dimension. For a computed index that does not exist, the
@@ -201,7 +201,7 @@ def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> j
     Args:
       x: `[batch, n]`.
       index: integers `[batch, count]`.
-      name: instead of `index_sample_N`.
+      name: name of the layer; by default `index_sample_N`.
 
     Returns:
       `[batch, count]`. For an index that does not exist, the element is NaN, or for integers the smallest integer.
@@ -244,7 +244,7 @@ def shard_index(
       nshards: the number of shards.
       shard_id: the index of this shard, counted from 0.
       ignore_value: the result for ids of other shards.
-      name: instead of `shard_index_N`.
+      name: name of the layer; by default `shard_index_N`.
 
     Returns:
       Integers, in the kind and shape of the input.
@@ -278,7 +278,7 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
       input: classes `[batch, ..., 1]` of an integer dtype, or a SequenceBatch.
       depth: the number of classes.
       allow_out_of_range: whether other integers give a row of zeros, instead of an error when they are fed.
-      name: instead of `one_hot_N`.
+      name: name of the layer; by default `one_hot_N`.
 
     Returns:
       `[batch, ..., depth]`, float32.

@@ -30,7 +30,7 @@ def matmul(
       transpose_x: whether `x` is `[..., m, n]` instead, and is transposed.
       transpose_y: whether `y` is `[..., k, m]` instead, and is transposed.
       alpha: a factor of the result.
-      name: instead of `matmul_N`.
+      name: name of the layer; by default `matmul_N`.
 
     Returns:
       `[..., n, k]`; a scalar for two vectors.
@@ -71,7 +71,7 @@ def mul(x: core.Value, y: core.Value, x_num_col_dims: int = 1, y_num_col_dims: i
       y: `[*inner, *columns]`.
       x_num_col_dims: the number of leading dimensions of `x` that are its rows.
       y_num_col_dims: the number of leading dimensions of `y` that are its rows.
-      name: instead of `mul_N`.
+      name: name of the layer; by default `mul_N`.
 
     Returns:
       `[*rows, *columns]`, a SequenceBatch if `x` is one.
@@ -108,7 +108,7 @@ def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax
 
     Args:
       diagonal: `[n]`.
-      name: instead of `diag_N`.
+      name: name of the layer; by default `diag_N`.
 
     Returns:
       `[n, n]`.
@@ -137,7 +137,7 @@ def tril(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.A
     Args:
       input: `[..., rows, columns]`.
       diagonal: the last diagonal to keep; 0 is the main diagonal, larger numbers are above it.
-      name: instead of `tril_N`.
+      name: name of the layer; by default `tril_N`.
 
     Returns:
       An array of the shape of the input.
@@ -161,7 +161,7 @@ def triu(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.A
     Args:
       input: `[..., rows, columns]`.
       diagonal: the first diagonal to keep; 0 is the main diagonal, larger numbers are above it.
-      name: instead of `triu_N`.
+      name: name of the layer; by default `triu_N`.
 
     Returns:
       An array of the shape of the input.
@@ -185,7 +185,7 @@ def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Arr
     Args:
       x: feature maps `[batch, m, height, width]`.
       y: feature maps `[batch, n, height, width]` of another layer.
-      name: instead of `fsp_N`.
+      name: name of the layer; by default `fsp_N`.
 
     Returns:
       `[batch, m, n]`: for each pair of channels, the mean over pixels of the product of the channels.
@@ -219,7 +219,7 @@ def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
     Args:
       X: `[batch, width]`, or a SequenceBatch of such steps.
       Y: the shape of `X`, or `[1, width]`, one vector for all rows.
-      name: instead of `cos_sim_N`.
+      name: name of the layer; by default `cos_sim_N`.
 
     Returns:
       `[batch, 1]`; 0 if a row is all zeros.
@@ -267,7 +267,7 @@ def bilinear_tensor_product(
       y: `[batch, n]`, or a SequenceBatch of such steps.
       size: the number of outputs.
       act: name of an activation, or a function.
-      name: instead of `bilinear_tensor_product_N`.
+      name: name of the layer; by default `bilinear_tensor_product_N`.
       param_attr: ParamAttr of the weights `[size, m, n]`.
       bias_attr: ParamAttr of the bias `[1, size]`; False for none.
 

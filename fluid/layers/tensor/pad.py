@@ -19,7 +19,7 @@ def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: st
       x: any shape.
       paddings: the number of elements before and after each dimension: `[before_0, after_0, before_1, ...]`.
       pad_value: the value of these elements.
-      name: instead of `pad_N`.
+      name: name of the layer; by default `pad_N`.
 
     Returns:
       An array; each size grows by the two paddings of its dimension.
@@ -55,7 +55,7 @@ def pad_constant_like(x: core.Value, y: core.Value, pad_value: float = 0.0, name
       x: the array with the wanted shape.
       y: the array to pad; no size is larger than in `x`.
       pad_value: the value of the new elements.
-      name: instead of `pad_constant_like_N`.
+      name: name of the layer; by default `pad_constant_like_N`.
 
     Returns:
       `y`, padded to the shape of `x`.
@@ -96,7 +96,7 @@ def crop(
       x: any shape.
       shape: the shape of the part, in which -1 stands for all elements after the offset; or an array of that shape.
       offsets: the first index of the part in each dimension; zeros by default.
-      name: instead of `crop_N`.
+      name: name of the layer; by default `crop_N`.
 
     Returns:
       An array of the given shape.
@@ -128,7 +128,7 @@ def crop_tensor(
       x: any shape.
       shape: the shape of the part, in which -1 stands for all elements after the offset; or an array of that shape.
       offsets: the first index of the part in each dimension; zeros by default.
-      name: instead of `crop_tensor_N`.
+      name: name of the layer; by default `crop_tensor_N`.
 
     Returns:
       An array of the given shape.

@@ -17,7 +17,7 @@ def bmm(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
     Args:
       x: `[batch, n, m]`.
       y: `[batch, m, k]`.
-      name: instead of `bmm_N`.
+      name: name of the layer; by default `bmm_N`.
 
     Returns:
       `[batch, n, k]`.
@@ -56,7 +56,7 @@ def addmm(
       y: `[m, k]`.
       alpha: the factor of the product.
       beta: the factor of the input.
-      name: instead of `addmm_N`.
+      name: name of the layer; by default `addmm_N`.
 
     Returns:
       `[n, k]`.
@@ -90,7 +90,7 @@ def dot(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
     Args:
       x: `[n]` or `[batch, n]`.
       y: an array of the shape of `x`.
-      name: instead of `dot_N`.
+      name: name of the layer; by default `dot_N`.
 
     Returns:
       `[]` or `[batch, 1]`.
@@ -124,7 +124,7 @@ def cross(input: core.Value, other: core.Value, dim: int | None = None, name: st
       input: `[..., 3, ...]`.
       other: an array of the shape of `input`.
       dim: the dimension of the vectors; the first dimension of size 3 by default.
-      name: instead of `cross_N`.
+      name: name of the layer; by default `cross_N`.
 
     Returns:
       An array of the shape of the inputs.
@@ -161,7 +161,7 @@ def kron(x: core.Value, y: core.Value, out: core.Value | None = None, name: str 
       x: any shape.
       y: any shape; the input with fewer dimensions gets leading dimensions of size 1.
       out: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `kron_N`.
+      name: name of the layer; by default `kron_N`.
 
     Returns:
       An array; each size is the product of the sizes of `x` and `y`.
@@ -190,7 +190,7 @@ def dist(x: core.Value, y: core.Value, p: float = 2, name: str | None = None) ->
       y: any shape that broadcasts with `x`.
       p: the order of the norm: 2 for the Euclidean norm, 1 for the sum of absolute values, infinity (or minus infinity)
         for the largest (or smallest) absolute value, 0 for the number of elements that differ.
-      name: instead of `dist_N`.
+      name: name of the layer; by default `dist_N`.
 
     Returns:
       A scalar, `[]`.

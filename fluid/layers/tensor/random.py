@@ -43,7 +43,7 @@ def uniform_random(
       min: the lower bound.
       max: the upper bound.
       seed: if not 0, every step draws equal numbers.
-      name: instead of `uniform_random_N`; the numbers depend on the name.
+      name: name of the layer; by default `uniform_random_N`; the numbers depend on the name.
 
     Returns:
       An array of shape `shape`.
@@ -77,7 +77,7 @@ def gaussian_random(
       std: its standard deviation.
       seed: if not 0, every step draws equal numbers.
       dtype: of the result.
-      name: instead of `gaussian_random_N`; the numbers depend on the name.
+      name: name of the layer; by default `gaussian_random_N`; the numbers depend on the name.
 
     Returns:
       An array of shape `shape`.
@@ -117,7 +117,7 @@ def uniform_random_batch_size_like(
       min: the lower bound.
       max: the upper bound.
       seed: if not 0, every step draws equal numbers.
-      name: instead of `uniform_random_batch_size_like_N`.
+      name: name of the layer; by default `uniform_random_batch_size_like_N`.
 
     Returns:
       An array of shape `shape`, with that size replaced.
@@ -161,7 +161,7 @@ def gaussian_random_batch_size_like(
       std: its standard deviation.
       seed: if not 0, every step draws equal numbers.
       dtype: of the result.
-      name: instead of `gaussian_random_batch_size_like_N`.
+      name: name of the layer; by default `gaussian_random_batch_size_like_N`.
 
     Returns:
       An array of shape `shape`, with that size replaced.
@@ -200,7 +200,7 @@ def sampling_id(
       max: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
       seed: if not 0, every step draws from one key.
       dtype: accepted for programs written for Fluid, but has no effect: the numbers of classes are int64.
-      name: instead of `sampling_id_N`; the drawn classes depend on the name.
+      name: name of the layer; by default `sampling_id_N`; the drawn classes depend on the name.
 
     Returns:
       The indices of the classes, integers `[batch]`.

@@ -35,7 +35,7 @@ def cumsum(
       axis: the dimension; the last by default.
       exclusive: whether the sum of an element excludes the element.
       reverse: whether the sums begin at the end of the dimension.
-      name: instead of `cumsum_N`.
+      name: name of the layer; by default `cumsum_N`.
 
     Returns:
       A value of the kind and shape of `x`.
@@ -69,7 +69,7 @@ def mean(x: core.Value, name: str | None = None) -> jax.Array:
 
     Args:
       x: any shape, or a SequenceBatch.
-      name: instead of `mean_N`.
+      name: name of the layer; by default `mean_N`.
 
     Returns:
       A scalar, `[]`; float32 for half precision too. `trainer.test` averages the scalar over batches, weighted by the
@@ -94,7 +94,7 @@ def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
-      name: instead of `reduce_mean_N`.
+      name: name of the layer; by default `reduce_mean_N`.
 
     Returns:
       A value without these dimensions; a sequence batch if the input is one and its steps are kept.
@@ -121,7 +121,7 @@ def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
-      name: instead of `reduce_sum_N`.
+      name: name of the layer; by default `reduce_sum_N`.
 
     Returns:
       A value without these dimensions; a sequence batch if the input is one and its steps are kept.
@@ -148,7 +148,7 @@ def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
-      name: instead of `reduce_max_N`.
+      name: name of the layer; by default `reduce_max_N`.
 
     Returns:
       A value without these dimensions; a sequence batch if the input is one and its steps are kept.
@@ -175,7 +175,7 @@ def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
-      name: instead of `reduce_min_N`.
+      name: name of the layer; by default `reduce_min_N`.
 
     Returns:
       A value without these dimensions; a sequence batch if the input is one and its steps are kept.
@@ -202,7 +202,7 @@ def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
       input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
-      name: instead of `reduce_prod_N`.
+      name: name of the layer; by default `reduce_prod_N`.
 
     Returns:
       A value without these dimensions; a sequence batch if the input is one and its steps are kept.
@@ -233,7 +233,7 @@ def logsumexp(
       dim: one or several dimensions; all by default; negative counts from the end.
       keepdim: whether the reduced dimensions are kept, with size 1.
       out: not possible in a program function, whose values never change: use what is returned.
-      name: instead of `logsumexp_N`.
+      name: name of the layer; by default `logsumexp_N`.
 
     Returns:
       A value without these dimensions; a sequence batch if the input is one and its steps are kept.
@@ -260,7 +260,7 @@ def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       input: bool `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
-      name: instead of `reduce_all_N`.
+      name: name of the layer; by default `reduce_all_N`.
 
     Returns:
       bool, a value without these dimensions; a sequence batch if the input is one and its steps are kept.
@@ -287,7 +287,7 @@ def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
       input: bool `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
-      name: instead of `reduce_any_N`.
+      name: name of the layer; by default `reduce_any_N`.
 
     Returns:
       bool, a value without these dimensions; a sequence batch if the input is one and its steps are kept.

@@ -19,7 +19,7 @@ def shape(input: core.Value, name: str | None = None) -> jax.Array:
 
     Args:
       input: any shape.
-      name: instead of `shape_N`.
+      name: name of the layer; by default `shape_N`.
 
     Returns:
       `[dimensions]`, int32.
@@ -42,7 +42,7 @@ def rank(input: core.Value, name: str | None = None) -> jax.Array:
 
     Args:
       input: any shape.
-      name: instead of `rank_N`.
+      name: name of the layer; by default `rank_N`.
 
     Returns:
       A scalar, `[]`, int32.
@@ -65,7 +65,7 @@ def size(input: core.Value, name: str | None = None) -> jax.Array:
 
     Args:
       input: any shape.
-      name: instead of `size_N`.
+      name: name of the layer; by default `size_N`.
 
     Returns:
       A scalar, `[]`, of JAX's default integer.
@@ -101,7 +101,7 @@ def reshape(
       act: name of an activation, or a function.
       inplace: whether Fluid gives `x` itself the new shape. Values never change here, so `x` must not be used after the
         call: use the returned value.
-      name: instead of `reshape2_N`.
+      name: name of the layer; by default `reshape2_N`.
 
     Returns:
       A value of the kind of `x`, in the new shape.
@@ -152,7 +152,7 @@ def transpose(x: core.Value, perm: Sequence[int], name: str | None = None) -> An
     Args:
       x: any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which stays first.
       perm: the dimensions of `x` in their new order.
-      name: instead of `transpose_N`.
+      name: name of the layer; by default `transpose_N`.
 
     Returns:
       A value of the kind of `x`, with reordered dimensions.
@@ -187,7 +187,7 @@ def squeeze(input: core.Value, axes: Sequence[int], name: str | None = None) -> 
     Args:
       input: any shape, or a SequenceBatch.
       axes: the dimensions; an empty list stands for all dimensions of size 1.
-      name: instead of `squeeze2_N`.
+      name: name of the layer; by default `squeeze2_N`.
 
     Returns:
       A value of the kind of the input, without these dimensions.
@@ -223,7 +223,7 @@ def unsqueeze(input: core.Value, axes: Sizes, name: str | None = None) -> Any:
     Args:
       input: any shape, or a SequenceBatch.
       axes: the indices of the new dimensions in the result, one or several.
-      name: instead of `unsqueeze2_N`.
+      name: name of the layer; by default `unsqueeze2_N`.
 
     Returns:
       A value of the kind of the input, with these dimensions.
@@ -257,7 +257,7 @@ def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
     Args:
       x: any shape, or a SequenceBatch, whose steps become the rows.
       axis: the dimensions before `axis` become the rows, the others the columns.
-      name: instead of `flatten_N`.
+      name: name of the layer; by default `flatten_N`.
 
     Returns:
       `[product of the sizes before axis, product of the other sizes]`; a SequenceBatch if `x` is one.

@@ -22,7 +22,7 @@ def scatter(
       index: integers `[count]` or `[count, 1]`: the row that each update replaces. Updates of rows that do not exist
         are dropped.
       updates: the new rows, `[count, ...]`.
-      name: instead of `scatter_N`.
+      name: name of the layer; by default `scatter_N`.
       overwrite: if several updates have one row, True keeps any one of them, and False keeps their sum.
 
     Returns:
@@ -66,7 +66,7 @@ def scatter_nd(index: core.Value, updates: core.Value, shape: Sequence[int], nam
       index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
       updates: the slices, `[..., *shape[k:]]`; slices with equal indices are summed.
       shape: of the result.
-      name: instead of `scatter_nd_add_N`.
+      name: name of the layer; by default `scatter_nd_add_N`.
 
     Returns:
       An array of shape `shape`.
@@ -96,7 +96,7 @@ def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name
       ref: the array, any shape.
       index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
       updates: the slices, `[..., *ref.shape[k:]]`; all slices with equal indices are added.
-      name: instead of `scatter_nd_add_N`.
+      name: name of the layer; by default `scatter_nd_add_N`.
 
     Returns:
       An array of the shape of `ref`.
@@ -126,7 +126,7 @@ def multiplex(inputs: Sequence[core.Value], index: core.Value, name: str | None 
       inputs: a list of arrays `[batch, ...]` of one shape.
       index: integers `[batch, 1]`: the index of the array for each row. For an index that does not exist the row is
         NaN.
-      name: instead of `multiplex_N`.
+      name: name of the layer; by default `multiplex_N`.
 
     Returns:
       `[batch, ...]`.
@@ -175,7 +175,7 @@ def where(
       condition: bool, any shape, or a SequenceBatch.
       x: the elements where the condition is true; dimensions of size 1 are repeated.
       y: the elements where the condition is false; dimensions of size 1 are repeated.
-      name: instead of `where_N`.
+      name: name of the layer; by default `where_N`.
 
     Returns:
       A value of the common shape of all three; a SequenceBatch if one of them is.

@@ -19,7 +19,7 @@ def topk(input: core.Value, k: int, name: str | None = None) -> tuple[Any, Any]:
     Args:
       input: `[..., n]`, or a SequenceBatch.
       k: the number of elements.
-      name: instead of `top_k_N`.
+      name: name of the layer; by default `top_k_N`.
 
     Returns:
       `(values, indices)`, both `[..., k]`, and SequenceBatches if the input is one.
@@ -50,7 +50,7 @@ def argmax(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
     Args:
       x: any shape, or a SequenceBatch.
       axis: the dimension; the rows by default, with a warning for the rows of the batch.
-      name: instead of `arg_max_N`.
+      name: name of the layer; by default `arg_max_N`.
 
     Returns:
       Integers, the shape of `x` without that dimension.
@@ -77,7 +77,7 @@ def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
     Args:
       x: any shape, or a SequenceBatch.
       axis: the dimension; the rows by default, with a warning for the rows of the batch.
-      name: instead of `arg_min_N`.
+      name: name of the layer; by default `arg_min_N`.
 
     Returns:
       Integers, the shape of `x` without that dimension.
@@ -115,7 +115,7 @@ def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: s
       input: any shape, or a SequenceBatch.
       axis: the dimension.
       descending: whether the largest element comes first, instead of the smallest.
-      name: instead of `argsort_N`.
+      name: name of the layer; by default `argsort_N`.
 
     Returns:
       `(sorted, indices)`, both of the kind and shape of the input.
@@ -153,7 +153,7 @@ def unique(
       x: `[n]`.
       dtype: of the index.
       max_length: the capacity, in different values; `n` by default. Further values are dropped.
-      name: instead of `unique_N`.
+      name: name of the layer; by default `unique_N`.
 
     Returns:
       `(values, index)`: the values, a SequenceBatch `[1, max_length]`; and for each element of `x` its index among the
@@ -187,7 +187,7 @@ def unique_with_counts(
       x: `[n]`.
       dtype: of the index and of the counts.
       max_length: the capacity, in different values; `n` by default. Further values are dropped.
-      name: instead of `unique_with_counts_N`.
+      name: name of the layer; by default `unique_with_counts_N`.
 
     Returns:
       `(values, index, counts)`: see `unique`; the counts are a SequenceBatch of integers `[1, max_length]`.

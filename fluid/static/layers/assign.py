@@ -26,7 +26,7 @@ def assign(input: Given, output: Variable | None = None, name: str | None = None
     Args:
       input: a variable, or numbers.
       output: the variable to assign to; by default a new variable.
-      name: instead of `assign_N`.
+      name: name of the layer; by default `assign_N`.
 
     Returns:
       The assigned variable.
@@ -51,7 +51,7 @@ def increment(x: Variable, value: float = 1.0, in_place: bool = True, name: str 
       x: the variable.
       value: the number.
       in_place: True changes the variable itself, False returns a copy.
-      name: instead of `increment_N`.
+      name: name of the layer; by default `increment_N`.
 
     Returns:
       The variable with the new value.
@@ -90,7 +90,7 @@ def fill_constant(
       value: the value of every element.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       out: the variable to assign to; by default a new variable.
-      name: instead of `fill_constant_N`.
+      name: name of the layer; by default `fill_constant_N`.
 
     Returns:
       The variable with this value.

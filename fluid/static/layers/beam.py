@@ -81,7 +81,7 @@ def beam_search(
       end_id: the id that ends a prefix.
       level: accepted for programs written for Fluid, but has no effect: sources are the outer level.
       is_accumulated: True if `scores` belong to whole prefixes; False if they are probabilities of the candidates.
-      name: instead of `beam_search_N`.
+      name: name of the layer; by default `beam_search_N`.
       return_parent_idx: True returns also the indices of the continued rows.
 
     Returns:
@@ -168,7 +168,7 @@ def beam_search_decode(
       scores: the array into which `selected_scores` were written.
       beam_size: the `beam_size` of the search.
       end_id: the `end_id` of the search.
-      name: instead of `beam_search_decode_N`.
+      name: name of the layer; by default `beam_search_decode_N`.
 
     Returns:
       Ids and scores of the sentences of each source, the best sentence first: sequences of sequences.
@@ -215,7 +215,7 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
       x: the rows.
       y: sequences; in the block of a search, a value with a row for each candidate.
       ref_level: the level of the sequences that counts.
-      name: instead of `sequence_expand_N`.
+      name: name of the layer; by default `sequence_expand_N`.
 
     Example:
       >>> import fluid.static as fluid

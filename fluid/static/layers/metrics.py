@@ -27,7 +27,7 @@ def accuracy(
       k: the number of classes that count as predicted.
       correct: a variable that receives the number of these rows, for example from `create_tensor`.
       total: a variable that receives the number of all rows.
-      name: instead of `accuracy_N`.
+      name: name of the layer; by default `accuracy_N`.
 
     Returns:
       The variable of the fraction, float32.

@@ -19,7 +19,7 @@ class _StepBlock:
     """The base of DynamicRNN and StaticRNN.
 
     Args:
-      name: instead of `dynamic_rnn_N` or `static_rnn_N`.
+      name: name of the layer; by default `dynamic_rnn_N` or `static_rnn_N`.
     """
 
     kind: Any
@@ -74,7 +74,7 @@ class DynamicRNN(_StepBlock):
     """A recurrent layer over sequences whose step is a block; see `fluid.layers.DynamicRNN`.
 
     Args:
-      name: instead of `dynamic_rnn_N`.
+      name: name of the layer; by default `dynamic_rnn_N`.
 
     Example:
       >>> import fluid.static as fluid
@@ -132,7 +132,7 @@ class StaticRNN(_StepBlock):
     """A recurrent layer over the first axis of arrays whose step is a block; see `fluid.layers.StaticRNN`.
 
     Args:
-      name: instead of `static_rnn_N`.
+      name: name of the layer; by default `static_rnn_N`.
 
     Example:
       >>> import fluid.static as fluid

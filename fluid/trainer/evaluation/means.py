@@ -148,7 +148,7 @@ class Means:
             self._chunk = None
 
     def _fold_steps(self, count: int) -> None:
-        """Add the oldest `count` steps, which are not stacked, to the values."""
+        """Add the results of the oldest `count` steps, which are not stacked, to the weighted sums of the epoch."""
         if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
             found = on_host([value for values, _ in steps for value in values])
@@ -156,7 +156,7 @@ class Means:
             self._fold(_Chunk(columns, [examples for _, examples in steps]))
 
     def _fold(self, chunk: _Chunk) -> None:
-        """Add a chunk of steps to the values."""
+        """Add the results of a chunk of steps to the weighted sums of the epoch."""
         weights = np.asarray(chunk.examples, np.float64)
         self._weight += float(weights.sum())
         for name, array in zip(self._places, on_host(chunk.values), strict=True):
