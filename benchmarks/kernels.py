@@ -19,6 +19,7 @@ import numpy as np
 import fluid
 from fluid.layers.image.convolve import computed_once, convolve
 from fluid.layers.image.spatial import Image
+from fluid.layers.kernels import grouped_convolution
 
 Variants = dict[str, Callable[..., Any]]
 CALLS = 3
@@ -79,6 +80,43 @@ def convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
         pair = {"XLA": functools.partial(plain, stride=stride), "fluid": functools.partial(ours, stride=stride)}
         what = f"convolution 1 x 1, {size} x {size} x {channels} to {filters}, stride {stride}, batch 32"
         cases[what] = (pair, (random(32, size, size, channels), random(filters, channels, 1, 1)))
+    return cases
+
+
+def grouped(form: Callable[..., Any], groups: int, stride: int, x: Any, filters: Any) -> Any:
+    """A convolution in groups of images with the channels last, padded to the same number of windows as pixels."""
+    pad = filters.shape[2] // 2
+    geometry = grouped_convolution.Geometry([stride] * 2, [(pad, pad)] * 2, (1, 1), (1, 1), "NHWC")
+    return form(x, filters, geometry, groups)
+
+
+def dense(groups: int, stride: int, x: Any, filters: Any) -> Any:
+    """A convolution of as many channels in one group."""
+    repeated = jnp.tile(filters, (1, groups, 1, 1))
+    return grouped(grouped_convolution.plain_convolution, 1, stride, x, repeated)
+
+
+def grouped_convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
+    cases: dict[str, tuple[Variants, tuple[Any, ...]]] = {}
+    for channels, size, window, groups, stride in (
+        (128, 14, 3, 4, 1),
+        (128, 14, 3, 32, 1),
+        (256, 14, 3, 32, 1),
+        (128, 28, 3, 32, 2),
+        (240, 28, 1, 3, 1),
+        (128, 14, 3, 128, 1),
+        (64, 56, 3, 64, 1),
+        (128, 14, 5, 128, 1),
+    ):
+        forms = {"XLA": grouped_convolution.plain_convolution, "fluid": grouped_convolution.grouped_convolution}
+        if groups == channels:
+            forms["blocks of channels"] = grouped_convolution.blocks_of_channels
+        filters = random(channels, channels // groups, window, window)
+        variants = {name: functools.partial(grouped, form, groups, stride) for name, form in forms.items()}
+        variants["dense"] = functools.partial(dense, groups, stride)
+        shape = f"{size} x {size} x {channels}, stride {stride}, batch 8"
+        what = f"grouped convolution {window} x {window}, {groups} groups, {shape}"
+        cases[what] = (variants, (random(8, size, size, channels), filters))
     return cases
 
 
@@ -181,7 +219,7 @@ def lookups() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def every_case() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
-    cases = convolutions()
+    cases = convolutions() | grouped_convolutions()
     blocks: Variants = {
         "XLA": functools.partial(residual, False, 5, plain),
         "channels first": functools.partial(residual, False, 5, first),

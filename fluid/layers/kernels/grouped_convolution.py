@@ -107,8 +107,8 @@ def grouped_convolution(
 def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
     """Compute a depthwise convolution as a sum of shifted images, each times one number of each filter.
 
-    XLA computes the sum in one loop, an eighth of the time of a dense convolution of 128 channels in training. With two
-    filters for each channel it takes half of that time, more than blocks of channels.
+    The images of one row of a filter are added first, then the rows. In a net with batch normalisation and convolutions
+    of one pixel, this order takes half the time of one sum over all cells; alone, both take the same.
     """
     sum_dtype = jnp.promote_types(x.dtype, jnp.float32)
     padding = [(*pad, spread - 1) for pad, spread in zip(geometry.pads, geometry.spread, strict=True)]
@@ -116,20 +116,28 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
     padded = jax.lax.pad(x.astype(sum_dtype), zero, _by_layout(geometry, padding, none, none))
     window = filters.shape[2:]
     sizes = [size for size, axis in zip(padded.shape, geometry.layout, strict=True) if axis not in "NC"]
-    spans = [dilation * (cells - 1) for dilation, cells in zip(geometry.dilations, window, strict=True)]
 
-    def times_one_cell(cell: tuple[int, ...]) -> jax.Array:
-        first = [i * dilation for i, dilation in zip(cell, geometry.dilations, strict=True)]
+    def under(cell: tuple[int | None, ...], images: jax.Array) -> jax.Array:
+        """Return the pixels under one cell of the filters, in each dimension in which `cell` has an index."""
         slices = [
-            slice(start, start + size - span, stride)
-            for start, size, span, stride in zip(first, sizes, spans, geometry.strides, strict=True)
+            slice(None) if i is None else slice(i * dilation, size - (cells - 1 - i) * dilation, stride)
+            for i, size, cells, dilation, stride in zip(
+                cell, sizes, window, geometry.dilations, geometry.strides, strict=True
+            )
         ]
-        shifted = padded[_by_layout(geometry, slices, slice(None), slice(None))]
-        weights = filters[(slice(None), 0, *cell)].astype(sum_dtype)
-        return shifted * weights.reshape(_by_layout(geometry, [1] * len(window), 1, -1))
+        return images[_by_layout(geometry, slices, slice(None), slice(None))]
 
-    cells = itertools.product(*map(range, window))
-    return functools.reduce(operator.add, map(times_one_cell, cells)).astype(x.dtype)
+    def row(before: tuple[int, ...]) -> jax.Array:
+        """Return the sum over one row of cells, of which `before` are the first indices."""
+        products = []
+        for column in range(window[-1]):
+            weights = filters[(slice(None), 0, *before, column)].astype(sum_dtype)
+            weights = weights.reshape(_by_layout(geometry, [1] * len(window), 1, -1))
+            products.append(under((*[None] * len(before), column), padded) * weights)
+        return under((*before, None), functools.reduce(operator.add, products))
+
+    rows = map(row, itertools.product(*map(range, window[:-1])))
+    return functools.reduce(operator.add, rows).astype(x.dtype)
 
 
 def _by_layout(geometry: Geometry, pixels: Sequence[Any], batch: Any, channels: Any) -> tuple[Any, ...]:
