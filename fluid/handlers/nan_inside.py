@@ -70,7 +70,7 @@ class _Level:
         self._compiled = jax.jit(functools.partial(jax.core.eval_jaxpr, longer, consts))
 
     def run(self, arguments: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
-        """Run the equations. Return the outputs, and a function that returns the value of a variable that is watched."""
+        """Run the equations. Return the outputs, and a function that returns the value of a watched variable."""
         found = self._compiled(*arguments)
         values = dict(zip(self._read, found[self._outputs :], strict=True))
         return found[: self._outputs], lambda v: v.val if is_literal(v) else values[v]

@@ -134,7 +134,7 @@ class Control:
             thread.join()
 
     def ask(self, task: Task) -> Any:
-        """Run a task in the training thread between two steps, after a checkpoint of all steps so far; return its result.
+        """Run a task in the training thread, between two steps and after a checkpoint of them; return its result.
 
         Raises:
           OnlineError: the training thread is not running.

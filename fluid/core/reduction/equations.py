@@ -283,7 +283,7 @@ def _kept(*names: str) -> Callable[..., _Kind]:
 
 
 def _bound(name: str) -> Callable[..., _Kind]:
-    """Return the rule that infers how `max(a, b)` or `min(a, b)` combines over minibatches; `name` is "max" or "min"."""
+    """Return the rule that infers how `max(a, b)` or `min(a, b)`, by its name, combines over minibatches."""
     return lambda equation, inputs, same: _Kind(name if {k.name for k in inputs} <= {name, "constant"} else "unknown")
 
 
