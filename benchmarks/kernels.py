@@ -84,14 +84,14 @@ def convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 
 
 def grouped(form: Callable[..., Any], groups: int, stride: int, x: Any, filters: Any) -> Any:
-    """A convolution in groups of images with the channels last, padded to the same number of windows as pixels."""
+    """Compute a grouped convolution of images with the channels last, with as many windows as pixels."""
     pad = filters.shape[2] // 2
     geometry = grouped_convolution.Geometry([stride] * 2, [(pad, pad)] * 2, (1, 1), (1, 1), "NHWC")
     return form(x, filters, geometry, groups)
 
 
 def dense(groups: int, stride: int, x: Any, filters: Any) -> Any:
-    """A convolution of as many channels in one group."""
+    """Compute a convolution of equally many channels in one group."""
     repeated = jnp.tile(filters, (1, groups, 1, 1))
     return grouped(grouped_convolution.plain_convolution, 1, stride, x, repeated)
 

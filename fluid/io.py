@@ -246,9 +246,9 @@ def load_inference_model(
 
     Returns:
       `(program, feed_target_names, fetch_targets)`. Session and Inferencer run the program, which includes its
-      parameters. The names of feeds and outputs are lists of strings; outputs without names are left out. A program of
-      PaddlePaddle is a program function: `program.params` holds its arrays by name, and `program(fetch=["fc_0.tmp_1"])`
-      returns other values than its outputs.
+      parameters. The names of feeds and outputs are lists of strings; an output without a name goes by the name of its
+      value. A program of PaddlePaddle is a program function: `program.params` holds its arrays by name, and
+      `program(fetch=["fc_0.tmp_1"])` returns other values than its outputs.
 
     Raises:
       ParameterFileError: the file or folder is missing, or a file in it is damaged or of another program.
@@ -277,7 +277,8 @@ def load_inference_model(
         program = artifact.load(file).program()
         if session is not None:
             session.add(program)
-        return original.InferenceModel(program, list(program.feeds), list(program.output_names or ()))
+        unnamed = program.values if len(program.values) == len(program.outputs) else ()
+        return original.InferenceModel(program, list(program.feeds), list(program.output_names or unnamed))
     return original.load_inference_model(path, session, model_filename, params_filename)
 
 

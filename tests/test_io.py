@@ -208,6 +208,18 @@ def test_executors_and_folders_that_are_none(tmp_path):
         fluid.io.save_persistables(fluid.Session(predicting), tmp_path / "file")
 
 
+def test_an_output_without_a_name_is_fetched_by_its_value(tmp_path):
+    def net():
+        return fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
+
+    session = fluid.Session(net)
+    fluid.io.save_inference_model(tmp_path / "model.fluid", net, session.params())
+    program, feeds, targets = fluid.io.load_inference_model(tmp_path / "model.fluid")
+    assert (feeds, targets) == (["x"], ["guess.tmp_1"])
+    (found,) = fluid.Session(program).run(feed={"x": [[1, 2]]}, fetch=targets)
+    np.testing.assert_array_equal(found, session.run(feed={"x": [[1, 2]]})[0])
+
+
 @pytest.mark.parametrize("folder", [False, True])
 def test_load_inference_model_reads_what_save_inference_model_writes(folder, tmp_path):
     def program():
