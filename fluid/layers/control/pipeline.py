@@ -69,10 +69,6 @@ class Split(NamedTuple):
         """Return the index in the batch of the first row of a microbatch."""
         return (shard * self.groups * self.microbatches + microbatch) * self.each
 
-    def row(self, first: Any, number: Any) -> Any:
-        """Return the index in the batch of row `number` of a microbatch whose first row has the index `first`."""
-        return first + number // self.each * (self.microbatches * self.each) + number % self.each
-
     def parts(self, array: Any) -> Any:
         """Reshape the rows of a shard, `[rows of the shard, ...]`, to `[microbatches, rows, ...]`."""
         grouped = array.reshape(self.groups, self.microbatches, self.each, *array.shape[1:])
@@ -155,7 +151,7 @@ def pipelined(
     split = pipeline.split(rows)
     axes = {pipeline.axis, core.DATA} & core.axes_here().keys()
     own = jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape[1:], array.dtype), arrays)
-    work = rowwise(this, block, own, x, split.rows, split.row, axes)
+    work = rowwise(this, block, own, x, split.rows, axes)
     stage = PartitionSpec(pipeline.axis)
     batch = PartitionSpec(core.DATA if core.DATA in axes else None)
     mapped = jax.shard_map(

@@ -8,21 +8,23 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.core.equations import inner_jaxprs, user_line
+from fluid.core.equations import inner_jaxprs, is_literal, user_line
 from fluid.core.reduction import mixed_rows
 from fluid.layers.base import Layer
 from fluid.layers.control.pytrees import describe_tree
-from fluid.layers.control.row_keys import RowKeys
 
 # A function of the index of the block, its arrays by name, and its input; it returns a value like the input.
 Block = Callable[[Any, Any, Any], Any]
+
+_DRAWS = ("random_bits", "random_split", "random_gamma")
 
 
 class Rowwise(NamedTuple):
     """A block that reads nothing from outside.
 
     Attributes:
-      function: called with the constants, the index of the first row in the batch, and the arguments of the block.
+      function: called with the constants, the index of the first row in the batch, and the arguments of the block. The
+        random key of a call is the key of the step, with this index folded in.
       constants: the values from outside that the block reads, and the words of its random key; a pytree of arrays.
     """
 
@@ -45,12 +47,11 @@ def count_rows(this: Layer, x: Any) -> int:
     return int(counts[0])
 
 
-def rowwise(
-    this: Layer, block: Block, own: Any, x: Any, rows: int, row: Callable[[Any, Any], Any], axes: set[str]
-) -> Rowwise:
+def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[str]) -> Rowwise:
     """Return a block for some rows of a batch, which computes for them the results that they have in the whole batch.
 
-    Traces show which values from outside the block reads, the dependences of each row, and the draws for each row.
+    Random numbers are an exception: each part of the batch draws its own. Traces show which values from outside the
+    block reads, and whether a row depends on other rows.
 
     Args:
       this: the layer.
@@ -58,28 +59,32 @@ def rowwise(
       own: the arrays of one block, or their shapes and dtypes, by name.
       x: the whole batch, a pytree of arrays `[batch, ...]`.
       rows: the number of rows in one call of the new block.
-      row: a function of the index in the batch of the first of these rows, and of the indices of the rows in the call.
-        It returns the indices of the rows in the batch.
       axes: the mesh axes over which `jax.shard_map` will run the block.
 
     Raises:
-      ArgumentError: a row of the result depends on several rows; the random numbers of a row depend on the other rows;
-        or a loop in the block reads values from outside, for which JAX has no gradient.
+      ArgumentError: a row of the result depends on several rows; the block draws equal random numbers for each part of
+        the batch; or a loop in the block reads values from outside, for which JAX has no gradient.
     """
     given = this.frame.given
-    keys = RowKeys(this.name, jax.random.key(0) if given.key is None else given.key, count_rows(this, x), row)
+    key = jax.random.key(0) if given.key is None else given.key
+    words, impl = jax.random.key_data(key), jax.random.key_impl(key)
     number = jnp.int32(0)
 
     def work(words: Any, first: Any, *rest: Any) -> Any:
-        with _drawing(given, None if given.key is None else keys.key(words, first)):
+        own_key = jax.random.fold_in(jax.random.wrap_key_data(words, impl=impl), first)
+        with _drawing(given, None if given.key is None else own_key):
             return block(*rest)
 
     with core.manual_axes(axes):
         _check_apart(this, block, number, own, x)
-        whole = jax.make_jaxpr(block)(number, own, _of_rows(x, count_rows(this, x)))
         with _about_rows(this, x, rows):
-            part = jax.make_jaxpr(work)(keys.words, jnp.uint32(0), number, own, _of_rows(x, rows))
-    keys.learn(whole.jaxpr, part.jaxpr, rows)
+            part = jax.make_jaxpr(work)(words, jnp.uint32(0), number, own, _of_rows(x, rows))
+    if line := _fixed_draw(part.jaxpr, set(part.jaxpr.invars[:2])):
+        raise errors.ArgumentError(
+            f"{this.name}: {line} draws random numbers with a key of its own; leave seed= out there. With pipeline= a "
+            f"block is given a part of the rows at a time, and would draw the same numbers for each part; or draw "
+            f"outside, and give it through x"
+        )
     if this.frame.mode == core.TRAIN:
         _check_loops(this, part.jaxpr)
 
@@ -88,7 +93,7 @@ def rowwise(
         found = jax.core.eval_jaxpr(part.jaxpr, read, words, first, *jax.tree.leaves(rest))
         return jax.tree.unflatten(jax.tree.structure(x), found)
 
-    return Rowwise(function, (part.consts, keys.words))
+    return Rowwise(function, (part.consts, words))
 
 
 def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> None:
@@ -128,6 +133,29 @@ def _check_loops(this: Layer, jaxpr: Any) -> None:
                     f"rows, give it through x"
                 )
             _check_loops(this, inner)
+
+
+def _fixed_draw(jaxpr: Any, fresh: set[Any], line: str = "its block") -> str | None:
+    """Return the user's line of the first draw whose key does not come from `fresh`; None if there is none.
+
+    Args:
+      jaxpr: the equations.
+      fresh: the variables that differ in each part of the batch; this function adds all that depend on them.
+      line: the line of the equation around these equations.
+    """
+    for equation in jaxpr.eqns:
+        if any(not is_literal(v) and v in fresh for v in equation.invars):
+            fresh |= set(equation.outvars)
+            continue
+        # JAX records the lines inside a called function, but not for a function that it has traced before.
+        here = user_line(equation)
+        here = line if here == "unknown line" else here
+        if equation.primitive.name in _DRAWS:
+            return here
+        for inner in inner_jaxprs(equation):
+            if found := _fixed_draw(inner, set(), here):
+                return found
+    return None
 
 
 def _is_from_outside(variable: Any) -> bool:

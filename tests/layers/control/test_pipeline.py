@@ -11,14 +11,13 @@ from jax.sharding import AbstractMesh, AxisType
 import fluid
 from fluid import errors, layers
 from fluid.layers.control.pipeline import Pipeline
-from fluid.layers.control.row_keys import RowKeys, places
 
 SMALL = st.integers(1, 4)
 
 
 @given(SMALL, SMALL, SMALL, SMALL, st.integers(1, 40))
 @settings(max_examples=60, deadline=None)
-def test_each_row_is_in_one_microbatch_and_knows_its_number(stages, microbatches, shards, groups, rows):
+def test_each_row_is_in_one_microbatch_and_the_first_is_known(stages, microbatches, shards, groups, rows):
     split = Pipeline("stage", stages, microbatches, shards, groups).split(rows)
     assert split.microbatches <= microbatches
     assert rows <= split.total < rows + shards * groups * split.each
@@ -29,75 +28,8 @@ def test_each_row_is_in_one_microbatch_and_knows_its_number(stages, microbatches
         parts = np.asarray(split.parts(numbers[shard]))
         assert parts.shape == (split.microbatches, split.rows)
         for microbatch, part in enumerate(parts):
-            assert split.row(split.first(shard, microbatch), np.arange(split.rows)).tolist() == part.tolist()
+            assert split.first(shard, microbatch) == part[0]
         assert np.asarray(split.together(parts)).tolist() == numbers[shard].tolist()
-
-
-@given(st.data(), st.lists(st.integers(1, 3), min_size=1, max_size=4))
-@settings(max_examples=10, deadline=None)
-def test_places_are_those_of_the_whole_array(data, shape):
-    """Batches that are too large to make, so that places are more than 32 bits."""
-    along = data.draw(st.integers(0, len(shape) - 1))
-    batch = data.draw(st.integers(4, 2**32 - 1))
-    rows = data.draw(st.lists(st.integers(0, batch - 1), min_size=shape[along], max_size=shape[along]))
-    high, low = map(np.asarray, jax.jit(lambda rows: places(shape, along, rows, batch))(np.asarray(rows, np.uint32)))
-    for index in np.ndindex(*shape):
-        wanted = 0
-        for i, size in enumerate(shape):
-            wanted = wanted * batch + rows[index[i]] if i == along else wanted * size + index[i]
-        assert int(high[index]) * 2**32 + int(low[index]) == wanted
-
-
-def draws(key, rows, apart=True):
-    """What is drawn for all rows, and what for each: with one key for all, and with one for each."""
-    each, other = jax.random.split(key)
-    found = (
-        jax.random.permutation(each, 5),
-        jax.random.bits(each, (rows, 3), "uint8"),
-        jax.random.normal(other, (2, rows)),
-    )
-    if not apart:
-        return found
-    keys = jax.random.split(jax.random.fold_in(each, 3), rows)
-    return (*found, jax.vmap(lambda k: jax.random.uniform(k, (3,)))(keys))
-
-
-def learned(key, apart=True):
-    """Keys for 3 of 7 rows that know what `draws` draws."""
-    keys = RowKeys("repeat_0", key, 7, lambda first, number: first + number)
-    whole = jax.make_jaxpr(lambda: draws(key, 7, apart))()
-    keys.learn(whole.jaxpr, jax.make_jaxpr(lambda: draws(keys.key(keys.words, 0), 3, apart))().jaxpr, 3)
-    return keys
-
-
-@pytest.mark.parametrize("kind", ["element by element", "all at once", "double", "rbg"])
-def test_keys_of_rows_draw_what_the_whole_batch_draws(kind):
-    with jax.threefry_partitionable(kind != "all at once"), jax.enable_x64(kind == "double"):
-        key = jax.random.key(5, impl="rbg" if kind == "rbg" else "threefry2x32")
-        keys = learned(key, kind != "rbg")
-        same, *wanted = jax.jit(draws, static_argnums=1)(key, 7)
-        of_three = jax.jit(lambda first: draws(keys.key(keys.words, first), 3, kind != "rbg"))
-        for first in (0, 3, 4):
-            again, *found = of_three(first)
-            assert np.array_equal(again, same)
-            for mine, every, axis in zip(found, wanted, (0, 1, 0), strict=False):
-                assert np.array_equal(mine, np.take(np.asarray(every), [first, first + 1, first + 2], axis)), axis
-
-
-def test_a_key_for_each_row_needs_a_generator_that_keeps_them_apart():
-    with pytest.raises(errors.ArgumentError, match="a key for each row, which rbg does not keep apart"):
-        learned(jax.random.key(5, impl="rbg"))
-
-
-def test_a_shape_that_may_be_rows_or_not_is_refused():
-    def draw(key, rows):
-        return jax.random.bits(key, (rows,)), jax.random.bits(key, (2,))
-
-    keys = RowKeys("repeat_0", jax.random.key(5), 4, lambda first, number: first + number)
-    whole = jax.make_jaxpr(lambda: draw(jax.random.key(5), 4))().jaxpr
-    part = jax.make_jaxpr(lambda: draw(keys.key(keys.words, 0), 2))().jaxpr
-    with pytest.raises(errors.ArgumentError, match=r"\(2,\), which may be rows or not; change microbatches="):
-        keys.learn(whole, part, 2)
 
 
 def traced(block, mesh=None, n=4, x=None, mode="train", **settings):
@@ -191,10 +123,24 @@ REFUSED = {
         "a loop or branch in the block, at .*test_pipeline.*, reads a value from outside",
     ),
     "seed": ({"block": lambda h: layers.dropout(dense(h), 0.5, seed=3)}, "with a key of its own; leave seed= out"),
-    "gamma": (random(lambda k, h: jax.random.gamma(k, 2.0, h.shape)), "by random_gamma"),
-    "flat": (random(lambda k, h: jax.random.normal(k, (h.size,)).reshape(h.shape)), r"\(24,\) for 6 rows"),
-    "words": (random(lambda k, h: jax.random.key_data(k)[0]), "by random_unwrap"),
+    "key of its own": (
+        random(lambda k, h: jax.random.normal(jax.random.key(3), h.shape)),
+        "at .*test_pipeline|of its own",
+    ),
 }
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda key, h: jax.random.gamma(key, 2.0, h.shape),
+        lambda key, h: jax.random.normal(key, (h.size,)).reshape(h.shape),
+        lambda key, h: jax.vmap(lambda k: jax.random.uniform(k, h.shape[1:]))(jax.random.split(key, h.shape[0])),
+    ],
+    ids=["gamma", "flat", "a key for each row"],
+)
+def test_a_block_may_draw_in_any_way_from_the_key_of_the_step(draw):
+    assert [v.shape for v in traced(**random(draw))] == [(6, 4)]
 
 
 @pytest.mark.parametrize("case", REFUSED)
