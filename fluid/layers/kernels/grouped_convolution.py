@@ -84,8 +84,8 @@ def grouped_convolution(
     """Compute a convolution in groups of channels, in the fastest form for its shapes on this platform.
 
     On a CPU, one filter for each channel becomes a sum of shifted images; more filters become dense convolutions of
-    blocks of channels, except for spread images. `benchmarks/KERNELS.md` has the figures. A NaN or an infinity of one channel can reach the other
-    groups of its block, because zeros of a filter multiply it.
+    blocks of channels, except for spread images. `benchmarks/KERNELS.md` has the figures. A NaN or an infinity of one
+    channel can reach the other groups of its block, because zeros of a filter multiply it.
 
     Args:
       x: images in the layout of `geometry`, with `channels` channels.
