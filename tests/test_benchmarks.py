@@ -31,6 +31,7 @@ def on_path(monkeypatch):
         pytest.param("DIGITS", "training", marks=pytest.mark.slow),
         pytest.param("RESNET", "resnet32", marks=pytest.mark.full),
         pytest.param("RESNET_NHWC", "resnet32", marks=pytest.mark.full),
+        pytest.param("GROUPED", "training", marks=pytest.mark.full),
         pytest.param("TABLE", "bigemb", marks=pytest.mark.slow),
     ],
 )

@@ -1,7 +1,15 @@
 """Grouped and depthwise convolutions on a CPU.
 
-XLA for CPUs (jaxlib 0.10.2) computes the gradients of grouped convolutions by a loop without vector instructions. Two
-other forms of the same sum are faster. JAX differentiates, batches and transposes both without further rules.
+XLA for CPUs computes the gradients of grouped convolutions slowly. Two other forms of the same sum are faster, and JAX
+differentiates and batches both without further rules. Milliseconds of a CPU for images of 14 x 14 x 128, batch 8, and
+filters of 3 x 3, forward and backward, by `python benchmarks/kernels.py grouped --rounds 5` (jax 0.10.2, two cores,
+24 November 2026):
+
+| groups | plain form | blocks of channels | shifted images | one dense convolution |
+|---|---|---|---|---|
+| 4 | 127.3 | 4.1 | | 14.2 |
+| 32 | 929.2 | 4.2 | | 14.4 |
+| 128 | 15.6 | 4.1 | 1.8 | 14.5 |
 """
 
 import functools
@@ -14,9 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-_BLOCK_CHANNELS = 32  # at least, of one dense convolution: 16 channels take as long on two cores, 64 up to twice
-_MOST_BLOCKS = 16  # XLA compiles one block of 3 x 3 and its gradients in about 0.2 s
-_MOST_TAPS = 49  # of a depthwise filter, 7 x 7: XLA compiles one tap and its gradients in about 0.04 s
+# With jaxlib 0.10.2 on two cores, blocks of 16 channels take as long as blocks of 32, and blocks of 64 up to twice.
+_BLOCK_CHANNELS = 32  # at least, in each dense convolution
+_MOST_BLOCKS = 16  # XLA compiles one block of 3 x 3 cells and its gradients in about 0.2 s
+_MOST_CELLS = 49  # of a depthwise filter, as in 7 x 7: XLA compiles them and their gradients in about 1.5 s
 
 
 class Geometry(NamedTuple):
@@ -75,8 +84,8 @@ def grouped_convolution(
     """Compute a convolution in groups of channels, in the fastest form for its shapes on this platform.
 
     On a CPU, one filter for each channel becomes a sum of shifted images; more filters become dense convolutions of
-    blocks of channels. `benchmarks/KERNELS.md` has the figures. A NaN or an infinity of one channel can reach the other
-    groups of its block, because zeros of a filter multiply it.
+    blocks of channels, except for spread images. `benchmarks/KERNELS.md` has the figures. A NaN or an infinity of one
+    channel can reach the other groups of its block, because zeros of a filter multiply it.
 
     Args:
       x: images in the layout of `geometry`, with `channels` channels.
@@ -99,16 +108,20 @@ def grouped_convolution(
     if jax.default_backend() != "cpu" or x.dtype != filters.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
         return plain_convolution(x, filters, geometry, groups)
     channels = x.shape[geometry.layout.index("C")]
-    if groups == channels == len(filters) and math.prod(filters.shape[2:]) <= _MOST_TAPS:
+    if groups == channels == len(filters) and math.prod(filters.shape[2:]) <= _MOST_CELLS:
         return shifted_images(x, filters, geometry)
+    # For spread images XLA has no fast dense form: 64 channels of 14 x 14 spread by 2, batch 8, filters of 4 x 4, in
+    # 8 groups take 24 ms, and blocks 54 (jax 0.10.2, forward and backward).
+    if max(geometry.spread) > 1:
+        return plain_convolution(x, filters, geometry, groups)
     return blocks_of_channels(x, filters, geometry, groups, dense)
 
 
 def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
     """Compute a depthwise convolution as a sum of shifted images, each times one number of each filter.
 
-    The images of one row of a filter are added first, then the rows. In a net with batch normalisation and convolutions
-    of one pixel, this order takes half the time of one sum over all cells; alone, both take the same.
+    The images of one row of a filter are added first, then the rows. In three blocks of a depthwise convolution, batch
+    normalisation and a convolution of one pixel, one sum over all cells took 28 ms, and this sum 12 (jax 0.10.2).
     """
     sum_dtype = jnp.promote_types(x.dtype, jnp.float32)
     padding = [(*pad, spread - 1) for pad, spread in zip(geometry.pads, geometry.spread, strict=True)]
