@@ -72,7 +72,7 @@ def calls(monkeypatch):
     run = CompiledStep.__call__
 
     def counting(self, feed, *given, count=None):
-        found.extend([count or 1] if self._step.training else [])
+        found.extend([count or 1] if self._form.step.training else [])
         return run(self, feed, *given, count=count)
 
     monkeypatch.setattr(CompiledStep, "__call__", counting)

@@ -112,7 +112,7 @@ def multi_head_attention(
       name: name of the layer; by default `multi_head_attention_N`.
       ring: an axis of the mesh. Its devices share the steps and pass keys and values around the ring, so that the
         maximum length of sequences grows with the number of devices. On a mesh without this axis, and without
-        `parallel=`, the argument has no effect.
+        `parallel=`, the argument is ignored.
 
     Returns:
       `[batch, targets, size]`, a SequenceBatch if the queries are one; with a cache `(result, cache)`.

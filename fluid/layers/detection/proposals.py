@@ -47,7 +47,7 @@ def generate_proposals(
       pre_nms_top_n: the number of most probable regions to use; 0 for all.
       post_nms_top_n: the largest number of regions to keep; 0 for no limit.
       nms_thresh: the largest intersection over union of a region with a more probable one. For 0, all regions are kept,
-        and `post_nms_top_n` has no effect.
+        and `post_nms_top_n` is ignored.
       min_size: the least width and height in pixels of the original image, at least 1.
       eta: if below 1, a factor for `nms_thresh` after each kept region, as long as the threshold is above 0.5.
       name: name of the layer; by default `generate_proposals_N`.

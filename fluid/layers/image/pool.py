@@ -51,7 +51,7 @@ def pool2d(
       pool_type: "max" or "avg".
       pool_stride: one or two integers.
       pool_padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
-      global_pooling: whether one window covers the whole image; size, stride and padding then have no effect.
+      global_pooling: whether one window covers the whole image; size, stride and padding are then ignored.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       ceil_mode: whether a last window may extend beyond the last pixel, where a whole window does not fit.
       name: name of the layer; by default `pool2d_N`.
@@ -105,7 +105,7 @@ def pool3d(
       pool_type: "max" or "avg".
       pool_stride: one or three integers.
       pool_padding: one integer, three, six (before and after for each dimension), "SAME" or "VALID".
-      global_pooling: whether one window covers the whole volume; size, stride and padding then have no effect.
+      global_pooling: whether one window covers the whole volume; size, stride and padding are then ignored.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       ceil_mode: whether a last window may extend beyond the last cell, where a whole window does not fit.
       name: name of the layer; by default `pool3d_N`.

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fluid import core
+
 # With jaxlib 0.10.2 on two cores, blocks of 16 channels take as long as blocks of 32, and blocks of 64 up to twice.
 _BLOCK_CHANNELS = 32  # at least, in each dense convolution
 _MOST_BLOCKS = 16  # XLA compiles one block of 3 x 3 cells and its gradients in about 0.2 s
@@ -105,7 +107,8 @@ def grouped_convolution(
     """
     if groups == 1:
         return dense(x, filters, geometry)
-    if jax.default_backend() != "cpu" or x.dtype != filters.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
+    fits = x.dtype == filters.dtype and jnp.issubdtype(x.dtype, jnp.floating)
+    if jax.default_backend() != "cpu" or not fits or core.inspecting():
         return plain_convolution(x, filters, geometry, groups)
     channels = x.shape[geometry.layout.index("C")]
     if groups == channels == len(filters) and math.prod(filters.shape[2:]) <= _MOST_CELLS:
