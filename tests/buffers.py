@@ -26,10 +26,10 @@ def watch(monkeypatch):
         there = fed if self._mesh is not None else jax.device_put(fed, self._scope.step.sharding)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(there))
         if (id(train), shapes) not in known:
-            carry = self._carry()
-            compiled = train.lower(carry, self._not_carried(), *there).compile()
+            state = self._state()
+            compiled = train.trace(state, self._constants(), *there).lower().compile()
             known[id(train), shapes] = (compiled, train)  # keep `train` alive, so that no other object gets its id
-            found.append(len(jax.tree.leaves(carry)))
+            found.append(len(jax.tree.leaves(state)))
             assert lent(compiled) == set(range(found[-1]))
         with jax.transfer_guard("disallow"):
             return update(self, known[id(train), shapes][0], *there)
