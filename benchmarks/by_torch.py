@@ -55,7 +55,7 @@ def resnet(blocks: list[tuple[int, int]]) -> nn.Module:
 
 
 def grouped(groups: int) -> nn.Module:
-    """Three convolutions of 128 channels in so many groups, their mean, 10 classes."""
+    """Return a net of three convolutions of 128 channels in `groups` groups, their mean, and 10 classes."""
     layers: list[nn.Module] = []
     for _ in range(3):
         layers += nn.Conv2d(128, 128, 3, padding=1, groups=groups), nn.ReLU()

@@ -136,7 +136,7 @@ def lenet(layout: str) -> Model:
 
 
 def grouped_program(groups: int) -> Any:
-    """Three convolutions of 128 channels of 14 x 14 pixels in so many groups, their mean, 10 classes."""
+    """Apply three convolutions of 128 channels of 14 x 14 pixels in `groups` groups, their mean, and 10 classes."""
     x = fluid.layers.data(name="x", shape=[128, 14, 14])
     for _ in range(3):
         x = fluid.layers.conv2d(x, 128, 3, padding=1, groups=groups, act="relu")
@@ -151,7 +151,7 @@ def grouped_forward(groups: int, p: Arrays, states: Arrays, x: Any, training: bo
 
 
 def grouped(groups: int) -> Model:
-    """Three convolutions in so many groups."""
+    """Return the model of three convolutions in `groups` groups."""
     program, forward = (functools.partial(function, groups) for function in (grouped_program, grouped_forward))
     return Model((128, 14, 14), program, forward, "NCHW")
 

@@ -1,4 +1,4 @@
-"""The code of docs/inspection.md runs, and prints what the page shows."""
+"""The code of docs/inspection.md runs, and its output equals the output on the page."""
 
 import pathlib
 import re

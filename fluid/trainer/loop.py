@@ -187,7 +187,9 @@ def _epoch(training: Training) -> EndEpochEvent:
 
 
 def _device_call(training: Training, first: Batch, batches: Batches) -> Call:
-    """Run one call of the device: one step, or several steps if nobody acts between them. Notify handlers of each step.
+    """Run one call of the device, which is one step or several, and notify handlers of each step.
+
+    Several steps share a call if no handler and no policy acts between them.
 
     Handlers hear of the later steps of a call after the call has begun, while the device may still compute.
 

@@ -36,7 +36,7 @@ def process():
 
 
 def check(model, process, path, sizes):
-    """Compare the answers of the function here with those of the file in the other process."""
+    """Compare the results of the function here with the results of the file in the other process."""
     params = model.params()
     fluid.io.save_inference_model(path, model.program, params)
     entry = artifact.load(path).entries["predict"]

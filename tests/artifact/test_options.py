@@ -1,4 +1,4 @@
-"""How a model may be exported: half the bytes, open sizes, one function for each size."""
+"""Options of an export: half the bytes, open sizes, one function for each size."""
 
 import jax.numpy as jnp
 import numpy as np

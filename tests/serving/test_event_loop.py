@@ -1,4 +1,4 @@
-"""What the event loop does for every request: it computes, it waits, it sends."""
+"""The work of the event loop for every request: compute, wait, send."""
 
 import asyncio
 import concurrent.futures
