@@ -104,6 +104,11 @@ def test_programs_that_are_written_down_load_on_use():
     assert python(code) == "False Executor"
 
 
+def test_the_command_line_loads_no_exporter():
+    code = "import sys, fluid.__main__; print({'fluid.artifact', 'jax.extend'} & set(sys.modules))"
+    assert python(code) == "set()"
+
+
 def test_no_device_is_initialised():
     """JAX refuses this setting once a device was touched."""
     code = "import fluid, jax; jax.config.update('jax_num_cpu_devices', 3); print(len(jax.devices('cpu')))"

@@ -9,9 +9,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend import mlir
-from jax.extend.mlir import ir, passmanager
-from jax.extend.mlir.dialects import chlo, sdy, stablehlo
 
 from fluid import errors
 from fluid.artifact.inference_function import InferenceFunction, key_data
@@ -207,6 +204,11 @@ def _serialized(function: InferenceFunction, arguments: tuple[Any, ...], platfor
 
 def _without_locations(exported: jax.export.Exported) -> jax.export.Exported:
     """Remove the locations, which are paths and lines of source files, so that a program always has the same bytes."""
+    # On use: to load an exported model needs none of them, and JAX imports Pallas with them.
+    from jax.extend import mlir
+    from jax.extend.mlir import ir, passmanager
+    from jax.extend.mlir.dialects import chlo, sdy, stablehlo
+
     context = ir.Context()
     for dialect in (chlo, sdy, stablehlo):
         dialect.register_dialect(context)

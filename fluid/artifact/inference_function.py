@@ -180,7 +180,7 @@ class InferenceFunction:
         )
 
     def _values(self, stand_ins: Mapping[str, Any], names: Sequence[str] | None) -> list[str | None]:
-        """Return the name of the value that each result is, or None."""
+        """Return, for each result, the name of the program's value that it is; None for a result without a name."""
         program = self._program
         if names is not None:
             found = [program.aliases.get(name, name) for name in names]

@@ -108,12 +108,11 @@ class App(http.Application):
         self.folders = online.folders
         self._online = online
         self._verbs_in_flight = 0
-        self._live = False
 
     @property
     def ready(self) -> bool:
         """True while rows are accepted."""
-        return self._live and not self.draining
+        return self.started and not self.draining
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
         """Return the method and the endpoint of a path."""
@@ -180,13 +179,6 @@ class App(http.Application):
         """Return a status as a response, without the folders in its error."""
         error = status["error"]
         return json_response(status | {"error": error and http.without_folders(error, self.folders)})
-
-    async def startup(self) -> None:
-        """Begin to accept rows."""
-        self._live = True
-
-    async def shutdown(self) -> None:
-        """End; the OnlineTrainer goes on."""
 
 
 def parse_lines(body: bytes, most: int | None) -> list[dict[str, Any]]:

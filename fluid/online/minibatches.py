@@ -61,7 +61,7 @@ class Split:
 
 
 class Minibatches:
-    """The rows of a journal as minibatches and test rows.
+    """Splits the rows of a journal into minibatches to train on and rows to test with.
 
     Args:
       journal: with the rows.

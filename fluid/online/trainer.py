@@ -366,7 +366,7 @@ class OnlineTrainer(KnownAttributes):
 
     def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
         """Return the server of `serve`, not started."""
-        from fluid.online.app import App  # which needs asyncio
+        from fluid.online.app import App  # on use: a training without a server needs none
 
         return HTTPServer(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
 

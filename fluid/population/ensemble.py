@@ -22,7 +22,7 @@ def each_member(results: Any) -> Any:
 
 
 class Separately:
-    """The members of a population for an Inferencer that returns the outputs of each member; see `Population.each`.
+    """Parameters of an ensemble for an Inferencer that returns the outputs of each member; see `Population.each`.
 
     Args:
       make: a function that returns the session for a program function, a place and a precision.

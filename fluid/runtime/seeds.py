@@ -74,7 +74,7 @@ class Seeds:
         return None
 
     def unused(self, call: str, program: str, seed: int) -> None:
-        """Warn, once, that a seed has no effect."""
+        """Warn, once, that `seed=` of a call has no effect, because the program draws no random numbers."""
         if not self._warned:
             self._warned = True
             warn(

@@ -306,12 +306,14 @@ class App(http.Application):
         """Begin to compile the models."""
         self._loop = asyncio.get_running_loop()
         self._loading = asyncio.create_task(self._load())
+        await super().startup()
 
     async def shutdown(self) -> None:
         """Stop the search for new versions, and close all models."""
         if self._loading is not None:
             self._loading.cancel()
         self.models.close()  # not in another thread: Python starts none for asyncio when it ends
+        await super().shutdown()
 
     async def _load(self) -> None:
         """Compile the models; then search for new versions until the end."""
@@ -342,13 +344,10 @@ def _static_file(name: str, content_type: str) -> http.Endpoint:
 
 
 async def _wait(job: Job, seconds: float) -> None:
-    """Wait until a job has ended, `seconds` at most; `asyncio.timeout` takes four times as long."""
-    timer = asyncio.get_running_loop().call_later(seconds, job.ended.set)
-    try:
-        await job.ended.wait()
-    finally:
-        timer.cancel()
-        job.ended.clear()
+    """Wait until a job has ended, `seconds` at most."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await job.ended.wait()
 
 
 def _set_all(events: Sequence[asyncio.Event]) -> None:

@@ -21,7 +21,6 @@ from fluid.serving.settings import Settings
 T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
-LOG = logging.getLogger("fluid.serving")
 _ACCESS_LOG = logging.getLogger("fluid.serving.access")
 _LONGEST = 200  # characters of a method or a path in the access log
 # Seconds after which requests to infer are logged, several at once. A line after each response takes 8% of the rate of
@@ -196,7 +195,7 @@ def access_policy(host: str, token: str | None, allow_anonymous: bool) -> Access
     Raises:
       ArgumentError: other machines reach the address, there is no token, and `allow_anonymous` is False.
     """
-    if is_loopback(host):
+    if _is_loopback(host):
         return AccessPolicy(token, None if token is not None else frozenset({"localhost", "127.0.0.1", "::1", host}))
     if token is None and not allow_anonymous:
         raise errors.ArgumentError(
@@ -206,7 +205,7 @@ def access_policy(host: str, token: str | None, allow_anonymous: bool) -> Access
     return AccessPolicy(token)
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     """Return whether only this machine reaches an address."""
     if host == "localhost":
         return True
@@ -289,7 +288,7 @@ class Metrics(abc.ABC):
 
     @abc.abstractmethod
     def count(self, request: Request) -> None:
-        """Count a request that has its response."""
+        """Count one request in the metrics, after its response was sent."""
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -304,8 +303,9 @@ class Application(abc.ABC):
       metrics: of the path `/metrics`.
 
     Attributes:
-      pending: bytes that clients keep in memory.
+      pending: bytes of requests that are read or wait, and of responses that clients do not read.
       failure: the error for which this application will never be ready, or None.
+      started: whether `startup` has run.
       draining: whether the server is about to end.
       folders: names for the folders of this machine in error messages, by path.
     """
@@ -323,15 +323,10 @@ class Application(abc.ABC):
         self.settings, self.access, self.metrics = settings, access, metrics
         self.pending = PendingBytes(settings.max_pending)
         self.failure: Exception | None = None
-        self.draining = False
+        self.started = self.draining = False
         self._unlogged: list[Request] = []
         # Long calls run one after the other: several at once leave the event loop no time.
         self._worker = ThreadPoolExecutor(1, "fluid-worker")
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of requests that are read or wait, and of responses that clients do not read."""
-        return self.pending.size
 
     @property
     @abc.abstractmethod
@@ -346,13 +341,14 @@ class Application(abc.ABC):
           Refusal: 404 for an unknown path.
         """
 
-    @abc.abstractmethod
     async def startup(self) -> None:
         """Begin; the event loop of the server runs."""
+        self.started = True
 
-    @abc.abstractmethod
     async def shutdown(self) -> None:
         """End; all requests have their responses."""
+        self._worker.shutdown(wait=False)
+        self._log_all()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """Respond to one request, as in ASGI."""
@@ -370,11 +366,11 @@ class Application(abc.ABC):
 
     def _log_soon(self, request: Request) -> None:
         """Count and log a request, inferences some milliseconds later."""
-        if not self._unlogged:
-            asyncio.get_running_loop().call_later(_LOG_DELAY, self._log_all)
         self._unlogged.append(request)
         if not request.infers:
             self._log_all()
+        elif len(self._unlogged) == 1:
+            asyncio.get_running_loop().call_later(_LOG_DELAY, self._log_all)
 
     def _log_all(self) -> None:
         requests, self._unlogged = self._unlogged, []
@@ -389,8 +385,6 @@ class Application(abc.ABC):
         await receive()
         self.draining = True
         await self.shutdown()
-        self._worker.shutdown(wait=False)
-        self._log_all()
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _respond(self, request: Request) -> Response:
@@ -425,7 +419,7 @@ class Application(abc.ABC):
             status = next((status for kind, status in self.statuses.items() if isinstance(error, kind)), 400)
             text = without_folders(text, self.folders)
             if text != str(error):
-                LOG.warning("a client is told of this without its folders: %s", error)
+                self.log.warning("a client is told of this without its folders: %s", error)
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
         # The connection is closed where a client goes on to send a body that is not read.
         extra = {"connection": "close"} if status in (400, 408, 413) else headers.get(status, {})

@@ -3,11 +3,10 @@
 import logging
 import pathlib
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fluid import artifact, errors
+from fluid import errors
 from fluid.inferencer import Inferencer
 from fluid.paths import local_path
 from fluid.place import Place
@@ -117,9 +116,8 @@ class Models:
         self._place = place
         self._versions: dict[str, Version] = {}
         self._folders: dict[str, pathlib.Path] = {}
-        self._failed: dict[pathlib.Path, tuple[int, int]] = {}  # time and size of files that cannot be served
+        self._tried: dict[pathlib.Path, tuple[int, int]] = {}  # time and size of files that were loaded or failed
         self._unreadable: dict[str, str] = {}  # why a folder cannot be read
-        self._lock = threading.Lock()
         for name, source in sources.items():
             _check_name(name)
             found = self._first(name, source)
@@ -136,8 +134,7 @@ class Models:
         return list(self._versions)
 
     def __iter__(self) -> Iterator[Version]:
-        with self._lock:
-            return iter(list(self._versions.values()))
+        return iter(self._versions.values())  # a dict that nobody changes: `_replace` makes another
 
     def find(self, name: str, version: str | None = None) -> Version:
         """Return the version of a model that is served.
@@ -202,9 +199,9 @@ class Models:
         try:
             stat = (path / FILE).stat()
             stamp = (stat.st_mtime_ns, stat.st_size)
-            if self._failed.get(path) == stamp:
+            if self._tried.get(path) == stamp:
                 return []
-            self._failed[path] = stamp
+            self._tried[path] = stamp
             found = self._load(name, str(number), path)
             self._check_models(name, found)
             for version in found:
@@ -226,9 +223,8 @@ class Models:
                 )
 
     def _replace(self, found: list[Version]) -> None:
-        with self._lock:
-            old = [self._versions[version.model] for version in found if version.model in self._versions]
-            self._versions |= {version.model: version for version in found}
+        old = [self._versions[version.model] for version in found if version.model in self._versions]
+        self._versions = self._versions | {version.model: version for version in found}
         for version in old:
             version.close()
 
@@ -252,6 +248,8 @@ class Models:
 
     def _load(self, name: str, version: str, path: pathlib.Path) -> list[Version]:
         """Load the models of a file."""
+        from fluid import artifact  # on use: commands and OnlineTrainer load no model, and this takes 0.1 s
+
         exported = artifact.load(path)
         programs = {entry: exported.program(entry, self._place) for entry in exported.entries}
         names = {entry: f"{name}.{entry}" if len(programs) > 1 else name for entry in programs}

@@ -17,7 +17,6 @@ from typing import Any, Self
 from fluid import errors
 from fluid.inferencer import Inferencer
 from fluid.place import Place
-from fluid.serving.app import App
 from fluid.serving.connection import connection_class
 from fluid.serving.http import AccessPolicy, Application, access_policy
 from fluid.serving.settings import Settings
@@ -46,12 +45,11 @@ class HTTPServer:
         make_app: Callable[[AccessPolicy], Application],
         host: str,
         port: int,
-        token: str | None = None,
-        allow_anonymous: bool = False,
-        settings: Settings | None = None,
+        token: str | None,
+        allow_anonymous: bool,
+        settings: Settings,
     ):
         access = access_policy(host, token, allow_anonymous)
-        settings = settings or Settings()
         self._settings = replace(settings, max_connections=_most_connections(settings.max_connections))
         self._socket = _listening(host, port)
         try:
@@ -168,7 +166,9 @@ class Server(HTTPServer):
     ):
         settings = settings or Settings()
 
-        def make_app(access: AccessPolicy) -> App:
+        def make_app(access: AccessPolicy) -> Application:
+            from fluid.serving.app import App  # on use: other commands and OnlineTrainer need none
+
             return App(_by_name(models), settings, access, place, reload_every)
 
         super().__init__(make_app, host, port, token, allow_anonymous, settings)
@@ -252,6 +252,8 @@ def create_app(
       >>> app.models.names(), app.ready
       (['double'], False)
     """
+    from fluid.serving.app import App
+
     return App(_by_name(models), checked_settings(settings), AccessPolicy(token), place, reload_every)
 
 

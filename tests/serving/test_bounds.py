@@ -70,9 +70,9 @@ def test_row_66_requests_that_are_sent_ahead_wait_outside_of_the_server(server):
         with pytest.raises(TimeoutError):
             connection.sendall(ALIVE * (8_000_000 // len(ALIVE)))
         assert memory() < before + 16
-        assert 0 < server.app.pending_bytes < 1 << 20
+        assert 0 < server.app.pending.size < 1 << 20
         assert ask(server, "/v2/health/live")[0] == 200
-    until(lambda: server.app.pending_bytes == 0)
+    until(lambda: server.app.pending.size == 0)
 
 
 def test_requests_that_are_sent_ahead_are_answered_in_order(server):
@@ -101,7 +101,7 @@ def test_requests_that_are_sent_ahead_count_as_memory(models):
         with contextlib.suppress(ConnectionError):
             first.settimeout(20)
             first.sendall(ALIVE * 200_000)
-        until(lambda: server.app.pending_bytes == 0)
+        until(lambda: server.app.pending.size == 0)
         assert ask(server, DIGITS, image_request())[0] == 200
 
 
@@ -109,10 +109,10 @@ def test_row_66_a_client_that_does_not_read_its_answer_is_cut_off(wide):
     with fluid.serve({"wide": wide}, port=0, max_batch=8, write_timeout=0.3) as server:
         with connected(server) as connection:
             connection.sendall(BINARY)
-            until(lambda: server.app.pending_bytes > 0)
+            until(lambda: server.app.pending.size > 0)
             connection.sendall(ALIVE)  # waits for its turn
             assert ask(server, "/v2/health/live")[0] == 200
-            until(lambda: server.app.pending_bytes == 0)
+            until(lambda: server.app.pending.size == 0)
             assert len(everything(connection)) < 8 * WIDE * 4
         with connected(server) as connection:
             connection.sendall(BINARY)
@@ -129,9 +129,9 @@ def test_row_66_answers_that_nobody_reads_share_the_memory_of_requests(wide):
             for connection in waiting:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 connection.sendall(BINARY)
-            until(lambda: server.app.pending_bytes > 0)
-            assert server.app.pending_bytes < 5 << 20
-        until(lambda: server.app.pending_bytes == 0)
+            until(lambda: server.app.pending.size > 0)
+            assert server.app.pending.size < 5 << 20
+        until(lambda: server.app.pending.size == 0)
         with connected(server) as connection:
             connection.sendall(wide_request(1, binary_data_output=True))
             assert read_answer(connection)[0] == 200
@@ -144,7 +144,7 @@ def test_row_66_clients_that_go_away_leave_nothing_in_the_log(server, caplog):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
             connection.sendall(data)
     ask(server, "/v2/health/live")
-    until(lambda: server.app.pending_bytes == 0)
+    until(lambda: server.app.pending.size == 0)
     assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR" or r.exc_info] == []
 
 

@@ -242,9 +242,9 @@ def test_row_44_memory_of_all_requests_has_a_limit(files):
     with fluid.serve(files["digits"], port=0, max_batch=1, max_pending=1500, read_timeout=5) as server:
         with connected(server) as slow:
             slow.sendall(post(DIGITS, b" " * 1000, length=1001))
-            until(lambda: server.app.pending_bytes == 1000)
+            until(lambda: server.app.pending.size == 1000)
             assert ask(server, DIGITS, image_request())[0] == 503
-        until(lambda: server.app.pending_bytes == 0)
+        until(lambda: server.app.pending.size == 0)
         assert told(server, post(DIGITS, b"{}"))[0] == 400
 
 

@@ -1,4 +1,7 @@
-"""Arrays of variables, which loops write one element at a time; their capacity is found from constants."""
+"""Tensor arrays of the static API: create_array, array_write, array_read and array_length.
+
+Loops write an array one element at a time. XLA needs its capacity ahead, which is found from constants.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Monitor, the base class of handlers that follow one value, and SaveBest, which keeps the best parameters."""
+"""Monitor, the base class of handlers that follow one metric, and SaveBest, which saves the best parameters."""
 
 import contextlib
 import re

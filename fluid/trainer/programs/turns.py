@@ -71,7 +71,7 @@ class Turns:
         return self._pass(place)
 
     def state(self) -> dict[str, Any]:
-        """Return the position after the last item, as JSON."""
+        """Return the position after the last item as a dict of JSON values, for `restore`."""
         position = {"epoch": self._epoch, "given": self._given, "step": self._step, "counts": list(self._counts)}
         return {**position, "reader": self._plan, "readers": [source.state() for source in self._sources]}
 
