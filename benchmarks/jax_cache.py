@@ -12,7 +12,6 @@ import collections
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -37,7 +36,7 @@ def compute() -> bytes:
 
 def cached_in(folder: str) -> None:
     """Make JAX store compiled programs in a folder."""
-    if "--zlib" in sys.argv:
+    if OPTIONS:
         sys.modules["zstandard"] = None  # type: ignore[assignment]
     import jax
 
@@ -103,7 +102,7 @@ def kills(count: int) -> collections.Counter[str]:
             )
             while child.poll() is None and not any(name.endswith(SUFFIX) for name in os.listdir(folder)):
                 time.sleep(0)
-            child.send_signal(signal.SIGKILL)
+            child.kill()
             child.wait()
             before = {file: file.read_bytes() for file in entries(folder)}
             again = subprocess.run([sys.executable, __file__, "--compute", folder, *OPTIONS], capture_output=True)

@@ -10,7 +10,9 @@ import jax
 
 from fluid import core, errors
 from fluid.lazy import optax
-from fluid.name_hints import of_clip as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
+
+__getattr__ = getattr_of(__name__)
 
 # Returns whether the gradient of a parameter is clipped; None to clip all gradients.
 NeedClip = Callable[[core.Parameter], bool] | None

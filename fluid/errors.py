@@ -186,12 +186,13 @@ def missing_name(owner: str, name: str, known: Iterable[str], advice: str = "") 
         ...
       fluid.errors.MissingNameError: module 'fluid.layers' has no attribute 'Dense'; use layers.fc(x, size=10)
     """
+    found = f"{owner} has no attribute {name!r}"
+    if advice:
+        return MissingNameError(f"{found}; {advice}", name=name)
     names = list(known)
     same = [known for known in names if _plain(known) == _plain(name)]
-    advice = advice and f"; {advice}"
-    if not advice and (close := same or difflib.get_close_matches(name, names, n=1, cutoff=0.6)):
-        advice = f". Did you mean {close[0]!r}?"
-    return MissingNameError(f"{owner} has no attribute {name!r}{advice}", name=name)
+    close = same or difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return MissingNameError(found + (f". Did you mean {close[0]!r}?" if close else ""), name=name)
 
 
 def _plain(name: str) -> str:

@@ -85,7 +85,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
     Raises:
       ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
       ParameterFileError: the file does not exist, or holds something else.
-      ParameterError: parameters are missing, have wrong shapes, or belong to other layers than in this program.
+      ParameterError: parameters are missing, or have other shapes or dtypes than in this program.
       CheckpointError: the folder of checkpoints does not exist, or has no complete checkpoint.
       ArtifactError: the exported model is missing, damaged, of a newer version, or for other devices.
       RemoteError: the server does not answer, or refuses.

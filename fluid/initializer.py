@@ -18,7 +18,9 @@ from jax import lax
 
 from fluid import errors, host_random
 from fluid.core import default, doubt_setting, fitting, is_default, whole_number
-from fluid.name_hints import of_initializer as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
+
+__getattr__ = getattr_of(__name__)
 
 # The number of elements that are drawn at a time.
 _BLOCK = 1 << 20

@@ -8,7 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import Program
-from fluid.name_hints import of_io as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
 from fluid.naming import select
 from fluid.paths import local_path
 from fluid.storage import (
@@ -38,6 +38,8 @@ __all__ = [
     "save_params",
     "save_persistables",
 ]
+
+__getattr__ = getattr_of(__name__)
 
 
 def save_params(

@@ -49,7 +49,7 @@ def attach(package: str, otherwise: Callable[[str], Any] | None = None, above: C
     Args:
       package: the name of the package, such as `"fluid.layers"`.
       otherwise: called with a name that the stub does not have; raises the error. None raises an AttributeError.
-      above: subpackages that import the package itself, so that the stub cannot import them.
+      above: modules that are attributes of the package, but not in `__all__`.
 
     Returns:
       `__getattr__`, `__dir__` and `__all__`, in this order.

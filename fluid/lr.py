@@ -13,7 +13,9 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core import doubt_setting, is_positive, whole_number
-from fluid.name_hints import of_lr as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
+
+__getattr__ = getattr_of(__name__)
 
 # From the number of past updates, an integer or an array of integers, to the learning rate, float32 of this shape.
 Schedule = Callable[[Any], Any]

@@ -12,8 +12,10 @@ from fluid.layers.checks import Sizes
 from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import CHANNELS_FIRST, Padding
 from fluid.layers.no_effect import no_effect
-from fluid.name_hints import of_nets as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
 from fluid.param_attr import ParamSetting
+
+__getattr__ = getattr_of(__name__)
 
 
 @layer

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core import fitting
-from fluid.name_hints import of_regularizer as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
+
+__getattr__ = getattr_of(__name__)
 
 
 @fitting("fluid.regularizer.L2Decay")

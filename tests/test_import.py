@@ -109,6 +109,11 @@ def test_the_command_line_loads_no_exporter():
     assert python(code) == "set()"
 
 
+def test_a_module_beside_the_layers_loads_on_use():
+    code = "import fluid; print(fluid.layers.learning_rate_scheduler.noam_decay.__name__)"
+    assert python(code) == "noam_decay"
+
+
 def test_no_device_is_initialised():
     """JAX refuses this setting once a device was touched."""
     code = "import fluid, jax; jax.config.update('jax_num_cpu_devices', 3); print(len(jax.devices('cpu')))"

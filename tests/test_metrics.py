@@ -35,12 +35,21 @@ def test_accuracy_of_predictions_against_scikit_learn(size):
     assert accuracy.eval() == pytest.approx(accuracy_score(labels[:, 0], scores.argmax(1)))
 
 
+def test_accuracy_of_many_small_minibatches_is_exact():
+    accuracy = metrics.Accuracy()
+    for label in [0, 1, 1] * 100:
+        accuracy.update(preds=[0.1, 0.1, 0.9], labels=[label, 1 - label, 1])
+    assert accuracy.eval() == 600 / 900
+
+
 @pytest.mark.parametrize(
     "given",
     [
         {"preds": [[0.1, 0.9]], "labels": [2]},
         {"preds": [[0.1, 0.9]], "labels": [0, 1]},
         {"preds": [3.0], "labels": [1]},
+        {"preds": 0.5, "labels": [1]},
+        {"preds": [[[0.5, 0.5]]], "labels": [1, 0]},
         {"preds": [0.5]},
         {"value": 0.5, "preds": [0.5], "labels": [1]},
         {"value": 1.0, "weight": -1},

@@ -82,16 +82,19 @@ def test_an_online_trainer_has_known_attributes_too(tmp_path):
     online.close()
 
 
-def test_what_the_hints_of_attributes_name_is_there(trainer):
+def test_what_the_hints_of_attributes_name_is_there(trainer, tmp_path):
     found = {"trainer": trainer, "session": trainer.session, "history": trainer.history, "metric": fluid.metrics.Auc()}
     found["inferencer"] = fluid.Inferencer(infer_func, params=trainer.params)
-    for kind in (type(trainer), fluid.Inferencer, fluid.Session, fluid.History, fluid.metrics.MetricBase):
+    found["online"] = fluid.OnlineTrainer(program, fluid.optimizer.SGD(0.1), tmp_path)
+    kinds = (type(trainer), fluid.Inferencer, fluid.Session, fluid.History, fluid.metrics.MetricBase)
+    for kind in (*kinds, fluid.OnlineTrainer):
         for name, hint in (*HINTS[kind.__name__].items(), *kind._set_by.items()):
-            for of, path in re.findall(r"\b(trainer|session|history|metric|inferencer|fluid)\.([\w.]*\w)", hint):
+            for of, path in re.findall(r"\b(trainer|session|history|metric|inferencer|online|fluid)\.([\w.]*\w)", hint):
                 value = found.get(of, fluid)
                 for part in path.split("."):
                     value = getattr(value, part)
             assert hint, name
+    found["online"].close()
 
 
 def test_classes_of_users_set_what_they_like(trainer):

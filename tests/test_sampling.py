@@ -114,7 +114,7 @@ def test_nothing_is_compiled_anew_and_a_program_without_random_numbers_draws_no_
     for seed in (None, 7, None):
         inferencer.infer(X, seed=seed)
     assert len(inferencer.session.compilations) == 1
-    assert step._form.test._cache_size() == 1
+    assert step._form.run._cache_size() == 1
 
     def refuse(*_):
         raise AssertionError("a seed was drawn")

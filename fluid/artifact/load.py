@@ -91,9 +91,8 @@ class Artifact:
             placed = self._placed.setdefault(device, {})
             placed |= {n: jax.device_put(self.arrays[n], device) for n in found.arrays if n not in placed}
             arrays = {n: placed[n] for n in found.arrays}
-            self._programs[name, device] = ExportedProgram(
-                name, found, arrays, self._states, functions, repr(str(self.path))
-            )
+            where = repr(self.path.name)
+            self._programs[name, device] = ExportedProgram(name, found, arrays, self._states, functions, where)
         return self._programs[name, device]
 
     def _name(self, entry: str | None) -> str:

@@ -1,7 +1,7 @@
 """The signature of each entry point, as the manifest of an exported model describes it: feeds, outputs and sizes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -157,7 +157,7 @@ class Entry:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of the manifest."""
-        return {**asdict(self), "feeds": [feed.to_json() for feed in self.feeds]}
+        return {**asdict(replace(self, feeds=())), "feeds": [feed.to_json() for feed in self.feeds]}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":

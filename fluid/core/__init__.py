@@ -30,6 +30,7 @@ from fluid.core.defaults import as_fluid, default, doubt_reading, doubt_setting,
 from fluid.core.discovery import Shapes
 from fluid.core.explain import shape_text
 from fluid.core.frame import (
+    CALLED_AT,
     TEST,
     TRAIN,
     Array,
@@ -86,6 +87,7 @@ from fluid.core.variables import (
 )
 
 __all__ = [
+    "CALLED_AT",
     "DATA",
     "FSDP",
     "Axes",

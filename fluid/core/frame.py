@@ -23,7 +23,7 @@ _LIBRARIES = tuple(
     str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
 _MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
-_CALLED = ", called at "  # between two lines of a site
+CALLED_AT = ", called at "  # between two lines of a site
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
 TRAIN, TEST = "train", "test"
@@ -471,7 +471,9 @@ def creation_sites(specs: Mapping[str, ParameterSpec]) -> dict[str, str]:
       {'w': 'net.py:12 in head'}
     """
     return {
-        name: _CALLED.join(map(_without_folders, spec.site.split(_CALLED))) for name, spec in specs.items() if spec.site
+        name: CALLED_AT.join(map(_without_folders, spec.site.split(CALLED_AT)))
+        for name, spec in specs.items()
+        if spec.site
     }
 
 
@@ -489,7 +491,7 @@ def user_sites() -> str:
         if not is_library(code.co_filename):
             found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
         frame = frame.f_back
-    return _CALLED.join(found) or "unknown line"
+    return CALLED_AT.join(found) or "unknown line"
 
 
 def warn(message: str) -> None:

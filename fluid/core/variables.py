@@ -13,6 +13,7 @@ import numpy as np
 from fluid import errors, host_random
 from fluid.core.equations import label
 from fluid.core.frame import (
+    CALLED_AT,
     TRAIN,
     Complete,
     Expected,
@@ -368,7 +369,7 @@ def doubt(message: str, training: bool = False) -> None:
 def _site(frame: Frame) -> str:
     """Return the user's running line; inside a shared function, also the line that called the function."""
     shared = frame.naming.shared
-    return user_site() if shared is None else f"{user_site()}, called at {shared.site}"
+    return user_site() if shared is None else f"{user_site()}{CALLED_AT}{shared.site}"
 
 
 def _second_array(frame: Frame, name: str) -> str:

@@ -12,7 +12,7 @@ from fluid.handlers.rates import ReduceLROnPlateau
 from fluid.handlers.records import CSVLogger, TensorBoard
 from fluid.handlers.timing import Profiler, Timer
 from fluid.handlers.tracking import MLflow, WandB
-from fluid.name_hints import of_handlers as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
 from fluid.trainer import Handler, ProgressBar
 from fluid.trainer.evaluation.monitor import SaveBest
 from fluid.trainer.evaluation.validation import TestEvery
@@ -40,3 +40,5 @@ __all__ = [
     "every",
     "once",
 ]
+
+__getattr__ = getattr_of(__name__)

@@ -8,9 +8,10 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TRAIN, fitting
-from fluid.handlers.nan_report import State, investigate
+from fluid.handlers.nan_report import investigate
 from fluid.runtime import Request, bind
 from fluid.runtime.finite import Health
+from fluid.runtime.step import TrainingState
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.evaluation.means import on_host
 from fluid.trainer.evaluation.values import Every, Interval, number
@@ -34,6 +35,18 @@ class _Batch(NamedTuple):
     def replaced(self) -> dict[str, Any]:
         """The values that handlers have overridden in this step, by name."""
         return {} if self.request is None else self.request.values
+
+
+class _State(NamedTuple):
+    """The values that training steps change.
+
+    `arrays` are the parameters and states by name, `slots` the optimizer states of each program, by its name; `step` is
+    the number of training steps done.
+    """
+
+    arrays: dict[str, Any]
+    slots: dict[str, Any]
+    step: Any
 
 
 @fitting("fluid.handlers.TerminateOnNaN")
@@ -74,7 +87,7 @@ class TerminateOnNaN(Handler):
         self._every = Every(every, "TerminateOnNaN")
         self._batches: list[_Batch] = []
         self._losses: list[Any] = []
-        self._good: State | None = None
+        self._good: _State | None = None
         self._slot_names: list[str] = []
         self._health = Health()
 
@@ -123,7 +136,7 @@ class TerminateOnNaN(Handler):
             self._find()
         self._keep(state)
 
-    def _complaint(self, state: State, losses: list[Any]) -> str | None:
+    def _complaint(self, state: _State, losses: list[Any]) -> str | None:
         """Return a description of the first non-finite loss or array, or None."""
         found = self._health.complaint(self._by_name(state))
         lost = [loss for loss in map(number, on_host(losses)) if not np.isfinite(loss)]
@@ -153,7 +166,7 @@ class TerminateOnNaN(Handler):
                 continue
             report = None
             if self._report and not batch.replaced:
-                its = before._replace(slots=before.slots[program.name])
+                its = TrainingState(before.arrays, before.slots[program.name], before.step)
                 report = investigate(session, program, its, feed, batch.epoch, batch.step)
             self._put(before)
             raise errors.NonFiniteError(_short(batch, complaint) if report is None else str(report), report)
@@ -167,24 +180,24 @@ class TerminateOnNaN(Handler):
             f"{last.epoch}, and is finite when these are done again: the device does not compute the same twice"
         )
 
-    def _state(self) -> State:
+    def _state(self) -> _State:
         """Return the arrays, optimizer states and step counter that training steps change, without a copy."""
         scope = self.trainer.session.scope
         programs = self.trainer.programs.values()
         names = dict.fromkeys(n for p in programs for n in (*(n for m in p.minimizes for n in m.parameters), *p.states))
-        return State({n: scope.arrays[n] for n in names}, dict(scope.slots), scope.step)
+        return _State({n: scope.arrays[n] for n in names}, dict(scope.slots), scope.step)
 
-    def _by_name(self, state: State) -> dict[str, Any]:
+    def _by_name(self, state: _State) -> dict[str, Any]:
         """Return the arrays and optimizer state leaves of a state, by their names in `Session.state`."""
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, state: _State) -> None:
         self._good = None  # release the old copy first: two copies would double the memory
         self._good = _copy(state)
         self._batches = []
         self._losses = []
 
-    def _put(self, state: State) -> None:
+    def _put(self, state: _State) -> None:
         """Put a copy of `state` into the scope: a step donates the buffers of the scope."""
         scope = self.trainer.session.scope
         copied = _copy(state)
@@ -194,7 +207,7 @@ class TerminateOnNaN(Handler):
 
 
 @jax.jit
-def _copy(state: State) -> State:
+def _copy(state: _State) -> _State:
     return jax.tree.map(jnp.copy, state)
 
 

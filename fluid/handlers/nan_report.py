@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,6 @@ from fluid.runtime.step import Step, TrainingState, step_key
 
 # The maximum number of repeated steps in a search for rows that the value itself does not show.
 _TRIALS = 64
-
-
-class State(NamedTuple):
-    """The values that a training step changes: arrays by name, optimizer state, step counter."""
-
-    arrays: dict[str, Any]
-    slots: Any
-    step: Any
 
 
 @dataclass(frozen=True)
@@ -110,7 +102,7 @@ _STORIES = {
 
 
 def investigate(
-    session: Session, program: Program, before: State, feed: Mapping[str, Any], epoch: int, step: int
+    session: Session, program: Program, before: TrainingState, feed: Mapping[str, Any], epoch: int, step: int
 ) -> NonFiniteReport:
     """Repeat a step with every named value fetched, and report the first non-finite value.
 
@@ -133,7 +125,7 @@ def investigate(
 class _Replay:
     """A training step that can be repeated with different fetches, without side effects."""
 
-    def __init__(self, session: Session, program: Program, before: State, feed: Mapping[str, Any]):
+    def __init__(self, session: Session, program: Program, before: TrainingState, feed: Mapping[str, Any]):
         self.session = session
         self.program = program
         self.before = before
@@ -153,7 +145,7 @@ class _Replay:
         request = Request(TRAIN, tuple(names), tuple(program.feeds))
         function = None if names else session.engine.function
         step = Step(program, session.engine.rules[program.name], request, function, session.engine.freezing.names)
-        state = TrainingState({n: before.arrays[n] for n in step.carried}, before.slots, before.step)
+        state = before._replace(arrays={n: before.arrays[n] for n in step.carried})
         _, constants = session.engine.arguments(step)
         compiled = jax.jit(step.train)
 

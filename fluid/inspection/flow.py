@@ -39,7 +39,9 @@ class Flow:
         seen = set()
         reached: dict[tuple[Part, Part | None], None] = {}  # parts, each with the loop that led there
         for variable, loop in waiting:  # which grows
-            if is_literal(variable) or (variable, loop) in seen or (variable in found.lengths and not lengths):
+            if variable is None or is_literal(variable):  # None stands for a parameter that nothing reads
+                continue
+            if (variable, loop) in seen or (variable in found.lengths and not lengths):
                 continue
             seen.add((variable, loop))
             parts = [part for part in self._parts.get(id(variable), ()) if self._order[part] < end]

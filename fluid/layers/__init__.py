@@ -10,4 +10,6 @@ from fluid.layers.data import data  # noqa: F401
 from fluid.layers.embedding import embedding  # noqa: F401
 from fluid.layers.fc import fc  # noqa: F401
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, otherwise=name_hints.of_layers)
+__getattr__, __dir__, __all__ = lazy.attach(
+    __name__, otherwise=name_hints.getattr_of(__name__), above=["learning_rate_scheduler"]
+)

@@ -19,7 +19,7 @@ from fluid.metrics.metric import (
     Recall,
     names_of,
 )
-from fluid.name_hints import of_metrics as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
 
 __all__ = [
     "Accuracy",
@@ -35,3 +35,5 @@ __all__ = [
     "WeightedAverage",
     "names_of",
 ]
+
+__getattr__ = getattr_of(__name__)

@@ -111,12 +111,16 @@ class Accuracy(MetricBase):
           labels: the correct classes, whole numbers `[batch]` or `[batch, 1]`.
 
         Raises:
-          ArgumentError: an argument is missing, labels and predictions differ in number, or a label is not a class.
+          ArgumentError: an argument is missing, `preds` has another shape, labels and predictions differ in number, or
+            a label is not a class.
         """
         if preds is not None and labels is not None and value is None and weight is None:
-            right = _predicted_classes(self, preds) == _class_labels(self, labels, preds)
-            value, weight = right.mean() if right.size else 0.0, right.size
-        elif preds is not None or labels is not None or value is None or weight is None:
+            predicted, classes = _predicted_classes(self, preds)
+            right = predicted == _labels(self, labels, len(predicted), classes)
+            self._total += int(right.sum())
+            self._weight += right.size
+            return
+        if preds is not None or labels is not None or value is None or weight is None:
             raise errors.ArgumentError(
                 "Accuracy.update takes predictions and labels, or an accuracy and its number of examples: "
                 "update(preds=prediction, labels=label) or update(value=0.75, weight=32)"
@@ -150,9 +154,10 @@ class Precision(MetricBase):
 
     def update(self, preds: Any, labels: Any) -> None:
         """Add probabilities `[batch, 1]` or `[batch]`, which predict positive from 0.5 on, and labels of 0 and 1."""
-        positive, labels = _binary(self, preds, labels)
-        self._true += int((positive & labels).sum())
-        self._predicted += int(positive.sum())
+        predicted = _binary(self, preds)
+        positive = _labels(self, labels, len(predicted)) == 1
+        self._true += int((predicted & positive).sum())
+        self._predicted += int(predicted.sum())
 
     def eval(self) -> float:
         """Return the precision; 0 if no example was predicted as positive."""
@@ -177,9 +182,10 @@ class Recall(MetricBase):
 
     def update(self, preds: Any, labels: Any) -> None:
         """Add probabilities `[batch, 1]` or `[batch]`, which predict positive from 0.5 on, and labels of 0 and 1."""
-        positive, labels = _binary(self, preds, labels)
-        self._true += int((positive & labels).sum())
-        self._positive += int(labels.sum())
+        predicted = _binary(self, preds)
+        positive = _labels(self, labels, len(predicted)) == 1
+        self._true += int((predicted & positive).sum())
+        self._positive += int(positive.sum())
 
     def eval(self) -> float:
         """Return the recall; 0 if no example is positive."""
@@ -222,11 +228,11 @@ class Auc(MetricBase):
         """Add probabilities of class 1, `[batch]` or `[batch, 1]`, or of both classes, `[batch, 2]`, and 0/1 labels."""
         preds = np.asarray(preds)
         preds = preds[:, 1] if preds.ndim == 2 and preds.shape[1] == 2 else preds.reshape(-1)
-        labels = _labels(self, labels, len(preds))
+        positive = _labels(self, labels, len(preds)) == 1
         _check_probabilities(self, preds)
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
-        np.add.at(self._positive, bins[labels], 1)  # its time grows with the minibatch, not the histogram
-        np.add.at(self._negative, bins[~labels], 1)
+        np.add.at(self._positive, bins[positive], 1)  # its time grows with the minibatch, not the histogram
+        np.add.at(self._negative, bins[~positive], 1)
 
     def eval(self) -> float:
         """Return the area; 0 if one of the two classes has no examples."""
@@ -397,32 +403,27 @@ def _measured(metric: MetricBase, count: float) -> float:
     return count
 
 
-def _predicted_classes(metric: MetricBase, preds: Any) -> np.ndarray:
-    """Return the class of each prediction: the largest score of a row, or 1 from a probability of 0.5 on."""
+def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]:
+    """Return the class of each prediction, `[batch]`, and the number of classes.
+
+    The largest score of a row decides, or class 1 from a probability of 0.5 on.
+    """
     preds = np.asarray(preds)
     if preds.ndim == 2 and preds.shape[1] > 1:
-        return preds.argmax(axis=1)
-    _check_probabilities(metric, preds)
-    return (preds.reshape(-1) >= 0.5).astype(np.int64)
-
-
-def _class_labels(metric: MetricBase, labels: Any, preds: Any) -> np.ndarray:
-    """Return the labels of predictions, `[batch]`."""
-    shape = np.shape(preds)
-    classes = shape[1] if len(shape) == 2 and shape[1] > 1 else 2
-    labels = np.asarray(labels).reshape(-1)
-    if len(labels) != shape[0] or not np.isin(labels, range(classes)).all():
+        return preds.argmax(axis=1), preds.shape[1]
+    if preds.ndim == 0 or preds.size != len(preds):
         raise errors.ArgumentError(
-            f"{metric.name}.update: found {len(labels)} labels from {labels.min(initial=0)} to {labels.max(initial=0)} "
-            f"for {shape[0]} predictions of {classes} classes, expected a label from 0 to {classes - 1} for each"
+            f"{metric.name}.update: found preds of shape {preds.shape}, expected scores [batch, classes], or "
+            f"probabilities [batch] or [batch, 1]"
         )
-    return labels
+    return _binary(metric, preds).astype(np.int64), 2
 
 
-def _binary(metric: MetricBase, preds: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+def _binary(metric: MetricBase, preds: Any) -> np.ndarray:
+    """Return whether each probability predicts class 1, `[batch]`."""
     preds = np.asarray(preds).reshape(-1)
     _check_probabilities(metric, preds)
-    return preds >= 0.5, _labels(metric, labels, len(preds))
+    return preds >= 0.5
 
 
 def _check_probabilities(metric: MetricBase, preds: np.ndarray) -> None:
@@ -432,11 +433,13 @@ def _check_probabilities(metric: MetricBase, preds: np.ndarray) -> None:
         )
 
 
-def _labels(metric: MetricBase, labels: Any, count: int) -> np.ndarray:
+def _labels(metric: MetricBase, labels: Any, count: int, classes: int = 2) -> np.ndarray:
+    """Return the labels of `count` predictions, `[batch]`."""
     labels = np.asarray(labels).reshape(-1)
-    if len(labels) != count or not np.isin(labels, (0, 1)).all():
+    if len(labels) != count or not np.isin(labels, range(classes)).all():
+        expected = "of 0 or 1" if classes == 2 else f"from 0 to {classes - 1}"
         raise errors.ArgumentError(
             f"{metric.name}.update: found {len(labels)} labels from {labels.min(initial=0)} to {labels.max(initial=0)} "
-            f"for {count} predictions, expected a label of 0 or 1 for each"
+            f"for {count} predictions of {classes} classes, expected a label {expected} for each"
         )
-    return labels == 1
+    return labels

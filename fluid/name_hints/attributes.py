@@ -63,9 +63,7 @@ def _check_set(owner: Any, name: str, caller: Mapping[str, Any]) -> None:
 def _missing(owner: Any, name: str) -> errors.MissingNameError:
     kind = type(owner)
     advice = _advice(kind, name)
-    return errors.missing_name(
-        f"{kind.__name__!r} object", name, () if advice else _public(owner), f"write {advice}" if advice else ""
-    )
+    return errors.missing_name(f"{kind.__name__!r} object", name, _public(owner), f"write {advice}" if advice else "")
 
 
 def _advice(kind: type, name: str) -> str | None:

@@ -9,12 +9,12 @@ from fluid import errors
 from fluid.name_hints.table import HINTS
 
 
-def _getattr_of(module: str) -> Callable[[str], Any]:
+def getattr_of(module: str) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module: it raises the error for names that the module does not have.
 
     Example:
       >>> import fluid.layers
-      >>> _getattr_of("fluid.layers")("BatchNorm2d")
+      >>> getattr_of("fluid.layers")("BatchNorm2d")
       Traceback (most recent call last):
         ...
       fluid.errors.MissingNameError: module 'fluid.layers' has no attribute 'BatchNorm2d'; use layers.batch_norm(x)
@@ -30,21 +30,6 @@ def _getattr_of(module: str) -> Callable[[str], Any]:
         raise errors.missing_name(f"module {module!r}", name, known, f"use {advice}" if advice else "")
 
     return missing
-
-
-of_clip = _getattr_of("fluid.clip")
-of_fluid = _getattr_of("fluid")
-of_handlers = _getattr_of("fluid.handlers")
-of_initializer = _getattr_of("fluid.initializer")
-of_io = _getattr_of("fluid.io")
-of_layers = _getattr_of("fluid.layers")
-of_lr = _getattr_of("fluid.lr")
-of_metrics = _getattr_of("fluid.metrics")
-of_nets = _getattr_of("fluid.nets")
-of_optimizer = _getattr_of("fluid.optimizer")
-of_reader = _getattr_of("fluid.reader")
-of_regularizer = _getattr_of("fluid.regularizer")
-of_static = _getattr_of("fluid.static")
 
 
 class _Called(types.ModuleType):

@@ -14,7 +14,7 @@ from fluid.optimizer.base import OptimizerLike
 from fluid.parallel import Rules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh
-from fluid.planning.shapes import ShapesOnMesh, bytes_of, feed_shapes
+from fluid.planning.shapes import ShapesOnMesh, bytes_of
 from fluid.planning.work import Work, work_of
 from fluid.runtime import Engine, Request, bind
 from fluid.trainer.programs.training_program import trained_program
@@ -181,10 +181,11 @@ def plan(
 
 def _candidate(program: Program, mesh: Mesh, shardings: Shardings | None, batch_size: int, time: int) -> Candidate:
     over = mesh.over(_devices(mesh))
-    engine = Engine(ShapesOnMesh(over, Rules(over, shardings)))
+    layout = ShapesOnMesh(over, Rules(over, shardings))
+    engine = Engine(layout)
     engine.add(program)
     engine.check()
-    feed = feed_shapes(engine, program, batch_size, time)
+    feed = layout.feed(program, batch_size, time)
     compiled = bind(engine, program, Request(TRAIN, None, tuple(feed))).lowered(feed).compile()
     memory: Any = compiled.memory_analysis()
     arguments = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes

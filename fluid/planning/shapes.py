@@ -8,7 +8,6 @@ import jax
 
 from fluid.core import Program, stand_in
 from fluid.parallel import OnMesh
-from fluid.runtime.engine import Engine
 
 # A shape and a dtype, with the sharding that the array would have.
 Shape = jax.ShapeDtypeStruct
@@ -26,26 +25,23 @@ class ShapesOnMesh(OnMesh):
         """Return the shapes of the initial optimizer state."""
         return self.slot_shapes(rule, parameters)
 
+    def feed(self, program: Program, batch_size: int, time: int) -> dict[str, Any]:
+        """Return the shapes of a minibatch, by name of feed.
+
+        Args:
+          program: the program to plan.
+          batch_size: number of rows.
+          time: number of steps of each sequence.
+        """
+        specs = program.feeds
+        return self.take(jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()}))
+
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
         """Return the shapes of a feed, by name."""
         return {n: jax.tree.map(lambda array, name=n: self._fed(name, array), value) for n, value in feed.items()}
 
     def _fed(self, name: str, array: Any) -> Shape:
         return Shape(array.shape, array.dtype, sharding=self.sharding_in_step(name, array.shape))
-
-
-def feed_shapes(engine: Engine, program: Program, batch_size: int, time: int) -> dict[str, Any]:
-    """Return the shapes of a minibatch with their shardings, by name of feed.
-
-    Args:
-      engine: an engine whose layout is a ShapesOnMesh.
-      program: the program to plan.
-      batch_size: number of rows.
-      time: number of steps of each sequence.
-    """
-    specs = program.feeds
-    shapes = jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()})
-    return engine.layout.take(shapes)
 
 
 def bytes_of(tree: Any) -> int:

@@ -89,6 +89,8 @@ class Population(Trainer):
       True
     """
 
+    _evaluator: MembersEvaluator
+
     @fitting("fluid.Population")
     def __init__(
         self,
@@ -140,8 +142,7 @@ class Population(Trainer):
                 max_compilations=max_compilations,
             )
             self._check_varied(session.engine, program)
-        self._tests = MembersEvaluator(session, len(self))
-        self._set_up(declared, session, self._tests)
+        self._set_up(declared, session, MembersEvaluator(session, len(self)))
         self._start_from([source for source in (param_path, params) if source is not None])
         compare(group(), session, [program], seed=0, precision=precision)
         self._keep_checkpoints(checkpoint_config, MembersValidation)
@@ -272,7 +273,7 @@ class Population(Trainer):
             or the name does not imply a direction.
           UnknownNameError: no value of the test has that name.
         """
-        return self._tests.best(name, mode)
+        return self._evaluator.best(name, mode)
 
     def save_inference_model(self, *arguments: Any, **options: Any) -> NoReturn:
         """Raise ArgumentError, because an exported file holds one model."""

@@ -13,6 +13,7 @@ from fluid.place import OneDevice, Place, device_of
 from fluid.population.members import Members
 from fluid.runtime import Session
 from fluid.runtime.engine import Engine
+from fluid.runtime.fetch import RATE
 from fluid.storage import LoadReport
 from fluid.storage.source import Source
 
@@ -98,7 +99,7 @@ class PopulationSession(Session):
         Raises:
           ArgumentError: the learning rates differ among the members.
         """
-        if "learning_rate" in self._members.numbers:
+        if RATE in self._members.numbers:
             raise errors.ArgumentError(
                 f"learning_rate = {rates!r}: vary gives each member a learning rate, expected that it stays; leave "
                 f'vary={{"learning_rate": ...}} out to set one for all of them'

@@ -1,6 +1,6 @@
 """Readers: convert rows to minibatches, and minibatches to feeds."""
 
-from fluid.name_hints import of_reader as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
 from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
 from fluid.reader.decorators import (
@@ -39,3 +39,5 @@ __all__ = [
     "xmap",
     "xmap_readers",
 ]
+
+__getattr__ = getattr_of(__name__)

@@ -36,14 +36,14 @@ class Ahead:
         self._thread = threading.Thread(target=_compile, args=(lowered,), name="fluid-compilation")
         self._thread.start()
 
-    def __call__(self, carry: Any, kept: Any, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
+    def __call__(self, state: Any, constants: Any, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
         """Run the step; a call with the compiled shapes first waits for the compilation."""
         if not overrides and _form(feeds) == self._form:
             try:
                 self._take(feeds)
             finally:
                 self._thread.join()
-        return self._jitted(carry, kept, feeds, overrides)
+        return self._jitted(state, constants, feeds, overrides)
 
 
 def _compile(lowered: jax.stages.Lowered) -> None:

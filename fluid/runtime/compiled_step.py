@@ -10,7 +10,7 @@ from fluid import errors
 from fluid.core import TRAIN, Program
 from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
-from fluid.reader.stacked import Fed, Picks, Stack
+from fluid.reader.stacked import Fed
 from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.async_compile import Ahead
 from fluid.runtime.engine import Compilation, Engine
@@ -19,8 +19,6 @@ from fluid.runtime.results import StepResults
 from fluid.runtime.seeds import Draw
 from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.strategies import scanned
-
-_BATCHED = (Stack, Picks)
 
 
 def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
@@ -37,16 +35,12 @@ class _Form:
 
     Attributes:
       step: the pure step.
-      train: the jitted training step, or an Ahead that compiles it; unused in test mode.
-      test: the jitted step that changes nothing; unused by a training step.
-      keeps_all: whether the step only reads the arrays of the scope, and reads all of them.
+      run: the jitted step, or an Ahead that compiles it.
       several: the jitted training step over several minibatches, once it is needed.
     """
 
     step: Step
-    train: Any
-    test: Any
-    keeps_all: bool
+    run: Any
     several: Any = None
 
 
@@ -67,8 +61,7 @@ class _Log:
     def __init__(self, engine: Engine, program: Program, request: Request):
         self._engine = engine
         self._program = program.name
-        self._mode = request.mode
-        self._trains = request.trains
+        self._request = request
         self._variant = ""
         self._open = False
         self.shapes: list[str] = []
@@ -85,7 +78,7 @@ class _Log:
         self._variant = self._engine.strategy.variant or self._variant
         self.shapes.append(shapes)
         self._open = True
-        self._engine.compilations.begin(Compilation(self._program, self._mode, reason))
+        self._engine.compilations.begin(Compilation(self._program, self._request.mode, reason))
 
     def end(self) -> None:
         """Record the end of the compilation that has begun, if there is one."""
@@ -95,9 +88,10 @@ class _Log:
 
     def _reason(self, shapes: str) -> str:
         """Return the reason for the next compilation, for feeds of these shapes."""
-        same = [c for c in self._engine.compilations if (c.program, c.mode) == (self._program, self._mode)]
-        reason = f"first {self._mode} run" if not same else "another fetch list, feed list or set of overrides"
-        variant = self._engine.strategy.variant if self._trains else ""
+        mode = self._request.mode
+        same = [c for c in self._engine.compilations if (c.program, c.mode) == (self._program, mode)]
+        reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
+        variant = self._engine.strategy.variant if self._request.trains else ""
         if self.shapes and variant and variant != self._variant:
             reason = variant
         elif self.other_frozen is not None:
@@ -127,7 +121,6 @@ class CompiledStep:
         self.engine = engine
         self.request = request
         self.buckets = engine.buckets(program)
-        self._trains = request.trains
         self._program = program
         self._scope = engine.scope
         self._mesh = None if isinstance(engine.layout, OneDevice) else engine.layout
@@ -142,7 +135,7 @@ class CompiledStep:
 
     def __call__(
         self,
-        feed: Mapping[str, Any] | Stack | Picks,
+        feed: Mapping[str, Any] | Fed,
         overrides: Mapping[str, Any] = {},  # noqa: B006
         draw: Draw | None = None,
         count: int | None = None,
@@ -159,14 +152,14 @@ class CompiledStep:
         """
         self._follow_freezing()
         try:
-            if isinstance(feed, _BATCHED):
+            if isinstance(feed, Fed):
                 found = self._update(self._several(), feed)
             else:
                 if not self._checked:
                     self._absent.check(self._pure(), feed, overrides)
                     self._checked = True
-                if self._trains:
-                    found = self._update(self._form.train, feed, overrides)
+                if self.request.trains:
+                    found = self._update(self._form.run, feed, overrides)
                 else:
                     found = self._evaluate(feed, overrides, draw)
         finally:
@@ -182,7 +175,7 @@ class CompiledStep:
         # are stored.
         with scope.lock, self.engine.guard:
             try:
-                after, results = train(self._state(), self._constants(), *fed)
+                after, results = train(*self.engine.arguments(self._form.step), *fed)
             except jax.errors.UnexpectedTracerError as error:
                 raise leak_in_own_words(error, self._program.name) from None
             scope.arrays.update(after.arrays)
@@ -192,7 +185,7 @@ class CompiledStep:
 
     def _evaluate(self, feed: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None) -> Any:
         """Call the function that changes no arrays; return the results."""
-        scope, test = self._scope, self._form.test
+        scope, test = self._scope, self._form.run
         try:
             if not scope.trained:
                 return test(self._kept(), feed, *self._test_arguments(overrides, draw))
@@ -201,22 +194,10 @@ class CompiledStep:
         except jax.errors.UnexpectedTracerError as error:
             raise leak_in_own_words(error, self._program.name) from None
 
-    def _state(self) -> TrainingState:
-        """Return the arguments of a training step that the step updates, and whose buffers are donated."""
-        scope = self._scope
-        arrays = {n: scope.arrays[n] for n in self._form.step.carried}
-        return TrainingState(arrays, scope.slots[self._program.name], scope.step)
-
-    def _constants(self) -> Constants:
-        """Return the arguments of a training step that the step does not update."""
-        root = self._scope.root if self._form.step.draws else None
-        rates = self.engine.rates.of(self._program.name)
-        return Constants(self._kept(), root, rates, self.engine.strategy.constants())
-
     def _kept(self) -> dict[str, Any]:
-        """Return the arrays that the step only reads."""
-        arrays = self._scope.arrays
-        return arrays if self._form.keeps_all else {n: arrays[n] for n in self._form.step.kept}
+        """Return the arrays that a test-mode step reads."""
+        arrays, kept = self._scope.arrays, self._form.step.kept
+        return arrays if len(arrays) == len(kept) else {n: arrays[n] for n in kept}
 
     def _test_arguments(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
         """Return the arguments of a test-mode step after the feeds, as few as possible: each one takes time."""
@@ -239,23 +220,20 @@ class CompiledStep:
         self._form = known
 
     def _new_form(self) -> _Form:
-        """Return the jitted functions for the names that are frozen now."""
+        """Return the jitted function for the names that are frozen now."""
         engine, mesh = self.engine, self._mesh
         rules = engine.rules.get(self._program.name, ())
         step = Step(self._program, rules, self.request, engine.function, self._frozen, mesh)
-        pure_train, pure_test = engine.strategy.functions(step)
-        train, test = self._recording(pure_train, 2), self._recording(pure_test, 1)
-        form = _Form(step, train, test, keeps_all=set(step.kept) == set(self._scope.arrays))
-        if mesh is None:
-            form.train, form.test = jax.jit(train, donate_argnums=0), jax.jit(test)
-        elif step.training:
-            # Each result of a step has the sharding of the array that it replaces.
+        train, test = engine.strategy.functions(step)
+        if not step.training:
+            test = self._recording(test, 1)
+            run = jax.jit(test) if mesh is None else mesh.taking(jax.jit(test, out_shardings=mesh.results))
+            return _Form(step, run)
+        options: dict[str, Any] = {}
+        if mesh is not None:  # each result of a step has the sharding of the array that it replaces
             state, _ = engine.arguments(step)
-            shardings = (mesh.shardings(state), mesh.results)
-            form.train = jax.jit(train, donate_argnums=0, out_shardings=shardings)
-        else:
-            form.test = mesh.taking(jax.jit(test, out_shardings=mesh.results))
-        return form
+            options["out_shardings"] = (mesh.shardings(state), mesh.results)
+        return _Form(step, jax.jit(self._recording(train, 2), donate_argnums=0, **options))
 
     def _several(self) -> Any:
         """Return the jitted function that trains on several minibatches in one call."""
@@ -316,23 +294,23 @@ class CompiledStep:
         """
         self._follow_freezing()
         form = self._form
-        jitted = form.train
-        if isinstance(jitted, Ahead) or not self._trains:
+        jitted = form.run
+        if isinstance(jitted, Ahead) or not self.request.trains:
             return
 
         def take(fed: Mapping[str, Any]) -> None:
-            form.train = jitted
+            form.run = jitted
             self._log.begin(dict(sorted(fed.items())))  # in the order of JAX
 
         self._log.paused = True
         try:
             with self._scope.lock:
-                lowered = jitted.lower(self._state(), self._constants(), dict(feeds), {})
+                lowered = jitted.lower(*self.engine.arguments(form.step), dict(feeds), {})
         finally:
             self._log.paused = False
-        form.train = Ahead(jitted, lowered, feeds, take)
+        form.run = Ahead(jitted, lowered, feeds, take)
 
-    def lowered(self, feeds: Mapping[str, Any] | Stack | Picks) -> jax.stages.Lowered:
+    def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
         """Return the lowered step for feeds of these shapes, without running it.
 
         Args:
@@ -340,21 +318,22 @@ class CompiledStep:
         """
         return self.traced(feeds).lower()
 
-    def traced(self, feeds: Mapping[str, Any] | Stack | Picks) -> jax.stages.Traced:
+    def traced(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Traced:
         """Return the step for feeds of these shapes as equations; records a compilation for new shapes.
 
         Args:
           feeds: as for `lowered`.
         """
         self._follow_freezing()
+        step, run = self._form.step, self._form.run
         traced: jax.stages.Traced
         try:
-            if isinstance(feeds, Stack | Picks):
-                traced = self._several().trace(self._state(), self._constants(), feeds)
-            elif self._trains:
-                traced = self._form.train.trace(self._state(), self._constants(), dict(feeds), {})
+            if isinstance(feeds, Fed):
+                traced = self._several().trace(*self.engine.arguments(step), feeds)
+            elif self.request.trains:
+                traced = run.trace(*self.engine.arguments(step), dict(feeds), {})
             else:
-                traced = self._form.test.trace(self._kept(), dict(feeds), *self._test_arguments({}))
+                traced = run.trace(self._kept(), dict(feeds), *self._test_arguments({}))
         finally:
             self._log.end()
         return traced
@@ -365,12 +344,13 @@ class CompiledStep:
 
     def _pure(self) -> Callable[..., Any]:
         """Return the results of the step as a pure function of stand-ins, feeds and overrides."""
-        train, test = self.engine.strategy.functions(self._form.step)
-        constants = self._constants()
+        step = self._form.step
+        train, test = self.engine.strategy.functions(step)
 
         def results(stand_ins: Mapping[str, Any], given: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
-            if self._trains:
-                return train(self._state(), constants, {**given, **stand_ins}, over)
-            return test(constants.arrays, {**given, **stand_ins}, over, constants.root, self._scope.step)
+            feeds = {**given, **stand_ins}
+            if self.request.trains:
+                return train(*self.engine.arguments(step), feeds, over)
+            return test(self._kept(), feeds, over, self._scope.root if step.draws else None, self._scope.step)
 
         return results

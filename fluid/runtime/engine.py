@@ -262,6 +262,5 @@ class Engine:
     def close(self) -> None:
         """Release all arrays and compiled steps."""
         self.steps.clear()
-        self.scope.arrays.clear()
-        self.scope.slots.clear()
+        self.scope.close()
         self.replaced.clear()

@@ -230,9 +230,8 @@ class Later:
         value = np.asarray(self.stack)[self.number]
         return np.asarray(value, dtype)
 
-    @property
     def is_ready(self) -> bool:
-        """True if the call has ended, so that reading the value does not wait."""
+        """Return whether the call has ended, so that reading the value does not wait."""
         return bool(getattr(self.stack, "is_ready", lambda: True)())
 
 

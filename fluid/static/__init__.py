@@ -20,7 +20,7 @@ from fluid import (
     reader,
     regularizer,
 )
-from fluid.name_hints import of_static as __getattr__  # noqa: F401
+from fluid.name_hints import getattr_of
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static import backward, clip, core, framework, io, layers, nets, optimizer, unique_name
 from fluid.static import parallel as compiler
@@ -100,3 +100,5 @@ __all__ = [
     "shared",
     "unique_name",
 ]
+
+__getattr__ = getattr_of(__name__)

@@ -13,7 +13,7 @@ from fluid.storage.arrays import (
 )
 from fluid.storage.atomic import replaced
 from fluid.storage.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, check_match, choose
-from fluid.storage.npy import read_npy, size_limit, write_npy
+from fluid.storage.npy import read_npy, write_npy
 from fluid.storage.recognize import instead, recognized
 from fluid.storage.rename import Rename, renamed
 from fluid.storage.report import LoadReport
@@ -51,7 +51,6 @@ __all__ = [
     "renamed",
     "replaced",
     "save_arrays",
-    "size_limit",
     "source_of",
     "warn_of_ending",
     "write_npy",

@@ -193,7 +193,7 @@ class EndEpochEvent:
       epoch: as in BeginEpochEvent.
       steps: the number of steps in the epoch.
       completed: False if `stop()` ended the epoch before its last minibatch.
-      compiled: the number of compilations for its steps.
+      compiled: the number of compilations of training steps during the epoch.
       padding: the share of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
       seconds: the duration of the epoch, in seconds.
       data_wait: the seconds in which training waited for minibatches while the device was idle.

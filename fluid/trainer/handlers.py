@@ -320,19 +320,25 @@ class Dispatcher:
         return [{"handler": _qualified(handler), "state": handler.state()} for handler in self._told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Pass each state to the next handler of its class; log a state that no handler takes."""
+        """Pass each state to the next handler of its class; log a state that no handler takes.
+
+        States without a handler of their qualified name go to the other handlers by the name of the class alone: the
+        class may have moved to another module, and earlier versions saved only the name.
+        """
         waiting = list(self._handlers)
-        for position, entry in enumerate(states):
-            handler = _taker(waiting, entry["handler"])
+        takers = [_take(waiting, [entry["handler"]], _qualified) for entry in states]
+        for position, (entry, handler) in enumerate(zip(states, takers, strict=True)):
+            simple = entry["handler"].rpartition(".")[2]
+            if handler is None:
+                handler = _take(waiting, [simple, _RENAMED.get(simple)], lambda each: type(each).__name__)
             if handler is not None:
-                waiting = [other for other in waiting if other is not handler]
                 handler.restore(entry["state"])
             elif entry["state"]:
                 log.warning(
                     "the checkpoint has the state of the handler %s, number %d of %d, which no handler of this "
                     "training takes, so that it is lost; give the handlers of the training before, in their order: "
                     "trainer.train(..., handlers=[...])",
-                    entry["handler"].rpartition(".")[2],
+                    simple,
                     position + 1,
                     len(states),
                 )
@@ -346,20 +352,10 @@ def _qualified(handler: Handler) -> str:
     return f"{type(handler).__module__}.{type(handler).__qualname__}"
 
 
-def _taker(handlers: Sequence[Handler], name: str) -> Handler | None:
-    """Return the first handler of a class; None if there is none.
-
-    If no qualified name matches, the name of the class decides: the class may have moved to another module, and earlier
-    versions saved only the name.
-
-    Args:
-      handlers: the handlers without a state so far, in their order.
-      name: the result of `_qualified`.
-    """
-    simple = name.rpartition(".")[2]
-    names = (simple, _RENAMED.get(simple))
-    same = (handler for handler in handlers if _qualified(handler) == name)
-    return next(same, next((handler for handler in handlers if type(handler).__name__ in names), None))
+def _take(waiting: list[Handler], names: Sequence[str | None], name_of: Callable[[Handler], str]) -> Handler | None:
+    """Remove the first handler that has one of the names from the list, and return the handler; None without one."""
+    index = next((i for i, handler in enumerate(waiting) if name_of(handler) in names), None)
+    return None if index is None else waiting.pop(index)
 
 
 def _is_for_another(handler: Handler | EventHandler) -> bool:

@@ -49,12 +49,10 @@ class TrainedProgram:
     Attributes:
       member: the program, and how its minibatches are read.
       step: its compiled training step.
-      loss_output: index of the loss among the outputs.
     """
 
     member: Member
     step: CompiledStep
-    loss_output: int
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def trained_programs(members: Sequence[Member], session: Session, handlers: Disp
     for member, also in zip(members, fetched, strict=True):
         feeds = member.program.feeds
         step = bind(session.engine, member.program, Request(TRAIN, None, tuple(feeds), also=also))
-        runs.append(TrainedProgram(member, step, member.program.loss_output))
+        runs.append(TrainedProgram(member, step))
     return runs
 
 
@@ -213,7 +211,7 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> Call:
     # Handlers know that this step has begun, so it runs even if one of them has stopped the training.
     batch = batches.take(1 if training.stopping() else count, capacity)
     results = request.run(program.step, batch.feed if chain is None else feed, batch.count)
-    training.losses.add(results.values[program.loss_output], progress.epoch, progress.step, batch.count)
+    training.losses.add(results.values[program.member.program.loss_output], progress.epoch, progress.step, batch.count)
     progress.advance(batch)
 
     quick = batch.seconds < _SLOW and not progress.reads_once

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from fluid.core import fitting
@@ -136,7 +137,6 @@ class ProgressBar(Handler):
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Show the values of the whole epoch, compilations, padding, and the share of time spent waiting for data."""
-        self._compile(None)  # a failed compilation does not report its end
         self._means = None
         if self._bar is None:
             return
@@ -155,7 +155,6 @@ class ProgressBar(Handler):
 
     def end_train(self, event: EndTrainEvent) -> None:
         """Show how training ended, and close a bar that an error left open."""
-        self._compile(None)
         if not self._show:
             return
         self.trainer.session.compilations.watchers.remove(self._compile)
@@ -172,7 +171,7 @@ class ProgressBar(Handler):
         return _texts({**means.running(), **{n: v for n, v in self._announced.items() if _is_ready(v)}})
 
     def _draw(self, state: str = "") -> None:
-        """Redraw, with a state of the epoch such as ", interrupted"."""
+        """Redraw, with a state of the epoch such as ", stopped"."""
         self._bar.set_description_str(self._label + state, refresh=False)
         if self._table is None:
             self._bar.set_postfix_str(", ".join(f"{n} {v}".strip() for n, v in self._texts.items()), refresh=False)
@@ -233,7 +232,7 @@ class _Table(logging.Handler):
         """Show the line, the newest rows and the messages; replace the last drawing."""
         from IPython.display import display
 
-        shown = list(self.rows.values())[-_ROWS:]
+        shown = list(islice(reversed(self.rows.values()), _ROWS))[::-1]
         names = dict.fromkeys(name for row in shown for name in row)
         rows = [_row("th", names), *(_row("td", (row.get(name, "") for name in names)) for row in shown)]
         left_out = len(self.rows) - len(shown)
@@ -261,5 +260,4 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 def _is_ready(value: Any) -> bool:
     """Return whether a value can be read without waiting."""
-    ready = getattr(value, "is_ready", True)  # a method of arrays, a property of `Later`
-    return bool(ready() if callable(ready) else ready)
+    return bool(getattr(value, "is_ready", lambda: True)())

@@ -13,6 +13,7 @@ from layers.table import ROWS
 import fluid
 from fluid import layers
 from fluid.core.equations import live_equations
+from fluid.inspection.flow import Flow
 from fluid.inspection.parts import partition
 from fluid.inspection.trace import Sizes, trace
 
@@ -26,6 +27,19 @@ def line_of(function, text):
     lines, start = inspect.getsourcelines(function)
     number = next(i for i, line in enumerate(lines) if text in line)
     return f"{pathlib.Path(inspect.getsourcefile(function)).name}:{start + number}"
+
+
+def test_an_unread_parameter_reads_nothing():
+    def net():
+        x = layers.data("x", shape=[2])
+        for name in ("first", "second"):
+            layers.create_parameter([2], "float32", name=name)
+        return layers.mean(x)
+
+    program = fluid.Program(net)
+    found = partition(program, trace(program, Sizes(4, 4, 4)))
+    unread = [part for part in found.parts if part.name in ("first", "second")]
+    assert len(unread) == 2 and not any(Flow(found).inputs(part) for part in unread)
 
 
 def test_layers_come_in_order_after_the_feeds():

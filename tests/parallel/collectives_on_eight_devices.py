@@ -20,7 +20,7 @@ def compiled(session, feed):
     """The training step as XLA has compiled it."""
     program = next(iter(session.programs.values()))
     step = bind(session.engine, program, Request("train", None, tuple(feed)))
-    return step._form.train.lower(step._state(), step._constants(), session.engine.layout.take(feed), {}).compile()
+    return step.lowered(session.engine.layout.take(feed)).compile()
 
 
 def collectives(executable):

@@ -54,6 +54,29 @@ def test_a_layer_behind_images_reads_its_weight_as_the_program_has_it(mode):
         np.testing.assert_allclose(found, wanted if given is scope else 2 * wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_another_program_in_the_session_changes_nothing():
+    inferencer = fluid.Inferencer(lookup, params=dict(fluid.Session(lookup).scope))
+    table = np.asarray(inferencer.session.scope["embedding_0.w_0"])
+    for ids in ([[1]], [[2], [3]], [[4], [0], [1], [2]]):
+        (found,) = inferencer.infer({"ids": np.int64(ids)})
+        np.testing.assert_array_equal(found, table[np.ravel(ids)])
+        inferencer.session.add(program)
+    session = fluid.Session(lookup)
+    for _ in range(2):
+        session.run(lookup, {"ids": np.int64([[1]])}, mode="test")
+        session.add(program)
+    assert len(session.compilations) == 1
+
+
+def test_an_inferencer_of_a_closed_session_says_so():
+    inferencer = fluid.Inferencer(lookup, params=dict(fluid.Session(lookup).scope))
+    inferencer.infer({"ids": np.int64([[1]])})
+    inferencer.session.close()
+    for rows in (1, 2):
+        with pytest.raises(errors.ArgumentError, match="this session is closed"):
+            inferencer.infer({"ids": np.int64([[1]] * rows)})
+
+
 @pytest.mark.parametrize("name", [FILTERS, BIAS])
 def test_a_parameter_that_is_replaced_counts_from_the_next_call_on(name):
     params = dict(fluid.Session(program).scope)

@@ -72,9 +72,6 @@ def test_row_03_an_exception_passes_unchanged_and_what_was_saved_is_whole(tmp_pa
         yield from itertools.islice(arrays(), 4)
         raise error
 
-    def failing_handler(event):
-        at_step(5, failing(error))(event)
-
     before = threading.active_count()
     for number, (reader, handler) in enumerate([(failing_reader, None), (arrays(), at_step(5, failing(error)))]):
         folder = tmp_path / str(number)

@@ -176,6 +176,9 @@ def test_a_state_finds_the_class_of_its_module_and_an_earlier_name_alone():
     moved = [type("Counting", (Remembering,), {"__module__": "elsewhere"})() for _ in range(2)]
     Dispatcher(moved).restore([{**saved[0], "handler": "Counting"}, saved[1]])
     assert [handler.value for handler in moved] == [1, 2]
+    left = there()
+    Dispatcher([left]).restore(saved)
+    assert left.value == 2
 
 
 def test_a_state_that_no_handler_takes_is_logged(caplog):

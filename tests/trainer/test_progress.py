@@ -14,7 +14,6 @@ import pytest
 from notebooks import Table
 
 import fluid
-from fluid.runtime import Compilation
 from fluid.runtime.in_flight import IN_FLIGHT
 
 X = np.random.default_rng(0).normal(size=(24, 2)).astype("float32")
@@ -308,16 +307,17 @@ class TestTerminal:
             assert not logging.getLogger("fluid").handlers
 
 
+def fail(compilation):
+    raise ZeroDivisionError
+
+
 class TestAnErrorWhileCompiling:
     def test_leaves_no_thread(self):
         bar = fluid.ProgressBar(show=True)
 
         class FailsWhenCompiled(fluid.Handler):
             def begin_train(self, event):
-                self.trainer.session.compilations.watchers.append(self.fail)
-
-            def fail(self, compilation):
-                raise ZeroDivisionError
+                self.trainer.session.compilations.watchers.append(fail)
 
         with pytest.raises(ZeroDivisionError):
             make().train(reader(), handlers=[bar, FailsWhenCompiled()])
@@ -327,7 +327,11 @@ class TestAnErrorWhileCompiling:
         class Catches(fluid.Handler):
             def end_step(self, event):
                 if (event.epoch, event.step) == (0, 5):
-                    self.trainer.session.compilations.begin(Compilation("program", "test", "one that fails"))
+                    watchers = self.trainer.session.compilations.watchers
+                    watchers.append(fail)
+                    with pytest.raises(ZeroDivisionError):
+                        self.trainer.test(reader())
+                    watchers.remove(fail)
 
         make().train(reader(), 2, handlers=[fluid.ProgressBar(show=True), Catches()])
         assert not drawing() and "epoch 2/2: 100%" in capsys.readouterr().err

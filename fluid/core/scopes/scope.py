@@ -24,6 +24,13 @@ def own_array(value: Any) -> jax.Array:
     return jax.device_put(value, value.sharding, may_alias=False)
 
 
+class _Closed(dict[str, Any]):
+    """The arrays of a closed session: there are none."""
+
+    def __missing__(self, name: str) -> Any:
+        raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
+
+
 class Scope(MutableMapping[str, jax.Array]):
     """The parameters and states of a Session by name, with the optimizer state, the step counter and the random root.
 
@@ -90,6 +97,10 @@ class Scope(MutableMapping[str, jax.Array]):
         with self.lock:
             self.arrays, self.slots = place(self.arrays), place(self.slots)
             self.step, self.root = place(self.step), place(self.root)
+
+    def close(self) -> None:
+        """Release all arrays."""
+        self.arrays, self.slots = _Closed(), {}
 
     def known_step(self) -> int | None:
         """Return the number of completed training steps, without waiting; None while a step is running."""

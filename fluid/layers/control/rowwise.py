@@ -144,17 +144,19 @@ def _fixed_draw(jaxpr: Any, fresh: set[Any], line: str = "its block") -> str | N
       line: the line of the equation around these equations.
     """
     for equation in jaxpr.eqns:
-        if any(not is_literal(v) and v in fresh for v in equation.invars):
-            fresh |= set(equation.outvars)
-            continue
+        moves = [not is_literal(v) and v in fresh for v in equation.invars]
         # JAX records the lines inside a called function, but not for a function that it has traced before.
         here = user_line(equation)
         here = line if here == "unknown line" else here
-        if equation.primitive.name in _DRAWS:
+        if equation.primitive.name in _DRAWS and not any(moves):
             return here
         for inner in inner_jaxprs(equation):
-            if found := _fixed_draw(inner, set(), here):
+            # The last inputs are the inputs of the inner equations: a branch has its index before them.
+            same = zip(reversed(inner.invars), reversed(moves), strict=False)
+            if found := _fixed_draw(inner, {v for v, moving in same if moving}, here):
                 return found
+        if any(moves):
+            fresh |= set(equation.outvars)
     return None
 
 

@@ -11,6 +11,7 @@ from fluid.layers.kernels.grouped_convolution import Dense, Geometry, grouped_co
 
 _MANY_ROWS = 5  # of a filter, from which on its gradients are computed row by row
 _FEW_CHANNELS = 4  # up to which the gradient of the filters is not: rows of so few numbers make slow products
+_VALID = Geometry((1, 1), [(0, 0)] * 2, (1, 1), (1, 1), "NHWC")
 
 
 def convolve(
@@ -86,11 +87,7 @@ def _convolved(x: jax.Array, filters: jax.Array) -> jax.Array:
     With `r` rows in a filter, the gradient of the images is one convolution of the cotangents with `r` filters of one
     row, whose results are added at `r` offsets. The gradient of the filters is `r` matrix products.
     """
-    return _plain(x, filters)
-
-
-def _plain(x: jax.Array, filters: jax.Array) -> jax.Array:
-    return jax.lax.conv_general_dilated(x, filters, (1, 1), "VALID", dimension_numbers=("NHWC", "OIHW", "NHWC"))
+    return plain_convolution(x, filters, _VALID)
 
 
 def _forward(x: jax.Array, filters: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -101,7 +98,7 @@ def _backward(saved: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax
     x, filters = saved
     slope = computed_once(slope)
     if x.shape[-1] <= _FEW_CHANNELS:
-        (filter_gradient,) = jax.linear_transpose(lambda filters: _plain(x, filters), filters)(slope)
+        (filter_gradient,) = jax.linear_transpose(lambda filters: plain_convolution(x, filters, _VALID), filters)(slope)
     else:
         filter_gradient = _filter_gradient(x, filters.shape, slope)
     return _image_gradient(filters, slope), filter_gradient

@@ -228,7 +228,7 @@ class Evaluator:
         gathered = self._gathered(program, metrics, rows)
         expected = fetch is not None or f"{program.name} rows" in self._warned
         try:
-            for _ in evaluate(step, request, feeds, gathered, fixed):
+            for _ in evaluate(step, feeds, gathered, fixed):
                 if not expected and sum(gathered.kept.values()) > _MANY:
                     expected = True
                     self._warned.add(f"{program.name} rows")
@@ -271,22 +271,17 @@ def request_of(program: Program, metrics: Metrics) -> Request:
 
 
 def evaluate(
-    step: CompiledStep,
-    request: Request,
-    feeds: Iterable[Mapping[str, Any]],
-    gathered: Gathered,
-    fixed: Constant = Constant({}, {}),  # noqa: B008
+    step: CompiledStep, feeds: Iterable[Mapping[str, Any]], gathered: Gathered, fixed: Constant
 ) -> Iterator[None]:
     """Collect the results of a program over all minibatches; yield after each minibatch.
 
     Args:
-      step: the compiled step of the request.
-      request: the result of `request_of`.
+      step: the compiled step of the result of `request_of`.
       feeds: the feeds of the minibatches.
       gathered: collects the outputs and the metrics.
       fixed: values that are fed beside every minibatch.
     """
-    names = request.fetch or ()
+    names = step.request.fetch or ()
     in_flight: InFlight[Any] = InFlight()
     for feed in feeds:
         results = step({**feed, **fixed.feeds}, fixed.overrides)

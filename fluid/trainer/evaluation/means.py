@@ -129,7 +129,7 @@ class Means:
     def _is_waited_for(self) -> bool:
         """Return whether the device has finished all steps of a call, and waits for the next call."""
         newest = self._unread[-1][0][:1]
-        return len(self._unread) <= _POSTPONED and any(isinstance(v, Later) and v.is_ready for v in newest)
+        return len(self._unread) <= _POSTPONED and any(isinstance(v, Later) and v.is_ready() for v in newest)
 
     def _put_together(self) -> None:
         """Read the oldest steps; if reading is expensive, first stack them into one array for each scalar."""
@@ -204,7 +204,7 @@ def on_host(values: Sequence[Any]) -> list[np.ndarray]:
 
 def is_computed(value: Any) -> bool:
     """Return whether a value of an older step can be read at once; the step may share a call with newer steps."""
-    return not isinstance(value, Later) or value.is_ready
+    return not isinstance(value, Later) or value.is_ready()
 
 
 def _is_near(value: Any) -> bool:

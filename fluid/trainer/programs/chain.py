@@ -16,13 +16,11 @@ class Link(NamedTuple):
     Attributes:
       step: the compiled step of the other program, in test mode.
       feeds: names of the feeds of this program, in the order of the results of `step`.
-      needs: names of the feeds of the other program on which the results depend.
-      chain: computes some of the feeds in `needs`; None if the minibatch holds all.
+      chain: computes some of the feeds of `step`; None if the minibatch holds all.
     """
 
     step: CompiledStep
     feeds: tuple[str, ...]
-    needs: tuple[str, ...]
     chain: Chain | None
 
 
@@ -50,7 +48,7 @@ class Chain:
         computed: dict[str, Any] = {}
         for link in self._links:
             needed = feed if link.chain is None else {**feed, **link.chain(feed, draw)}
-            values = link.step({name: needed[name] for name in link.needs}, draw=draw).values
+            values = link.step({name: needed[name] for name in link.step.request.feeds}, draw=draw).values
             computed.update(zip(link.feeds, values, strict=True))
         both = {**feed, **computed}
         return {name: both[name] for name in self._own if name in both}

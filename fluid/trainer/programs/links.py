@@ -88,9 +88,8 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
         wants_chain = any(feed in chained for feed in needs)
         read = {n: s for n, s in other.reads.items() if n in needs or (wants_chain and n not in other.program.feeds)}
         _add(reads, read, program, other.program)
-        request = Request(TEST, values, needs)
-        feeds = tuple(feed for feed, _ in wanted)
-        links.append(Link(bind(session.engine, other.program, request), feeds, needs, chain if wants_chain else None))
+        step = bind(session.engine, other.program, Request(TEST, values, needs))
+        links.append(Link(step, tuple(feed for feed, _ in wanted), chain if wants_chain else None))
     member.chain = Chain(tuple(program.feeds), links, reads)
     return member.chain
 

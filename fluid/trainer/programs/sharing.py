@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fluid.core import Program, creation_sites, warn
+from fluid.core import CALLED_AT, Program, creation_sites, warn
 
 _SHOWN = 3
 
@@ -17,14 +17,16 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
     Args:
       programs: the programs of one Trainer, in their order.
     """
-    made: dict[str, tuple[str, str]] = {}
+    made: dict[str, tuple[Program, str]] = {}
     found: list[str] = []
     for program in programs:
-        automatic = {name: spec for name, spec in program.parameters.items() if spec.kind}
-        for name, site in creation_sites(automatic).items():
-            first, before = made.setdefault(name, (program.name, site))
-            if _own_line(site) != _own_line(before):
-                found.append(f"{name} ({first}: {before}; {program.name}: {site})")
+        for name, spec in program.parameters.items():
+            if not (spec.kind and spec.site):
+                continue
+            first, line = made.setdefault(name, (program, _own_line(spec.site)))
+            if line != _own_line(spec.site):
+                sites = [f"{each.name}: {creation_sites(each.parameters)[name]}" for each in (first, program)]
+                found.append(f"{name} ({'; '.join(sites)})")
     if found:
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         warn(
@@ -37,4 +39,4 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
 
 def _own_line(site: str) -> str:
     """Return the line of a site without the line that called a shared function."""
-    return site.partition(", called at ")[0]
+    return site.partition(CALLED_AT)[0]

@@ -60,8 +60,4 @@ def _checksum_of(array: Any) -> str:
     """Return a checksum of an array that every device holds completely; of a sharded array, return the shape."""
     if isinstance(array, jax.Array) and not array.is_fully_replicated:
         return str(array.shape)
-    return _checksum(np.ascontiguousarray(array).tobytes())
-
-
-def _checksum(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()

@@ -125,7 +125,11 @@ REFUSED = {
     "seed": ({"block": lambda h: layers.dropout(dense(h), 0.5, seed=3)}, "with a key of its own; leave seed= out"),
     "key of its own": (
         random(lambda k, h: jax.random.normal(jax.random.key(3), h.shape)),
-        "at .*test_pipeline|of its own",
+        "test_pipeline.* draws random numbers with a key of its own",
+    ),
+    "seed in a call": (
+        {"block": lambda h: layers.remat(lambda: layers.dropout(dense(h), 0.5, seed=3))},
+        "with a key of its own; leave seed= out",
     ),
 }
 

@@ -1,6 +1,7 @@
 """Each form of a grouped convolution equals the plain form, in values and derivatives."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +125,7 @@ def test_no_grouped_convolution_is_left_on_a_cpu():
     for shape in SHAPES:
         x, filters, how, groups = case(shape, "plain", True)
         compiled = str(jax.make_jaxpr(lambda x, w: grouped_convolution(x, w, how, groups))(x, filters))  # noqa: B023
-        assert "conv_general_dilated" not in compiled or "feature_group_count=1" in compiled
+        assert set(re.findall(r"feature_group_count=(\d+)", compiled)) <= {"1"}
 
 
 def test_other_dtypes_have_the_plain_form():
