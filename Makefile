@@ -5,6 +5,7 @@
 #   make examples  every example at full strength, against the accuracy that it reaches; what else takes minutes
 #   make soak    what takes too long for every day: 220 kills, every byte of a checkpoint flipped, 20,000 bad requests to each server,
 #                what goes wrong among several processes, the whole of long tables, layers and deep examples on eight devices, the benchmarks for a GPU
+#   make stubs   write the list of all layers, fluid/layers/__init__.pyi, anew
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
 #   make bench-check  fails when a ratio is worse than the one in benchmarks/README.md
@@ -31,7 +32,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 EIGHT := tests/parallel/test_eight_devices.py
 QUICK := -m "not slow and not full and not soak"
 
-.PHONY: demo test check quick examples format mistakes bench bench-check soak clean setup
+.PHONY: demo test check quick examples format mistakes bench bench-check soak stubs clean setup
 
 setup: $(STAMP)
 
@@ -58,6 +59,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python tests/layers_stub.py --check
 	$(BIN)/python -m pytest -q tests/test_layering.py
 
 test: check quick
@@ -81,6 +83,9 @@ soak: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+stubs: $(STAMP)
+	$(BIN)/python tests/layers_stub.py
 
 mistakes: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m mistakes

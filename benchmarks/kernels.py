@@ -17,9 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fluid
-from fluid.layers.image.convolve import computed_once, convolve
-from fluid.layers.image.spatial import Image
-from fluid.layers.kernels import grouped_convolution
+from fluid.layers.kernels import convolution
+from fluid.layers.kernels.convolution import Geometry, computed_once
 
 Variants = dict[str, Callable[..., Any]]
 CALLS = 3
@@ -53,8 +52,8 @@ def first(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
 
 def ours(x: Any, filters: Any, stride: int = 1, padding: int = 0) -> Any:
     """Compute fluid's convolution in training."""
-    image = Image(x, "NHWC", 3, x.shape[3], x.shape[1:3], (1, 2))
-    return convolve(image, filters, (stride, stride), [(padding, padding)] * 2, (1, 1), 1, "train")
+    geometry = Geometry((stride, stride), [(padding, padding)] * 2, (1, 1), (1, 1), "NHWC")
+    return convolution.convolution(x, filters, geometry, 1, training=True)
 
 
 def patches(x: Any, filters: Any, padding: int = 0) -> Any:
@@ -86,14 +85,14 @@ def convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
 def grouped(form: Callable[..., Any], groups: int, stride: int, x: Any, filters: Any) -> Any:
     """Compute a grouped convolution of images with the channels last, with as many windows as pixels."""
     pad = filters.shape[2] // 2
-    geometry = grouped_convolution.Geometry([stride] * 2, [(pad, pad)] * 2, (1, 1), (1, 1), "NHWC")
+    geometry = Geometry([stride] * 2, [(pad, pad)] * 2, (1, 1), (1, 1), "NHWC")
     return form(x, filters, geometry, groups)
 
 
 def dense(groups: int, stride: int, x: Any, filters: Any) -> Any:
     """Compute a convolution of equally many channels in one group."""
     repeated = jnp.tile(filters, (1, groups, 1, 1))
-    return grouped(grouped_convolution.plain_convolution, 1, stride, x, repeated)
+    return grouped(convolution.plain_convolution, 1, stride, x, repeated)
 
 
 def grouped_convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
@@ -108,9 +107,9 @@ def grouped_convolutions() -> dict[str, tuple[Variants, tuple[Any, ...]]]:
         (64, 56, 3, 64, 1),
         (128, 14, 5, 128, 1),
     ):
-        forms = {"XLA": grouped_convolution.plain_convolution, "fluid": grouped_convolution.grouped_convolution}
+        forms = {"XLA": convolution.plain_convolution, "fluid": convolution.grouped_convolution}
         if groups == channels:
-            forms["blocks of channels"] = grouped_convolution.blocks_of_channels
+            forms["blocks of channels"] = convolution.blocks_of_channels
         filters = random(channels, channels // groups, window, window)
         variants = {name: functools.partial(grouped, form, groups, stride) for name, form in forms.items()}
         variants["dense"] = functools.partial(dense, groups, stride)

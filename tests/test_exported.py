@@ -1,4 +1,7 @@
-"""The public names, written down: adding one is a decision, losing one breaks somebody's program."""
+"""The public names, written down: adding one is a decision, losing one breaks somebody's program.
+
+Those of `fluid.layers` are in its stub, which `make check` compares with what is there.
+"""
 
 import pytest
 from public_names import MODULES, public_names
@@ -12,49 +15,6 @@ NAMES = {
         contrib core create_lod_tensor create_random_int_lodtensor data distributed draw embedding errors
         find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place plan
         reader regularizer serve set_compilation_cache shared summary train trainer unique_name
-    """,
-    "fluid.layers": """
-        BasicDecoder BeamSearchDecoder DecodeHelper Decoder DynamicRNN GRUCell GreedyEmbeddingHelper LSTMCell
-        Print RNNCell SampleEmbeddingHelper StaticRNN TrainingHelper abs accuracy acos adaptive_pool2d
-        adaptive_pool3d add_position_encoding addmm affine_channel affine_grid anchor_generator argmax argmin
-        argsort array_length array_read array_write asin assign atan attention_cache auc batch_norm beam_search
-        bilinear_tensor_product bipartite_match bmm box_clip box_coder box_decoder_and_assign bpr_loss brelu
-        case cast ceil center_loss chunk_eval clip clip_by_norm collect_fpn_proposals concat cond conv2d
-        conv2d_transpose conv3d conv3d_transpose cos cos_sim cosine_decay create_array create_parameter
-        create_state crf_decoding crop crop_tensor cross cross_entropy ctc_greedy_decoder cumsum data data_norm
-        deformable_conv dense density_prior_box detection_output diag dice_loss dist distribute_fpn_proposals dot
-        dropout dynamic_decode dynamic_gru dynamic_lstm dynamic_lstmp edit_distance elementwise_add
-        elementwise_div elementwise_floordiv elementwise_max elementwise_min elementwise_mod elementwise_mul
-        elementwise_pow elementwise_sub elu embedding equal erf exp expand expand_as exponential_decay eye fc
-        feature_norm
-        fill_constant fill_constant_batch_size_like fill_zeros_like flatten flip floor fsp_matrix full_like
-        gather gather_nd gather_tree gaussian_random gaussian_random_batch_size_like gelu
-        generate_proposal_labels generate_proposals greater_equal greater_than grid_sampler group_norm gru_unit
-        hard_shrink hard_sigmoid hard_swish has_inf has_nan hsigmoid huber_loss identity im2sequence
-        image_resize image_resize_short increment index_sample index_select instance_norm interpolate
-        inverse_time_decay iou_similarity is_training isfinite kldiv_loss kron l2_normalize label_smooth
-        layer_norm leaky_relu less_equal less_than linear_chain_crf linear_lr_warmup linspace lod_append
-        lod_reset log log1p log_loss log_softmax logical_and logical_not logical_or logical_xor logsigmoid
-        logsumexp lrn lstm lstm_unit margin_rank_loss matmul matrix_nms maxout mean mean_iou meshgrid metric
-        mish module mse_loss mul multi_box_head multi_head_attention multiclass_nms multiplex natural_exp_decay
-        nce noam_decay not_equal npair_loss one_hot ones ones_like pad pad2d pad_constant_like piecewise_decay
-        pixel_shuffle polygon_box_transform polynomial_decay pool2d pool3d pow precision prelu prior_box
-        prroi_pool psroi_pool py_func random_key range rank rank_loss recall reciprocal reduce_all reduce_any
-        reduce_max reduce_mean reduce_min reduce_prod reduce_sum relu relu6 remat repeat reshape
-        resize_bilinear resize_linear resize_nearest resize_trilinear
-        retinanet_detection_output retinanet_target_assign reverse rms_norm
-        rnn roi_align roi_pool roll rotary_position round row_conv rpn_target_assign rsqrt
-        sampled_softmax_with_cross_entropy sampling_id scale scan scatter scatter_nd scatter_nd_add selu
-        sequence_concat sequence_conv sequence_enumerate sequence_erase sequence_expand sequence_expand_as
-        sequence_first_step sequence_last_step sequence_mask sequence_pad sequence_pool sequence_reshape
-        sequence_reverse sequence_scatter sequence_slice sequence_softmax sequence_unpad shape shard shard_index
-        shuffle_channel sigmoid sigmoid_cross_entropy_with_logits sigmoid_focal_loss sign silu sin
-        sinusoidal_position size slice smooth_l1 soft_relu softmax softmax_with_cross_entropy softplus
-        softshrink softsign space_to_depth spectral_norm split sqrt square square_error_cost squeeze ssd_loss
-        stack stanh strided_slice sum sums swish switch_case tanh tanh_shrink target_assign
-        teacher_student_sigmoid_loss temporal_shift thresholded_relu topk transpose tril triu unfold
-        uniform_random uniform_random_batch_size_like unique unique_with_counts unsqueeze unstack warmup_cosine
-        warpctc where while_loop yolo_box yolov3_loss zeros zeros_like
     """,
     "fluid.nets": """
         glu img_conv_group scaled_dot_product_attention sequence_conv_pool simple_img_conv_pool
@@ -132,10 +92,10 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize("module", NAMES)
 def test_public_names(module):
     assert sorted(public_names(module)) == NAMES[module].split()
 
 
 def test_all_modules_are_listed():
-    assert list(NAMES) == MODULES
+    assert list(NAMES) == [module for module in MODULES if module != "fluid.layers"]

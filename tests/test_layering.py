@@ -35,7 +35,7 @@ TIERS = [
 LAYERS = [
     ["adapters", "assigning", "functional", "kernels", "no_effect", "weight_norm"],
     ["base"],
-    ["checks", "looked_up"],
+    ["checks"],
     ["data", "embedding", "fc", "learning_rate_scheduler", "module", "own", "py_func"],
     ["tensor", "activation"],
     ["sequence"],

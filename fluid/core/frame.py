@@ -409,12 +409,6 @@ def present_frame(settings: bool = False) -> Frame | None:
     return None if frame is not None and frame.settings_only and not settings else frame
 
 
-def inspecting() -> bool:
-    """Return whether a program is traced to look at its equations, which then show the plain form of each operation."""
-    frame = present_frame()
-    return frame is not None and frame.labelling
-
-
 def current_frame(caller: str) -> Frame:
     """Return the frame of the running program function.
 

@@ -1,4 +1,4 @@
-"""The names of `fluid.layers` and the modules that define them; `__init__.py` loads each at its first use."""
+"""The names of `fluid.layers` and their modules, written by `make stubs`; each loads at its first use."""
 
 from .activation.rectifier import (
     brelu,
@@ -98,13 +98,7 @@ from .learning_rate_scheduler import (
 )
 from .loss.auc import auc
 from .loss.center import center_loss
-from .loss.classification import (
-    bpr_loss,
-    dice_loss,
-    label_smooth,
-    sigmoid_focal_loss,
-    teacher_student_sigmoid_loss,
-)
+from .loss.classification import bpr_loss, dice_loss, label_smooth, sigmoid_focal_loss, teacher_student_sigmoid_loss
 from .loss.cross_entropy import cross_entropy, sigmoid_cross_entropy_with_logits, softmax_with_cross_entropy
 from .loss.metrics import accuracy, mean_iou, metric, precision, recall
 from .loss.regression import (
@@ -155,12 +149,7 @@ from .structured.beam_decoder import BeamSearchDecoder
 from .structured.chunk import chunk_eval
 from .structured.crf import crf_decoding, linear_chain_crf
 from .structured.ctc import ctc_greedy_decoder, warpctc
-from .structured.decode_helper import (
-    DecodeHelper,
-    GreedyEmbeddingHelper,
-    SampleEmbeddingHelper,
-    TrainingHelper,
-)
+from .structured.decode_helper import DecodeHelper, GreedyEmbeddingHelper, SampleEmbeddingHelper, TrainingHelper
 from .structured.decoder import BasicDecoder, Decoder
 from .structured.distance import edit_distance
 from .structured.dynamic_decode import dynamic_decode
@@ -208,16 +197,7 @@ from .tensor.elementwise import (
     elementwise_pow,
     elementwise_sub,
 )
-from .tensor.index import (
-    gather,
-    gather_nd,
-    index_sample,
-    index_select,
-    one_hot,
-    shard_index,
-    slice,
-    strided_slice,
-)
+from .tensor.index import gather, gather_nd, index_sample, index_select, one_hot, shard_index, slice, strided_slice
 from .tensor.matrix import bilinear_tensor_product, cos_sim, diag, fsp_matrix, matmul, mul, tril, triu
 from .tensor.pad import crop, crop_tensor, pad, pad_constant_like
 from .tensor.product import addmm, bmm, cross, dist, dot, kron
@@ -260,38 +240,34 @@ __all__ = [
     "edit_distance", "elementwise_add", "elementwise_div", "elementwise_floordiv", "elementwise_max", "elementwise_min",
     "elementwise_mod", "elementwise_mul", "elementwise_pow", "elementwise_sub", "elu", "embedding", "equal", "erf",
     "exp", "expand", "expand_as", "exponential_decay", "eye", "fc", "feature_norm", "fill_constant",
-    "fill_constant_batch_size_like",
-    "fill_zeros_like", "flatten", "flip", "floor", "fsp_matrix", "full_like", "gather", "gather_nd", "gather_tree",
-    "gaussian_random", "gaussian_random_batch_size_like", "gelu", "generate_proposal_labels", "generate_proposals",
-    "greater_equal", "greater_than", "grid_sampler", "group_norm", "gru_unit", "hard_shrink", "hard_sigmoid",
-    "hard_swish", "has_inf", "has_nan", "hsigmoid", "huber_loss", "identity", "im2sequence", "image_resize",
-    "image_resize_short", "increment", "index_sample", "index_select", "instance_norm", "interpolate",
-    "inverse_time_decay", "iou_similarity", "is_training", "isfinite", "kldiv_loss", "kron", "l2_normalize",
-    "label_smooth", "layer_norm", "leaky_relu", "less_equal", "less_than", "linear_chain_crf", "linear_lr_warmup",
-    "linspace", "lod_append", "lod_reset", "log", "log1p", "log_loss", "log_softmax", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "logsigmoid", "logsumexp", "lrn", "lstm", "lstm_unit", "margin_rank_loss", "matmul",
-    "matrix_nms", "maxout", "mean", "mean_iou", "meshgrid", "metric", "mish", "module", "mse_loss", "mul",
-    "multi_box_head", "multi_head_attention", "multiclass_nms", "multiplex", "natural_exp_decay", "nce", "noam_decay",
-    "not_equal", "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d", "pad_constant_like", "piecewise_decay",
-    "pixel_shuffle", "polygon_box_transform", "polynomial_decay", "pool2d", "pool3d", "pow", "precision", "prelu",
-    "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range", "rank", "rank_loss", "recall",
-    "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum",
-    "relu", "relu6", "remat", "repeat", "reshape", "resize_bilinear", "resize_linear", "resize_nearest",
-    "resize_trilinear", "retinanet_detection_output", "retinanet_target_assign", "reverse", "rms_norm", "rnn",
-    "roi_align", "roi_pool", "roll",
-    "rotary_position", "round", "row_conv", "rpn_target_assign", "rsqrt", "sampled_softmax_with_cross_entropy",
-    "sampling_id", "scale", "scan", "scatter", "scatter_nd", "scatter_nd_add", "selu", "sequence_concat",
-    "sequence_conv", "sequence_enumerate", "sequence_erase", "sequence_expand", "sequence_expand_as",
-    "sequence_first_step", "sequence_last_step", "sequence_mask", "sequence_pad", "sequence_pool", "sequence_reshape",
-    "sequence_reverse", "sequence_scatter", "sequence_slice", "sequence_softmax", "sequence_unpad", "shape",
-    "shard", "shard_index", "shuffle_channel", "sigmoid", "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss",
-    "sign",
-    "silu", "sin", "sinusoidal_position", "size", "slice", "smooth_l1", "soft_relu", "softmax",
-    "softmax_with_cross_entropy", "softplus", "softshrink", "softsign", "space_to_depth", "spectral_norm", "split",
-    "sqrt", "square", "square_error_cost", "squeeze", "ssd_loss", "stack", "stanh", "strided_slice", "sum", "sums",
-    "swish", "switch_case", "tanh", "tanh_shrink", "target_assign", "teacher_student_sigmoid_loss", "temporal_shift",
-    "thresholded_relu", "topk", "transpose", "tril", "triu", "unfold", "uniform_random",
-    "uniform_random_batch_size_like", "unique", "unique_with_counts", "unsqueeze", "unstack", "warmup_cosine",
-    "warpctc", "where", "while_loop", "yolo_box", "yolov3_loss", "zeros", "zeros_like",
+    "fill_constant_batch_size_like", "fill_zeros_like", "flatten", "flip", "floor", "fsp_matrix", "full_like", "gather",
+    "gather_nd", "gather_tree", "gaussian_random", "gaussian_random_batch_size_like", "gelu",
+    "generate_proposal_labels", "generate_proposals", "greater_equal", "greater_than", "grid_sampler", "group_norm",
+    "gru_unit", "hard_shrink", "hard_sigmoid", "hard_swish", "has_inf", "has_nan", "hsigmoid", "huber_loss", "identity",
+    "im2sequence", "image_resize", "image_resize_short", "increment", "index_sample", "index_select", "instance_norm",
+    "interpolate", "inverse_time_decay", "iou_similarity", "is_training", "isfinite", "kldiv_loss", "kron",
+    "l2_normalize", "label_smooth", "layer_norm", "leaky_relu", "less_equal", "less_than", "linear_chain_crf",
+    "linear_lr_warmup", "linspace", "lod_append", "lod_reset", "log", "log1p", "log_loss", "log_softmax", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logsigmoid", "logsumexp", "lrn", "lstm", "lstm_unit",
+    "margin_rank_loss", "matmul", "matrix_nms", "maxout", "mean", "mean_iou", "meshgrid", "metric", "mish", "module",
+    "mse_loss", "mul", "multi_box_head", "multi_head_attention", "multiclass_nms", "multiplex", "natural_exp_decay",
+    "nce", "noam_decay", "not_equal", "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d", "pad_constant_like",
+    "piecewise_decay", "pixel_shuffle", "polygon_box_transform", "polynomial_decay", "pool2d", "pool3d", "pow",
+    "precision", "prelu", "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range", "rank",
+    "rank_loss", "recall", "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min",
+    "reduce_prod", "reduce_sum", "relu", "relu6", "remat", "repeat", "reshape", "resize_bilinear", "resize_linear",
+    "resize_nearest", "resize_trilinear", "retinanet_detection_output", "retinanet_target_assign", "reverse",
+    "rms_norm", "rnn", "roi_align", "roi_pool", "roll", "rotary_position", "round", "row_conv", "rpn_target_assign",
+    "rsqrt", "sampled_softmax_with_cross_entropy", "sampling_id", "scale", "scan", "scatter", "scatter_nd",
+    "scatter_nd_add", "selu", "sequence_concat", "sequence_conv", "sequence_enumerate", "sequence_erase",
+    "sequence_expand", "sequence_expand_as", "sequence_first_step", "sequence_last_step", "sequence_mask",
+    "sequence_pad", "sequence_pool", "sequence_reshape", "sequence_reverse", "sequence_scatter", "sequence_slice",
+    "sequence_softmax", "sequence_unpad", "shape", "shard", "shard_index", "shuffle_channel", "sigmoid",
+    "sigmoid_cross_entropy_with_logits", "sigmoid_focal_loss", "sign", "silu", "sin", "sinusoidal_position", "size",
+    "slice", "smooth_l1", "soft_relu", "softmax", "softmax_with_cross_entropy", "softplus", "softshrink", "softsign",
+    "space_to_depth", "spectral_norm", "split", "sqrt", "square", "square_error_cost", "squeeze", "ssd_loss", "stack",
+    "stanh", "strided_slice", "sum", "sums", "swish", "switch_case", "tanh", "tanh_shrink", "target_assign",
+    "teacher_student_sigmoid_loss", "temporal_shift", "thresholded_relu", "topk", "transpose", "tril", "triu", "unfold",
+    "uniform_random", "uniform_random_batch_size_like", "unique", "unique_with_counts", "unsqueeze", "unstack",
+    "warmup_cosine", "warpctc", "where", "while_loop", "yolo_box", "yolov3_loss", "zeros", "zeros_like"
 ]
-# fmt: on

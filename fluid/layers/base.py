@@ -16,6 +16,8 @@ from fluid import core, errors
 from fluid.initializer import Constant, Xavier
 from fluid.layers import functional
 from fluid.layers.functional import Activation
+from fluid.layers.kernels.layout import elementwise
+from fluid.layers.kernels.table import same_rows
 from fluid.param_attr import ParamSetting, WeightNormParamAttr, to_attr
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -26,12 +28,17 @@ _FOLDER = os.path.dirname(__file__) + os.sep
 Initializer = Callable[..., Any]
 
 
+REGISTERED: dict[str, str] = {}
+"""The module of each layer, by the name of the layer."""
+
+
 def layer(function: F) -> F:
     """Decorate a layer: it raises outside a program function, and its errors name the layer and the user's line.
 
-    For a class, the decorated `__init__` stands for the class.
+    `make stubs` exports every layer from `fluid.layers`. For a class, the decorated `__init__` stands for the class.
     """
     name = function.__qualname__.removesuffix(".__init__")
+    REGISTERED[name] = function.__module__
     switches = core.switches_of(function)
 
     @functools.wraps(function)
@@ -214,19 +221,6 @@ class Layer:
         """Record a result as `NAME.tmp_K`."""
         return core.record(self.frame.unique(f"{self.name}.tmp"), value, self._caller)
 
-    def output_channels_first(self, images: Any) -> Any:
-        """Record images `[batch, *pixels, channels]` as `[batch, channels, *pixels]`; see `channels_last`."""
-        value = jnp.moveaxis(images, -1, 1)
-        result = self.output(value)
-        if result is value:  # an overridden value was not computed from these images
-            self.frame.note(result, channels_last=images)
-        return result
-
-    def output_elementwise(self, function: Callable[[Any], Any], value: Any) -> Any:
-        """Record the result of a function that maps each element of a value separately."""
-        images = channels_last(value)
-        return self.output(on_data(function, value)) if images is None else self.output_channels_first(function(images))
-
     def finish(self, value: Any, act: Activation = None) -> Any:
         """Record a result as `NAME.tmp_K`, then apply an activation and record the activation's result too."""
         return self.activate(self.output(value), act)
@@ -245,7 +239,7 @@ class Layer:
         if act is None:
             return value
         if isinstance(act, str) and act in functional.ELEMENTWISE:
-            return self.output_elementwise(functional.ACTIVATIONS[act], value)
+            return self.output(like(value, elementwise(functional.ACTIVATIONS[act], dense(value))))
         raw = on_data(functional.activation(act), value)
         result = self.output(raw)
         if act == "softmax":
@@ -288,15 +282,6 @@ def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     return result if batch is None else batch.with_data(result)
 
 
-def channels_last(value: Any) -> Any:
-    """Return the images `[batch, *pixels, channels]` from which a layer transposed this value, or None.
-
-    A CPU computes faster with the channels last. Such a layer returns the transposed result, because the program
-    expects channels first. The next layer reads the images directly, and an unused transpose is not computed.
-    """
-    return core.current_frame("layers").fact(dense(value), "channels_last")
-
-
 def is_sequence(value: Any) -> TypeGuard[core.SequenceBatch | core.NestedSequenceBatch]:
     """Return whether a value is a SequenceBatch or a NestedSequenceBatch."""
     return isinstance(value, core.SequenceBatch | core.NestedSequenceBatch)
@@ -319,17 +304,11 @@ def filled(value: Any, fill: float) -> Any:
     """
     core.check_not_changed(core.current_frame("layers"), value)
     if is_sequence(value):
-        return core.filled(value, fill)
+        return same_rows(value.data, core.filled(value, fill))
     if isinstance(value, jax.Array):
         return value
     # A float32 constant would make a program of mixed precision compute in float32 from here on.
     return core.current_frame("layers").compute(jnp.asarray(value))
-
-
-def times_matrix(x: Any, weight: Any) -> Any:
-    """Return the product `[..., columns]` of an array `[..., inner]` and a matrix `[inner, columns]`."""
-    # One product of two matrices: the gradient of a product of batches takes a CPU twice as long.
-    return (x.reshape(-1, x.shape[-1]) @ weight).reshape(*x.shape[:-1], weight.shape[-1])
 
 
 def along_axis(axis: int, ndim: int) -> list[int]:

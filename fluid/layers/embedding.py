@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer, like, row_dims, valid_steps
 from fluid.layers.checks import check_ids
-from fluid.layers.looked_up import few_rows, output_looked_up
+from fluid.layers.kernels.table import look_up
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.param_attr import ParamSetting
 
@@ -105,26 +104,10 @@ def embed(
     padding = padding_row(this.name, padding_idx, rows)
     table = this.weight(attr, [rows, width], dtype, rows_only=is_sparse)
     if not is_sparse:
-        return output_looked_up(this, like(input, look_up(table, ids, padding)), few_rows(table, ids, padding))
+        return this.output(like(input, look_up(table, ids, padding)))
     touched = valid_steps(input, ids.ndim) & (ids != (-1 if padding is None else padding))
     result = core.look_up(table, ids, touched)
     return this.output(like(input, result if padding is None else jnp.where((ids == padding)[..., None], 0, result)))
-
-
-def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
-    """Take rows of a table.
-
-    Args:
-      table: `[rows, width]`.
-      ids: integers `[...]`.
-      padding: an id whose row is read as zeros; None for no such id.
-
-    Returns:
-      `[..., width]`. The row of an id outside the table is NaN, so that the mistake is seen. The ids of feeds are
-      checked earlier.
-    """
-    result = jnp.asarray(table).at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
-    return result if padding is None else jnp.where((ids == padding)[..., None], 0, result)
 
 
 def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from fluid import core, errors
 from fluid.layers import base
-from fluid.layers.base import Layer, describe, is_sequence, layer, like, row_dims, times_matrix
+from fluid.layers.base import Layer, describe, is_sequence, layer, like, row_dims
 from fluid.layers.functional import Activation
-from fluid.layers.looked_up import computed, output_looked_up
+from fluid.layers.kernels.table import plus, times_matrix
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
@@ -128,7 +128,7 @@ def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
     array = base.dense(total)
     bias = this.bias(bias_attr, [array.shape[-1]], array.dtype)
     if bias is not None:
-        total = output_looked_up(this, _sum([total, bias]), computed(total, lambda rows: rows + bias))
+        total = this.output(like(total, plus(array, bias)))
     this.frame.note(total, made="product")
     return total
 
@@ -161,15 +161,14 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
             f"flattening is meant, num_flatten_dims=1"
         )
     weight = this.weight(attr, [math.prod(x.shape[keep:]), size], x.dtype)
-    found = computed(value, lambda rows: times_matrix(rows, weight)) if keep == x.ndim - 1 else None
-    product = times_matrix(x.reshape(*x.shape[:keep], -1), weight) if found is None else found.values()
-    return output_looked_up(this, like(value, product), found)
+    rows = x if keep == x.ndim - 1 else x.reshape(*x.shape[:keep], -1)
+    return this.output(like(value, times_matrix(rows, weight)))
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    """Return the sum of values `[*leading, size]` and of a bias `[size]`; a sequence batch if one of them is."""
+    """Return the sum of values `[*leading, size]`; a sequence batch if one of them is."""
     arrays = [base.dense(v) for v in values]
-    shapes = {a.shape[:-1] for a in arrays if a.ndim > 1}
+    shapes = {a.shape[:-1] for a in arrays}
     if len(shapes) > 1:
         raise errors.ShapeError(
             f"the inputs of fc are projected to {' and '.join(describe(v) for v in values)}, which cannot be added; "

@@ -1,4 +1,8 @@
-"""Work: the FLOPs and the communication of a compiled step, read from the text of its module."""
+"""Work: the FLOPs and the communication of a compiled step, read from the text of its module.
+
+`compiled.cost_analysis()` says neither: it counts a loop once (65,538 FLOPs for ten products of 65,536 in a `scan`, jax
+0.10.2), as in `layers.repeat`, and no collectives.
+"""
 
 import functools
 import math

@@ -11,7 +11,7 @@ known, the first shape holds all of them.
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,12 +27,12 @@ Ladders = Sequence[int] | tuple[Sequence[int], Sequence[int]] | Mapping[str, Any
 
 MAX_COMPILATIONS = 8
 _SHORTEST = 4
-# The price of a finer shape: it is added once it would have saved this number of minibatches of the largest shape.
+# `python benchmarks/buckets.py` shows the cost of other constants. The least price of a finer shape: it is added once
+# it would have saved this number of minibatches of the largest shape. A price of 8 costs up to 7% more.
 _PRICE = 2.0
-# From this price on, shapes leave space for rows that are longer than all rows so far.
+# From this price on, shapes leave space for rows that are longer than all rows so far. 8 costs up to 4% more, 128 up to
+# 17%.
 _DEAR = 32
-# A finer shape needs this multiple of the minibatches that came before the largest shape was added.
-_SETTLED = 3
 # The maximum number of candidates for a finer shape.
 _CANDIDATES = 256
 
@@ -50,6 +50,37 @@ def padded_time(longest: int) -> int:
     return max(_SHORTEST, 1 << max(longest - 1, 0).bit_length())
 
 
+class _Need(NamedTuple):
+    """The sizes that a minibatch needs, where `Buckets` chooses them.
+
+    Attributes:
+      key: the sizes that are not chosen, as text, above all the batch size.
+      sizes: the minimum sizes.
+      places: feed and level of each of these sizes.
+      rows: the batch size.
+    """
+
+    key: str
+    sizes: Sizes
+    places: Places
+    rows: int
+
+    def fits(self, shape: Sizes) -> bool:
+        """Return whether a shape holds the minibatch."""
+        return _holds(shape, self.sizes)
+
+    def cost(self, shape: Sizes) -> int:
+        """Return the padded steps of a row in a shape, summed over feeds; nested feeds count sequences times steps."""
+        steps: dict[str, int] = {}
+        for (name, _), size in zip(self.places, shape, strict=False):
+            steps[name] = steps.get(name, 1) * size
+        return sum(steps.values())
+
+    def cheapest(self, shapes: Iterable[Sizes]) -> Sizes | None:
+        """Return the shape of the least cost; None without shapes."""
+        return min(shapes, key=self.cost, default=None)
+
+
 @dataclass
 class _Seen:
     """The state on which choices depend.
@@ -58,7 +89,6 @@ class _Seen:
       shapes: the compiled shapes: the fixed sizes as text, for example the batch size, and the chosen sizes.
       counts: the number of minibatches, by fixed sizes.
       longest: the largest need of all minibatches, by feed and level.
-      grown: the number of the minibatch for which the largest shape was added.
       growths: the number of shapes that were added because no shape held the minibatch.
       coming: the sizes that coming rows need, by feed and level.
       together: the number of coming minibatches.
@@ -70,7 +100,6 @@ class _Seen:
     shapes: list[tuple[str, Sizes]] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     longest: dict[str, int] = field(default_factory=dict)
-    grown: int = 0
     growths: int = 0
     coming: dict[str, int] = field(default_factory=dict)
     together: int = 0
@@ -103,6 +132,21 @@ class Buckets:
       >>> buckets = Buckets({"words": spec}, buckets=[16, 64])
       >>> buckets.pad({"words": read_feed(spec, [[1, 2, 3], [4]])})["words"].shape
       (2, 16, 1)
+
+      Choices without `buckets=`, by the longest row of each minibatch: the first shape is rounded up finely, and larger
+      ones to powers of two. A finer shape comes once it would have saved two minibatches of the largest shape, here for
+      the rows of 10 steps between rows of 100. If a compilation costs as much as many minibatches, the first shape has
+      room for longer rows.
+
+      >>> def sizes(longest, **settings):
+      ...     buckets = Buckets({"words": spec}, **settings)
+      ...     return [buckets.pad({"words": read_feed(spec, [[1] * n])})["words"].shape[1] for n in longest]
+      >>> sizes([9, 9, 20, 9, 40])
+      [10, 10, 32, 10, 64]
+      >>> sizes([100, 10, 10, 10, 10, 60, 10])
+      [112, 112, 112, 10, 10, 112, 10]
+      >>> sizes([9, 12, 20], price=1e9)
+      [16, 16, 64]
     """
 
     def __init__(
@@ -177,10 +221,14 @@ class Buckets:
         try:
             shapes = [(str(key), tuple(sizes)) for key, sizes in state["shapes"]]
             savings = {tuple(sizes): float(x) for sizes, x in state["savings"]}
-            dicts = {name: dict(state.get(name, {})) for name in ("counts", "longest", "coming")}
-            self._seen = _Seen(**{**state, **dicts, "shapes": shapes, "savings": savings})
+            seen = _Seen(shapes, savings=savings)
+            given = {"coming": {}, "together": 0, **state}
+            for kind, names in ((dict, ("counts", "longest", "coming")), (int, ("growths", "together", "real", "fed"))):
+                for name in names:
+                    setattr(seen, name, kind(given[name]))
         except (TypeError, KeyError, ValueError) as error:
             raise errors.ArgumentError(f"restore needs what buckets.state() returned, found {state!r}") from error
+        self._seen = seen
 
     def _sizes(self, needs: Mapping[str, Sizes], values: Mapping[str, Any], where: str) -> dict[str, Sizes]:
         """Return sizes by name: from the given buckets where they exist; all other sizes are chosen jointly."""
@@ -191,8 +239,8 @@ class Buckets:
         if places:
             # The sizes that are not chosen here.
             given = {n: [v.shape[0], *sizes[n]] if n in sizes else list(np.shape(v)) for n, v in values.items()}
-            rows = values[places[0][0]].shape[0]
-            chosen = self._choose(repr(given), tuple(needs[n][i] for n, i in places), places, rows)
+            least = tuple(needs[n][i] for n, i in places)
+            chosen = self._choose(_Need(repr(given), least, places, values[places[0][0]].shape[0]))
             for (name, level), size in zip(places, chosen, strict=True):
                 sizes[name][level] = size
         return {n: tuple(found) for n, found in sizes.items()}
@@ -211,77 +259,62 @@ class Buckets:
         fix = f"Give larger buckets: buckets=[..., {need}]; or cut rows that are longer: row[:{ladder[-1]}]"
         raise complaint(self._specs[name], where, longest_rows(value)[level], found, fix, expected)
 
-    def _choose(self, key: str, need: Sizes, places: Places, rows: int) -> Sizes:
-        """Return sizes that hold a minibatch.
-
-        Args:
-          key: the fixed sizes as text, above all the batch size.
-          need: the minimum sizes.
-          places: feed and level of each of these sizes.
-          rows: the batch size.
-        """
+    def _choose(self, need: _Need) -> Sizes:
+        """Return a shape that holds a minibatch."""
         if self._budget is None:
-            return tuple(map(padded_time, need))
+            return tuple(map(padded_time, need.sizes))
         seen = self._seen
-        seen.counts[key] = seen.counts.get(key, 0) + 1
-        for place, size in zip(map(str, places), need, strict=True):
+        seen.counts[need.key] = seen.counts.get(need.key, 0) + 1
+        for place, size in zip(map(str, need.places), need.sizes, strict=True):
             seen.longest[place] = max(seen.longest.get(place, 0), size)
-        longest = tuple(seen.longest[str(place)] for place in places)
-        usual = key == max(seen.counts, key=lambda k: seen.counts[k])
-        holding = [sizes for known, sizes in seen.shapes if known == key and _holds(sizes, need)]
-        whole = _cost(tuple(map(padded_time, longest)), places)
-        price = max(self._price / max(rows * whole, 1), _PRICE)
-        if not holding:
-            return self._grow(key, need, longest, places, rows, usual, price >= _DEAR)
-        best = min(holding, key=lambda sizes: _cost(sizes, places))
-        return self._refine(key, need, best, places, whole, price) if usual else best
+        longest = tuple(seen.longest[str(place)] for place in need.places)
+        usual = need.key == max(seen.counts, key=lambda k: seen.counts[k])
+        whole = need.cost(tuple(map(padded_time, longest)))
+        price = max(self._price / max(need.rows * whole, 1), _PRICE)
+        best = need.cheapest(shape for key, shape in seen.shapes if key == need.key and need.fits(shape))
+        if best is None:
+            return self._grow(need, longest, usual, price >= _DEAR)
+        return self._refine(need, best, whole, price) if usual else best
 
-    def _soon_needed(self, need: Sizes, places: Places, rows: int) -> Sizes | None:
-        """Return sizes for the coming rows, if padding all of them costs less than one more compilation; else None."""
+    def _soon_needed(self, need: _Need) -> Sizes | None:
+        """Return a shape for the coming rows, if padding them costs less than one more compilation; else None."""
         seen = self._seen
-        coming = tuple(seen.coming.get(str(place), 0) for place in places)
-        sizes = _fine(coming)
-        worth_it = seen.together * rows * _cost(sizes, places) <= self._price
-        return sizes if worth_it and _holds(coming, need) else None
+        coming = tuple(seen.coming.get(str(place), 0) for place in need.places)
+        shape = _fine(coming)
+        worth_it = seen.together * need.rows * need.cost(shape) <= self._price
+        return shape if worth_it and need.fits(coming) else None
 
-    def _grow(self, key: str, need: Sizes, longest: Sizes, places: Places, rows: int, usual: bool, dear: bool) -> Sizes:
-        """Return a new shape, which holds all data so far; also longer rows if compilations are expensive.
+    def _grow(self, need: _Need, longest: Sizes, usual: bool, dear: bool) -> Sizes:
+        """Add a shape that holds all data so far; also longer rows if compilations are expensive.
 
         Args:
-          key: as for `_choose`.
-          need: as for `_choose`.
+          need: the sizes that the minibatch needs.
           longest: the largest need of all minibatches so far.
-          places: as for `_choose`.
-          rows: the batch size.
-          usual: True if most minibatches have this key.
+          usual: True if most minibatches have the same fixed sizes.
           dear: True if a compilation costs as much as many minibatches.
         """
         seen = self._seen
         budget = self._budget or 0
-        sizes = tuple(map(padded_time, longest))
+        shape = tuple(map(padded_time, longest))
         if not usual:  # for example a short last minibatch, which gets one shape only
-            large = [known for _, known in seen.shapes if _holds(known, longest)]
-            sizes = min(large, key=lambda known: _cost(known, places), default=sizes)
+            shape = need.cheapest(known for _, known in seen.shapes if _holds(known, longest)) or shape
         elif not seen.shapes and budget > 2:
-            room = tuple(padded_time(n + n // 2) for n in need) if dear else _fine(need)
-            sizes = self._soon_needed(need, places, rows) or room
+            room = tuple(padded_time(n + n // 2) for n in need.sizes) if dear else _fine(need.sizes)
+            shape = self._soon_needed(need) or room
         elif seen.growths >= (1 if dear else budget // 2):
-            sizes = tuple(padded_time(2 * n) for n in longest)
+            shape = tuple(padded_time(2 * n) for n in longest)
         if usual:
-            seen.grown = sum(seen.counts.values())
             seen.growths += 1
             seen.savings = {}
-        seen.shapes.append((key, sizes))
-        return sizes
+        seen.shapes.append((need.key, shape))
+        return shape
 
-    def _refine(self, key: str, need: Sizes, best: Sizes, places: Places, whole: int, price: float) -> Sizes:
+    def _refine(self, need: _Need, best: Sizes, whole: int, price: float) -> Sizes:
         """Record the savings of finer shapes; add the shape with the largest savings once it is worth a compilation.
 
         Args:
-          key: as for `_choose`.
-          need: as for `_choose`.
+          need: the sizes that the minibatch needs.
           best: the cheapest shape that holds the minibatch.
-          places: as for `_choose`.
           whole: the cost of the largest shape.
           price: the cost of a compilation, in minibatches of the largest shape.
         """
@@ -291,32 +324,24 @@ class Buckets:
         reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
         if len(seen.shapes) >= budget - reserve:
             return best
-        cost = _cost(best, places)
+        cost = need.cost(best)
         if len(seen.savings) < _CANDIDATES:
-            seen.savings.setdefault(_fine(need), 0.0)
-        for sizes in seen.savings:
-            if _holds(sizes, need):
-                seen.savings[sizes] += max(cost - _cost(sizes, places), 0) / whole
-        finest = max(seen.savings, key=lambda sizes: seen.savings[sizes])
-        if seen.savings[finest] < price or sum(seen.counts.values()) < _SETTLED * seen.grown:
+            seen.savings.setdefault(_fine(need.sizes), 0.0)
+        for shape in seen.savings:
+            if need.fits(shape):
+                seen.savings[shape] += max(cost - need.cost(shape), 0) / whole
+        finest = max(seen.savings, key=lambda shape: seen.savings[shape])
+        if seen.savings[finest] < price:
             return best
         seen.savings = {}
-        if len(finest) != len(need):  # recorded with another number of feeds on the host
+        if len(finest) != len(need.sizes):  # recorded with another number of feeds on the host
             return best
-        seen.shapes.append((key, finest))
-        return finest if _holds(finest, need) and _cost(finest, places) < cost else best
+        seen.shapes.append((need.key, finest))
+        return finest if need.fits(finest) and need.cost(finest) < cost else best
 
 
 def _holds(sizes: Sizes, need: Sizes) -> bool:
     return len(sizes) == len(need) and all(map(operator.ge, sizes, need))
-
-
-def _cost(sizes: Sizes, places: Places) -> int:
-    """Return the padded steps of one sample, summed over feeds; nested feeds count sequences times steps."""
-    steps: dict[str, int] = {}
-    for (name, _), size in zip(places, sizes, strict=False):
-        steps[name] = steps.get(name, 1) * size
-    return sum(steps.values())
 
 
 def _fine(need: Sizes) -> Sizes:

@@ -10,6 +10,7 @@ from fluid import core
 from fluid.layers import functional
 from fluid.layers.assigning import assigns
 from fluid.layers.base import Layer, filled, layer, like, on_data
+from fluid.layers.kernels.layout import elementwise
 
 _DOCUMENTATION = """{title}
 
@@ -36,15 +37,13 @@ def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -
     """Return a layer that applies a function of arrays to each element, by default the activation named `kind`."""
     compute = function or functional.ACTIVATIONS[kind]
 
-    def elementwise(x: core.Value, name: str | None = None) -> Any:
+    def apply(x: core.Value, name: str | None = None) -> Any:
         this = Layer(kind, name)
-        if kind not in _PARTIAL:
-            return this.output_elementwise(compute, x)
-        return this.output(like(x, compute(filled(x, 0.5))))
+        return this.output(like(x, elementwise(compute, filled(x, 0.5 if kind in _PARTIAL else 0))))
 
-    elementwise.__name__ = elementwise.__qualname__ = kind
-    elementwise.__doc__ = _DOCUMENTATION.format(title=title, kind=kind)
-    return layer(elementwise)
+    apply.__name__ = apply.__qualname__ = kind
+    apply.__doc__ = _DOCUMENTATION.format(title=title, kind=kind)
+    return layer(apply)
 
 
 sigmoid = _make("sigmoid", "`1 / (1 + exp(-x))`.")

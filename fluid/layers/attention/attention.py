@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.attention.position import rotate
 from fluid.layers.attention.ring import attend_around, ring_of
-from fluid.layers.base import Layer, dense, describe, layer, like, times_matrix, wide_dtype
+from fluid.layers.base import Layer, dense, describe, layer, like, wide_dtype
+from fluid.layers.kernels.table import times_matrix
 from fluid.layers.norm.dropout import dropout
 from fluid.param_attr import ParamSetting, to_attr
 
@@ -136,28 +137,27 @@ def multi_head_attention(
     sources = _sources(this, queries, keys, values, cache)
     size = dense(queries).shape[-1] if size is None else size
     _check_heads(this, num_heads, size, rotary)
+    _check_cache(this, cache, queries, num_heads, size)
+    _check_ring(this, ring, dropout_rate, cache)
+    axis = ring_of(f"{this.name}: ring={ring!r}", ring, causal)
     weights = _one_each(this, "param_attr", param_attr)
     biases = _one_each(this, "bias_attr", bias_attr)
     query, key, value = (
         split_heads(_project(this, dense(v), size, weight, bias), num_heads)
         for v, weight, bias in zip((queries, *sources), weights[:3], biases[:3], strict=True)
     )
-    _check_ring(this, ring, dropout_rate, cache)
     drop = dropper(dropout_rate, "upscale_in_train", name)
     if cache is not None:
-        seen, after, fits = _attend_to_cache(this, cache, queries, (query, key, value), rotary, drop)
-        result = _project(this, merge_heads(seen), size, weights[3], biases[3])
-        return this.output(like(queries, jnp.where(fits[..., None], result, jnp.nan))), after
+        heads, longer, fits = _attend_to_cache(cache, queries, query, key, value, rotary, drop)
+        result = _project(this, merge_heads(heads), size, weights[3], biases[3])
+        return this.output(like(queries, jnp.where(fits[..., None], result, jnp.nan))), longer
     if rotary:
         query, key = (rotate(v, jnp.arange(v.shape[1])) for v in (query, key))
-    around = ring_of(f"{this.name}: ring={ring!r}", ring, causal)
-    if around is None:
-        seen = attend(query, key, value, visible(query, causal, *sources), drop)
+    if axis is None:
+        heads = attend(query, key, value, visible(query, causal, *sources), drop)
     else:
-        real = visible(query, False, *sources)
-        every = jnp.ones(key.shape[:2], bool) if real is None else real[:, 0, 0]
-        seen = attend_around(around, query, key, value, every)
-    return this.output(like(queries, _project(this, merge_heads(seen), size, weights[3], biases[3])))
+        heads = _attend_around(axis, query, key, value, sources)
+    return this.output(like(queries, _project(this, merge_heads(heads), size, weights[3], biases[3])))
 
 
 def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[Any], Any] | None = None) -> Any:
@@ -249,21 +249,29 @@ def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: Atten
         )
 
 
+def _attend_around(axis: Any, query: Any, key: Any, value: Any, sources: tuple[Any, Any]) -> Any:
+    """Compute `attend` on devices that pass keys and values around a ring; the padding of the sources is masked."""
+    mask = visible(query, False, *sources)
+    return attend_around(axis, query, key, value, jnp.ones(key.shape[:2], bool) if mask is None else mask[:, 0, 0])
+
+
 def _attend_to_cache(
-    this: Layer,
     cache: AttentionCache,
     queries: core.Value,
-    heads: tuple[Any, Any, Any],
+    query: Any,
+    key: Any,
+    value: Any,
     rotary: bool,
     drop: Callable[[Any], Any] | None,
 ) -> tuple[Any, AttentionCache, Any]:
     """Append steps to a cache, and compute the attention of each step to itself and all steps before it.
 
     Args:
-      this: the layer, for messages.
       cache: the previous steps.
       queries: the steps as the user gave them, `[batch, time, width]` or a SequenceBatch.
-      heads: their queries, keys and values, each `[batch, time, heads, head_size]`.
+      query: the projected queries of the steps, `[batch, time, heads, head_size]`.
+      key: their keys, of the same shape.
+      value: their values, of the same shape.
       rotary: whether to rotate queries and keys by their positions.
       drop: the dropout function of `attend`.
 
@@ -271,8 +279,6 @@ def _attend_to_cache(
       The results of the steps, `[batch, time, heads, head_size]`; the cache with the steps appended; and a mask of the
       steps that fitted into the cache, bool `[batch, time]`, true for padding.
     """
-    query, key, value = heads
-    _check_cache(this, cache, queries, key)
     steps = key.shape[1]
     room = cache.keys.shape[1]
     places = cache.position[:, None] + jnp.arange(steps)
@@ -293,14 +299,14 @@ def _attend_to_cache(
     return attend(query, keys, values, mask, drop), AttentionCache(keys, values, cache.position + appended), fits
 
 
-def _check_cache(this: Layer, cache: AttentionCache, queries: core.Value, key: Any) -> None:
-    """Check that a cache fits keys `[batch, time, heads, head_size]`."""
-    rows, _, num_heads, head_size = key.shape
-    if (cache.keys.shape[0], *cache.keys.shape[2:]) != (rows, num_heads, head_size):
+def _check_cache(this: Layer, cache: AttentionCache | None, queries: core.Value, num_heads: int, size: int) -> None:
+    """Check that a cache has the rows of the queries, and the heads of the layer."""
+    expected = (dense(queries).shape[0], num_heads, size // num_heads)
+    if cache is not None and (cache.keys.shape[0], *cache.keys.shape[2:]) != expected:
         raise errors.ShapeError(
             f"{this.name}: the cache has keys {describe(cache.keys)}, the queries are {describe(queries)}; "
             f"expected layers.attention_cache(queries.shape[0], max_length, num_heads={num_heads}, "
-            f"head_size={head_size})"
+            f"head_size={size // num_heads})"
         )
 
 

@@ -10,7 +10,6 @@ from fluid.initializer import Normal
 from fluid.layers.base import Layer, layer
 from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.functional import Activation
-from fluid.layers.image.convolve import convolve
 from fluid.layers.image.spatial import (
     CHANNELS_FIRST,
     Padding,
@@ -19,8 +18,8 @@ from fluid.layers.image.spatial import (
     image_of,
     paddings,
     seems_channels_last,
-    with_channels_last,
 )
+from fluid.layers.kernels.convolution import Geometry, convolution
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
@@ -161,6 +160,6 @@ def _convolve(
         )
     default = Normal(0.0, math.sqrt(2.0 / (math.prod(kernel) * image.channels)))
     filters = this.weight(param_attr, [num_filters, image.channels // groups, *kernel], image.array.dtype, default)
-    computed = with_channels_last(image, moved=True)
-    result = convolve(computed, filters, strides, pads, dilations, groups, this.frame.mode)
-    return finish_convolution(this, image, result, bias_attr, act, computed)
+    geometry = Geometry(strides, pads, dilations, (1,) * dims, image.layout)
+    result = convolution(image.array, filters, geometry, groups, this.frame.mode == core.TRAIN)
+    return finish_convolution(this, image, result, bias_attr, act)

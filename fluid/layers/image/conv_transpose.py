@@ -19,7 +19,7 @@ from fluid.layers.image.spatial import (
     image_of,
     paddings,
 )
-from fluid.layers.kernels.grouped_convolution import Geometry, grouped_convolution
+from fluid.layers.kernels.convolution import Geometry, grouped_convolution
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 

@@ -1,6 +1,5 @@
-"""Pooling: the maximum or the mean of the pixels under a window."""
+"""Pooling of images: the maximum or the mean of the pixels under a window."""
 
-import functools
 import math
 from typing import Any
 
@@ -16,15 +15,12 @@ from fluid.layers.image.spatial import (
     Image,
     Padding,
     Pairs,
-    by_layout,
     image_of,
     paddings,
-    record_images,
-    with_channels_last,
 )
+from fluid.layers.kernels.layout import as_computed, by_layout
+from fluid.layers.kernels.pooling import largest
 from fluid.layers.no_effect import no_effect
-
-_MOST_PARTS = 16  # the largest window, in cells, whose cells are compared one by one
 
 
 @layer
@@ -248,71 +244,22 @@ def _pool(
         window = sizes_of(this, "pool_size", size, dims)
         strides = sizes_of(this, "pool_stride", stride, dims)
         pads = _to_last_window(this, image, window, strides, paddings(this, padding, image, window, strides), ceil)
-    computed = with_channels_last(image)
-    return record_images(this, image, computed, _pooled(computed, window, strides, pads, kind, exclusive))
+    x, axis, as_written = as_computed(image.array, image.channel_axis)
+    layout = image.layout if axis == image.channel_axis else "NHWC"
+    geometry = (window, strides, pads, layout)
+    return this.output(as_written(largest(x, *geometry) if kind == "max" else _mean(x, *geometry, exclusive)))
 
 
-def _pooled(
-    image: Image, window: tuple[int, ...], strides: tuple[int, ...], pads: Pairs, kind: str, exclusive: bool
-) -> jax.Array:
-    """Compute the maximum or the mean under each window, in the layout of the image; see `pool2d`."""
-    geometry = (
-        by_layout(image, window, 1, 1),
-        by_layout(image, strides, 1, 1),
-        by_layout(image, pads, (0, 0), (0, 0)),
-    )
-    x = image.array
-    if kind == "max" and window == strides and not any(map(any, pads)) and math.prod(window) <= _MOST_PARTS:
-        return _largest_of_tiles(image, window)
-    if kind == "max":
-        return jax.lax.reduce_window(x, _lowest(x), jax.lax.max, *geometry)
+def _mean(x: Any, window: Any, strides: Any, pads: Pairs, layout: str, exclusive: bool) -> jax.Array:
+    """Compute the mean under each window; `exclusive` counts only the pixels inside the image."""
+    sizes = (by_layout(layout, window, 1, 1), by_layout(layout, strides, 1, 1), by_layout(layout, pads, (0, 0), (0, 0)))
     cells = wide(x)
     zero = np.array(0, cells.dtype)
-    total = jax.lax.reduce_window(cells, zero, jax.lax.add, *geometry)
+    total = jax.lax.reduce_window(cells, zero, jax.lax.add, *sizes)
     if not exclusive:
         return (total / math.prod(window)).astype(x.dtype)
-    inside = jnp.ones([s if i in image.axes else 1 for i, s in enumerate(x.shape)], cells.dtype)
-    return (total / jax.lax.reduce_window(inside, zero, jax.lax.add, *geometry)).astype(x.dtype)
-
-
-def _largest_of_tiles(image: Image, window: tuple[int, ...]) -> jax.Array:
-    """Compute the maximum of each adjacent, non-overlapping window, in the layout of the image.
-
-    The result equals `lax.reduce_window`. The gradient differs from JAX's, a scatter that XLA compiles to a slow loop.
-    """
-    stop = [slice(size // k * k) for size, k in zip(image.pixels, window, strict=True)]
-    return _largest(by_layout(image, window, 1, 1), image.array[by_layout(image, stop, slice(None), slice(None))])
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """Compute the maximum of each tile of an array; each size of the array is a multiple of the tile's."""
-    return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, tile, tile, "VALID")
-
-
-def _largest_of_cells(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """Compute `_largest` by a reshape and a maximum, which XLA fuses with adjacent operations in training."""
-    split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
-    return array.reshape(split).max(tuple(range(1, len(split), 2)))
-
-
-@_largest.defjvp
-def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Compute the derivative, which follows the first of equal elements."""
-
-    def larger(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        before = (first[0] >= second[0]) | jnp.isnan(first[0])
-        return jnp.where(before, first[0], second[0]), jnp.where(before, first[1], second[1])
-
-    places = [tuple(slice(o, None, k) for o, k in zip(place, tile, strict=True)) for place in np.ndindex(*tile)]
-    cells = [(arrays[0][place], slopes[0][place]) for place in places]
-    return _largest_of_cells(tile, arrays[0]), functools.reduce(larger, cells)[1]
-
-
-def _lowest(array: jax.Array) -> np.ndarray:
-    """Return the lowest value of the dtype of an array."""
-    lowest = -np.inf if jnp.issubdtype(array.dtype, jnp.floating) else jnp.iinfo(array.dtype).min
-    return np.array(lowest, array.dtype)
+    inside = jnp.ones([1 if axis in "NC" else size for axis, size in zip(layout, x.shape, strict=True)], cells.dtype)
+    return (total / jax.lax.reduce_window(inside, zero, jax.lax.add, *sizes)).astype(x.dtype)
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:

@@ -4,12 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, along_axis, array_of, channels_last, describe
+from fluid.layers.base import Layer, array_of, describe
+from fluid.layers.kernels.layout import plus_bias
 
 # The values of `padding=`; `paddings` documents each form.
 Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
@@ -90,35 +89,6 @@ def seems_channels_last(this: Layer, array: Any, layout: str) -> bool:
     return height > 4 and (square or colour)
 
 
-def with_channels_last(image: Image, moved: bool = False) -> Image:
-    """Return images with their channels last where this is faster on a CPU; return other images unchanged.
-
-    Args:
-      image: the images in the user's layout.
-      moved: whether to transpose images that no earlier layer has computed with the channels last.
-    """
-    if image.layout != "NCHW" or jax.default_backend() != "cpu":
-        return image
-    images = channels_last(image.array)
-    if images is None:
-        if not moved:
-            return image
-        images = jnp.moveaxis(image.array, 1, -1)
-    return image._replace(array=images, layout="NHWC", channel_axis=3, axes=(1, 2))
-
-
-def record_images(this: Layer, image: Image, computed: Image, result: Any) -> Any:
-    """Record a result in the layout of the input `image`; `computed` is the input in the layout of the result."""
-    return this.output(result) if computed.layout == image.layout else this.output_channels_first(result)
-
-
-def by_layout(image: Image, pixels: Any, channels: Any, batch: Any) -> tuple[Any, ...]:
-    """Order settings by the dimensions of an image: settings of the pixels, of the channels and of the batch."""
-    ordered = [batch, *pixels]
-    ordered.insert(image.channel_axis, channels)
-    return tuple(ordered)
-
-
 def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], strides: tuple[int, ...]) -> Pairs:
     """Convert padding to one pair (before, after) for each dimension of pixels.
 
@@ -185,51 +155,21 @@ def check_groups(this: Layer, channels: int, num_filters: int, groups: int | Non
     return count
 
 
-def finish_convolution(
-    this: Layer, image: Image, result: Any, bias_attr: Any, act: Any, computed: Image | None = None
-) -> Any:
+def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, act: Any) -> Any:
     """Record the result of a convolution, add a bias, apply an activation, and record each result.
 
     Args:
       this: the layer.
       image: the input.
-      result: the result of the convolution, in the layout of `computed`.
+      result: the result of the convolution, in the layout of the input.
       bias_attr: the setting of the bias.
       act: the activation.
-      computed: the images that the convolution read, if they are not the input itself.
     """
-    computed = computed or image
-    recorded = record_images(this, image, computed, result)
-    bias = this.bias(bias_attr, [result.shape[computed.channel_axis]], result.dtype)
+    recorded = this.output(result)
+    bias = this.bias(bias_attr, [result.shape[image.channel_axis]], result.dtype)
     if bias is not None:
-        recorded = _with_bias(this, recorded, bias, image.channel_axis)
+        recorded = this.output(plus_bias(recorded, bias, image.channel_axis))
     return this.activate(recorded, act)
-
-
-def _with_bias(this: Layer, value: Any, bias: Any, axis: int) -> Any:
-    """Add one number to each channel of a value, and record the sum."""
-    images = channels_last(value)
-    if images is not None:
-        value, axis = images, images.ndim - 1
-    total = value + bias.reshape(along_axis(axis, value.ndim))
-    recorded = this.output(total) if images is None else this.output_channels_first(total)
-    if recorded is total or channels_last(recorded) is total:
-        this.frame.note(total, with_bias=(value, bias, axis))
-    return recorded
-
-
-def without_bias(value: Any, axis: int) -> tuple[Any, Any]:
-    """Return the result of a convolution without its bias, for a layer that adds a number to each channel anyway.
-
-    Args:
-      value: the result with the bias.
-      axis: the dimension of the channels.
-
-    Returns:
-      The value without the bias, and the bias `[channels]`; or `value` and 0.0 if no bias was added along `axis`.
-    """
-    before, bias, along = core.current_frame("layers").fact(value, "with_bias") or (value, 0.0, None)
-    return (before, bias) if along == axis else (value, 0.0)
 
 
 def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:

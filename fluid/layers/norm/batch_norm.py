@@ -10,7 +10,6 @@ from fluid.initializer import Constant
 from fluid.layers.base import (
     Layer,
     along_axis,
-    channels_last,
     dense,
     is_sequence,
     layer,
@@ -20,7 +19,7 @@ from fluid.layers.base import (
     wide_dtype,
 )
 from fluid.layers.functional import Activation
-from fluid.layers.image.spatial import without_bias
+from fluid.layers.kernels.layout import as_computed, without_bias
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
 from fluid.param_attr import ParamSetting
@@ -102,39 +101,29 @@ def batch_norm(
     x = dense(input)
     axis = channel_axis_of(this, input, data_layout, "data_layout")
     _doubt_momentum(momentum)
-    images = channels_last(x) if axis == 1 else None
-    if images is not None:
-        x = images
-        axis = x.ndim - 1
+    x, axis, as_written = as_computed(x, axis)
     size = [x.shape[axis]]
     dtype = wide_dtype(x.dtype)
     scale = None if param_attr is False else this.parameter("w", param_attr, size, dtype, Constant(1.0))
     bias = this.bias(bias_attr, size, dtype)
     mean_name, moving_mean = this.state(moving_mean_name, "w", size, dtype, Constant(0.0))
     variance_name, moving_variance = this.state(moving_variance_name, "w", size, dtype, Constant(1.0))
-    shape = along_axis(axis, x.ndim)
-    if is_test or use_global_stats or this.frame.mode == core.TEST or core.is_frozen(mean_name):
-        mean = moving_mean
-        variance = moving_variance
-        if this.frame.mode == core.TEST:
-            # Folding the mean into the bias saves one pass over the activations.
-            # Omitting the bias of a convolution saves another.
-            before, near = without_bias(x, axis)
-            centred = wide(before)
-        else:  # without centring first, the gradient is a difference of large numbers
-            near, centred = mean, wide(x) - mean.reshape(shape)
+    moving = is_test or use_global_stats or this.frame.mode == core.TEST or core.is_frozen(mean_name)
+    centre, centred = _centred(this, x, axis, moving_mean if moving else None)
+    if moving:
+        mean, variance = moving_mean, moving_variance
     else:
         _warn_of_one_row(this, input, x, axis)
-        near, centred, mean, variance = _batch_moments(input, x, axis)
+        mean, variance = _moments(input, centre, centred, axis)
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = recorded_moments(this, mean, variance)
-    # Combine both factors per channel, because scaling the whole image twice costs much more.
+    # Both factors of a channel become one, because scaling the whole image twice costs much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
-    rest = (near - mean) * factor  # the remaining offset to the mean, one number per channel
-    result = affine(centred, factor, rest if bias is None else rest + bias, shape)
+    rest = (centre - mean) * factor + (0 if bias is None else bias)
+    result = affine(centred, factor, rest, along_axis(axis, x.ndim))
     result = result.astype(x.dtype)
-    recorded = this.output(like(input, result)) if images is None else this.output_channels_first(result)
+    recorded = this.output(like(input, as_written(result)))
     this.frame.note(recorded, made="norm")
     return this.activate(recorded, act)
 
@@ -164,25 +153,43 @@ def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
         )
 
 
-def _batch_moments(value: Any, x: Any, axis: int) -> tuple[Any, Any, Any, Any]:
-    """Compute the mean and variance of each channel of a batch, and the centred batch.
+def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any]:
+    """Return a number near the mean of each channel, and the images minus this number.
+
+    The gradient of images that are not centred first is a difference of large numbers.
+
+    Args:
+      this: the layer.
+      x: the images.
+      axis: the channel dimension of `x`.
+      mean: the moving mean `[channels]`; None for a mean that is computed from the images.
+
+    Returns:
+      The number of each channel, `[channels]`, and an array of the shape of `x`, in a dtype wide enough for sums.
+    """
+    if mean is not None and this.frame.mode == core.TEST:  # no gradient: the images are read in one pass as they are
+        images, bias = without_bias(x, axis)
+        return bias, wide(images)
+    images = wide(x)
+    if mean is None:  # the mean of the first example is near enough
+        others = tuple(i for i in range(x.ndim) if i != axis)
+        mean = jax.lax.stop_gradient(jnp.mean(images[:1], axis=others))
+    return mean, images - mean.reshape(along_axis(axis, x.ndim))
+
+
+def _moments(value: Any, centre: Any, centred: Any, axis: int) -> tuple[Any, Any]:
+    """Compute the mean and variance `[channels]` of a batch over all dimensions but `axis`.
+
+    Reading the data dominates the cost, so one pass computes both. Moments about a number near the mean are as exact as
+    moments from two passes.
 
     Args:
       value: the input of the layer; in a SequenceBatch, only the valid steps count.
-      x: the array of `value`.
-      axis: the channel dimension of `x`.
-
-    Returns:
-      A point near the mean `[channels]`; the array minus this point; and the mean and variance `[channels]` over all
-      other dimensions.
+      centre: a number near the mean of each channel, `[channels]`.
+      centred: the array of `value` minus `centre`.
+      axis: the channel dimension of `centred`.
     """
-    # Reading the data dominates the cost, so one pass computes both moments. Moments about a point near the mean are as
-    # exact as moments from two passes; the mean of the first example is near enough.
-    valid = valid_steps(value, x.ndim) if is_sequence(value) else None
-    axes = tuple(i for i in range(x.ndim) if i != axis)
-    x = wide(x)
-    near = jax.lax.stop_gradient(jnp.mean(x[:1], axis=axes, keepdims=True))
-    centred = x - near
+    valid = valid_steps(value, centred.ndim) if is_sequence(value) else None
+    axes = tuple(i for i in range(centred.ndim) if i != axis)
     shift, square = (jnp.mean(v, axis=axes, where=valid) for v in (centred, jnp.square(centred)))
-    near = near.reshape(-1)
-    return near, centred, near + shift, jnp.maximum(square - jnp.square(shift), 0)
+    return centre + shift, jnp.maximum(square - jnp.square(shift), 0)

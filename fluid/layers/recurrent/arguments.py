@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers import functional
 from fluid.layers.base import Layer, array_of, describe
-from fluid.layers.looked_up import computed, made_of
+from fluid.layers.kernels.table import plus
 from fluid.layers.recurrent.cells import Cell
 
 
@@ -46,8 +46,7 @@ def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
 
 def with_bias(x: core.SequenceBatch, bias: jax.Array) -> core.SequenceBatch:
     """Add a bias of `size` numbers to the projected input of a recurrence, `[batch, time, size]`."""
-    flat = bias.reshape(-1)
-    return made_of(x.with_data(x.data + flat), computed(x, lambda rows: rows + flat))
+    return x.with_data(plus(x.data, bias.reshape(-1)))
 
 
 def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:

@@ -13,6 +13,8 @@ from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.recurrent.step_block import StepBlock
 from fluid.layers.recurrent.steps import time_first
 
+__all__ = ["DynamicRNN"]
+
 
 class DynamicRNN(StepBlock):
     """A recurrence over sequences whose step is the body of a `with` block.

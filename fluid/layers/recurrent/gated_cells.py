@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from fluid import core, errors
-from fluid.layers.base import Layer, describe, is_sequence, layer, parameter_dtype, times_matrix
+from fluid.layers.base import Layer, describe, is_sequence, layer, parameter_dtype
 from fluid.layers.checks import dtype_of
 from fluid.layers.functional import Activation
+from fluid.layers.kernels.table import times_matrix
 from fluid.layers.recurrent.arguments import array_of_shape, to_activation
 from fluid.layers.recurrent.cells import GRU, LSTM, GRUUnit, LSTMState, LSTMUnit
 from fluid.layers.recurrent.rnn_cell import RNNCell

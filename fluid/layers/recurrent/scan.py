@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
-from fluid.layers.looked_up import looked_up
-from fluid.layers.recurrent.cells import Cell
-from fluid.layers.recurrent.lstm_scan import lstm_scan, usual_lstm
+from fluid.layers.kernels.lstm import lstm_scan
+from fluid.layers.kernels.platform import on_cpu
+from fluid.layers.recurrent.cells import LSTM, Cell, LSTMState, StateAsOutput
 
 
 def unroll(
@@ -45,14 +45,25 @@ def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool
     Returns:
       The outputs of all steps, as SequenceBatches `[batch, time, ...]`.
     """
-    found = looked_up(batch)
-    inputs = batch.data if found is None else found.values()
-    usual = None if reverse else usual_lstm(cell, inputs, state)
-    if usual is not None:
-        return jax.tree.map(batch.with_data, lstm_scan(usual, inputs, batch.lengths, state))
-    inputs = core.filled(batch, 0) if found is None else inputs
-    outputs, _ = unroll(cell, jnp.swapaxes(inputs, 0, 1), state, batch.lengths, reverse)
+    lstm = None if reverse else _usual_lstm(cell, batch, state)
+    if lstm is not None:
+        unit = lstm.unit
+        states = lstm_scan(unit.order, batch.data, batch.lengths, lstm.weight, unit.bias, unit.peepholes, *state)
+        return jax.tree.map(batch.with_data, LSTMState(*states))
+    outputs, _ = unroll(cell, jnp.swapaxes(core.filled(batch, 0), 0, 1), state, batch.lengths, reverse)
     return jax.tree.map(lambda steps: batch.with_data(jnp.swapaxes(steps, 0, 1)), outputs)
+
+
+def _usual_lstm(cell: Cell, batch: core.SequenceBatch, state: Any) -> LSTM | None:
+    """Return the LSTM inside `cell` if `lstm_scan` computes it, in training on a CPU; else None."""
+    found = cell.cell if isinstance(cell, StateAsOutput) else None
+    if not isinstance(found, LSTM) or not on_cpu() or core.current_frame("layers").mode != core.TRAIN:
+        return None
+    unit = found.unit
+    usual = unit.gate is jax.nn.sigmoid and unit.candidate is jnp.tanh and unit.output is jnp.tanh
+    dtypes = {array.dtype for array in jax.tree.leaves((batch.data, state, found.weight))}
+    plain = not unit.forget_bias and unit.clip is None and len(dtypes) == 1
+    return found if usual and plain and batch.data.shape[1] else None
 
 
 def numbered(inputs: Any) -> tuple[Any, Any]:

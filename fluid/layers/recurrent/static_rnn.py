@@ -11,6 +11,8 @@ from fluid import core, errors
 from fluid.layers.base import array_of, dense, describe, is_sequence
 from fluid.layers.recurrent.step_block import StepBlock
 
+__all__ = ["StaticRNN"]
+
 
 class StaticRNN(StepBlock):
     """A recurrence over the first axis of arrays, whose step is the body of a `with` block.

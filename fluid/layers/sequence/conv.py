@@ -5,8 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, dense, layer, like, times_matrix
+from fluid.layers.base import Layer, dense, layer, like
 from fluid.layers.functional import Activation
+from fluid.layers.kernels.table import times_matrix
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.sequence.steps import check_sequence, innermost, shifted, step_size
 from fluid.param_attr import ParamSetting

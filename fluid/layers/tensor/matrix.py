@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, as_rows, dense, describe, layer, like, row_dims, times_matrix, wide
+from fluid.layers.base import Layer, array_of, as_rows, dense, describe, layer, like, row_dims, wide
 from fluid.layers.functional import Activation
+from fluid.layers.kernels.table import times_matrix
 from fluid.param_attr import ParamSetting
 
 

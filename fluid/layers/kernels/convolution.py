@@ -1,9 +1,11 @@
-"""Grouped and depthwise convolutions on a CPU.
+"""Convolutions: the plain form of XLA, and forms that are faster on a CPU.
 
-XLA for CPUs computes the gradients of grouped convolutions slowly. Two other forms of the same sum are faster, and JAX
-differentiates and batches both without further rules. Milliseconds of a CPU for images of 14 x 14 x 128, batch 8, and
-filters of 3 x 3, forward and backward, by `python benchmarks/kernels.py grouped --rounds 5` (jax 0.10.2, two cores,
-24 November 2026):
+XLA on a CPU computes some gradients of convolutions much slower than the convolutions themselves, and grouped
+convolutions slower than dense ones of as many channels. Other forms of the same sums replace both.
+`benchmarks/KERNELS.md` has the figures of each form, and what was tried beside.
+
+Milliseconds of grouped convolutions of images of 14 x 14 x 128, batch 8, and filters of 3 x 3, forward and backward, by
+`python benchmarks/kernels.py grouped --rounds 5` (jax 0.10.2, two cores, 24 November 2026):
 
 | groups | plain form | blocks of channels | shifted images | one dense convolution |
 |---|---|---|---|---|
@@ -23,7 +25,11 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
+from fluid.layers.kernels.layout import as_computed, by_layout
+from fluid.layers.kernels.platform import on_cpu
 
+_MANY_ROWS = 5  # of a filter, from which on its gradients are computed row by row
+_FEW_CHANNELS = 4  # up to which the gradient of the filters is not: rows of so few numbers make slow products
 # With jaxlib 0.10.2 on two cores, blocks of 16 channels take as long as blocks of 32, and blocks of 64 up to twice.
 _BLOCK_CHANNELS = 32  # at least, in each dense convolution
 _MOST_BLOCKS = 16  # XLA compiles one block of 3 x 3 cells and its gradients in about 0.2 s
@@ -47,6 +53,8 @@ class Geometry(NamedTuple):
     spread: Sequence[int]
     layout: str
 
+
+_VALID = Geometry((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), "NHWC")
 
 # A convolution of images with filters `[filters, channels, *window]` in one group.
 Dense = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
@@ -74,6 +82,35 @@ def plain_convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, grou
         dimension_numbers=(geometry.layout, "OI" + geometry.layout.strip("N").replace("C", ""), geometry.layout),
         feature_group_count=groups,
     )
+
+
+def convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: int, training: bool) -> jax.Array:
+    """Compute a convolution in the fastest form for its shapes on this platform.
+
+    Args:
+      x: images in the layout of `geometry`, with `channels` channels.
+      filters: `[filters, channels / groups, *window]`, of the dtype of `x`.
+      geometry: strides, padding, dilations and layout; no spread.
+      groups: the number of groups of channels; divides `channels` and `filters`.
+      training: whether gradients are needed.
+
+    Returns:
+      The images that `plain_convolution` returns, up to rounding.
+    """
+    images, axis, as_written = as_computed(x, geometry.layout.index("C"), move=True)
+    if axis != geometry.layout.index("C"):
+        geometry = geometry._replace(layout="NHWC")
+    dense: Dense = plain_convolution
+    if training and on_cpu() and jnp.issubdtype(x.dtype, jnp.floating):
+        images = computed_once(images)
+        # On a mesh, a matrix product with the rows of a sharded batch would be reduced once for each product.
+        if geometry.layout == "NHWC" and not any(map(any, geometry.pads)) and not core.axes_here():
+            window, steps = filters.shape[2:], {*geometry.strides, *geometry.dilations}
+            if window == (1, 1):
+                dense = product_of_pixels
+            elif groups == 1 and window[0] >= _MANY_ROWS and steps == {1}:
+                return as_written(by_rows(images, filters))
+    return as_written(grouped_convolution(images, filters, geometry, groups, dense))
 
 
 def grouped_convolution(
@@ -108,7 +145,7 @@ def grouped_convolution(
     if groups == 1:
         return dense(x, filters, geometry)
     fits = x.dtype == filters.dtype and jnp.issubdtype(x.dtype, jnp.floating)
-    if jax.default_backend() != "cpu" or not fits or core.inspecting():
+    if not on_cpu() or not fits:
         return plain_convolution(x, filters, geometry, groups)
     channels = x.shape[geometry.layout.index("C")]
     if groups == channels == len(filters) and math.prod(filters.shape[2:]) <= _MOST_CELLS:
@@ -129,7 +166,7 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
     sum_dtype = jnp.promote_types(x.dtype, jnp.float32)
     padding = [(*pad, spread - 1) for pad, spread in zip(geometry.pads, geometry.spread, strict=True)]
     zero, none = jnp.zeros((), sum_dtype), (0, 0, 0)
-    padded = jax.lax.pad(x.astype(sum_dtype), zero, _by_layout(geometry, padding, none, none))
+    padded = jax.lax.pad(x.astype(sum_dtype), zero, by_layout(geometry.layout, padding, none, none))
     window = filters.shape[2:]
     sizes = [size for size, axis in zip(padded.shape, geometry.layout, strict=True) if axis not in "NC"]
 
@@ -141,26 +178,19 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
                 cell, sizes, window, geometry.dilations, geometry.strides, strict=True
             )
         ]
-        return images[_by_layout(geometry, slices, slice(None), slice(None))]
+        return images[by_layout(geometry.layout, slices, slice(None), slice(None))]
 
     def row(before: tuple[int, ...]) -> jax.Array:
         """Return the sum over one row of cells, of which `before` are the first indices."""
         products = []
         for column in range(window[-1]):
             weights = filters[(slice(None), 0, *before, column)].astype(sum_dtype)
-            weights = weights.reshape(_by_layout(geometry, [1] * len(window), 1, -1))
+            weights = weights.reshape(by_layout(geometry.layout, [1] * len(window), -1, 1))
             products.append(under((*[None] * len(before), column), padded) * weights)
         return under((*before, None), functools.reduce(operator.add, products))
 
     rows = map(row, itertools.product(*map(range, window[:-1])))
     return functools.reduce(operator.add, rows).astype(x.dtype)
-
-
-def _by_layout(geometry: Geometry, pixels: Sequence[Any], batch: Any, channels: Any) -> tuple[Any, ...]:
-    """Return one setting for each dimension of the images, in the order of the layout."""
-    settings = list(pixels)
-    settings.insert(geometry.layout.index("C") - 1, channels)
-    return batch, *settings
 
 
 def blocks_of_channels(
@@ -195,3 +225,95 @@ def _block_diagonal(filters: jax.Array, groups: int) -> jax.Array:
     own = filters.reshape(groups, count // groups, 1, channels, *window)
     diagonal = jnp.eye(groups, dtype=bool).reshape(groups, 1, groups, 1, *[1] * len(window))
     return jnp.where(diagonal, own, jnp.zeros((), filters.dtype)).reshape(count, groups * channels, *window)
+
+
+@jax.custom_jvp
+def computed_once(array: jax.Array) -> jax.Array:
+    """Return an equal array that XLA computes once, for a convolution and for the gradient of its filters.
+
+    The gradient reads the input of the convolution in another order. XLA on a CPU fuses that copy with the computation
+    of the input, and repeats this computation back to the convolution before. XLA does not fuse a computation that
+    reads one array of this size several times, such as this `select`, which changes no number. Five residual blocks of
+    32 x 32 x 16, batch 32, take 181 ms without and 145 with it (jax 0.10.2, `benchmarks/KERNELS.md`); the test
+    `test_the_input_of_a_convolution_is_computed_once` fails once XLA no longer repeats, and this can go.
+    """
+    return jax.lax.select(array != array, -array, array)
+
+
+@computed_once.defjvp
+def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    return computed_once(*primals), tangents[0]
+
+
+def product_of_pixels(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
+    """Compute the convolution of images `[batch, height, width, channels]` with filters of one pixel as a product."""
+    chosen = x[:, :: geometry.strides[0], :: geometry.strides[1]]
+    product = chosen.reshape(-1, x.shape[3]) @ filters[:, :, 0, 0].T
+    return product.reshape(*chosen.shape[:3], -1)
+
+
+@jax.custom_vjp
+def by_rows(x: jax.Array, filters: jax.Array) -> jax.Array:
+    """Compute a convolution of images `[batch, height, width, channels]` without padding, with a gradient by rows.
+
+    With `r` rows in a filter, the gradient of the images is one convolution of the cotangents with `r` filters of one
+    row, whose results are added at `r` offsets. The gradient of the filters is `r` matrix products. A convolution of
+    5 x 5, 12 x 12 x 20 to 50, batch 64, takes 20 ms in the form of XLA, and 12 so (jax 0.10.2,
+    `python benchmarks/kernels.py "convolution 5"`, whose row "XLA" shows when this can go).
+    """
+    return plain_convolution(x, filters, _VALID)
+
+
+def _forward(x: jax.Array, filters: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return by_rows(x, filters), (x, filters)
+
+
+def _backward(saved: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, filters = saved
+    slope = computed_once(slope)
+    if x.shape[-1] <= _FEW_CHANNELS:
+        (filter_gradient,) = jax.linear_transpose(lambda filters: plain_convolution(x, filters, _VALID), filters)(slope)
+    else:
+        filter_gradient = _filter_gradient(x, filters.shape, slope)
+    return _image_gradient(filters, slope), filter_gradient
+
+
+by_rows.defvjp(_forward, _backward)
+
+
+def _image_gradient(filters: jax.Array, slope: jax.Array) -> Any:
+    """Return the gradient `[batch, height, width, channels]` of the images.
+
+    Args:
+      filters: `[filters, channels, rows, columns]`.
+      slope: cotangents of the result, `[batch, height', width', filters]`.
+    """
+    count, channels, rows, columns = filters.shape
+    batch, high, wide, _ = slope.shape
+    flat = filters[:, :, :, ::-1].transpose(3, 0, 2, 1).reshape(1, columns, count, rows * channels)
+    by_row = jax.lax.conv_general_dilated(
+        slope,
+        flat,
+        (1, 1),
+        [(0, 0), (columns - 1, columns - 1)],
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+    ).reshape(batch, high, wide + columns - 1, rows, channels)
+    none = (0, 0, 0)
+    zero = jnp.zeros((), slope.dtype)
+    return sum(jax.lax.pad(by_row[:, :, :, i], zero, (none, (i, rows - 1 - i, 0), none, none)) for i in range(rows))
+
+
+def _filter_gradient(x: jax.Array, shape: tuple[int, ...], slope: jax.Array) -> jax.Array:
+    """Return the gradient `[filters, channels, rows, columns]` of the filters.
+
+    Args:
+      x: the images, `[batch, height, width, channels]`.
+      shape: of the filters.
+      slope: cotangents of the result, `[batch, height', width', filters]`.
+    """
+    count, channels, rows, columns = shape
+    _, high, wide, _ = slope.shape
+    side_by_side = computed_once(jnp.concatenate([x[:, :, j : j + wide] for j in range(columns)], axis=-1))
+    flat = slope.reshape(-1, count).T
+    products = [flat @ side_by_side[:, i : i + high].reshape(-1, columns * channels) for i in range(rows)]
+    return jnp.stack([p.reshape(count, columns, channels) for p in products]).transpose(1, 3, 0, 2)

@@ -8,14 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fluid.layers.kernels.grouped_convolution import (
+from fluid.layers.kernels.convolution import (
     Geometry,
     blocks_of_channels,
+    computed_once,
     grouped_convolution,
     plain_convolution,
     shifted_images,
 )
 
+SAME = Geometry((1, 1), [(1, 1), (1, 1)], (1, 1), (1, 1), "NHWC")
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
 LAYOUTS = {1: ("NCW", "NWC"), 2: ("NCHW", "NHWC"), 3: ("NCDHW", "NDHWC")}
 
@@ -144,3 +146,26 @@ def test_any_number_of_images():
         (batch,) = jax.export.symbolic_shape("b")
         exported = jax.export.export(form)(jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype))
         assert_equal(exported.call(x), form(x))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="XLA repeats computations on a CPU")
+def test_the_input_of_a_convolution_is_computed_once():
+    """Where this fails, XLA no longer computes the maxima again for the gradients of filters, and the trick can go."""
+
+    def normalised(y):
+        centred = y - y.mean((0, 1, 2))
+        return centred * jax.lax.rsqrt(jnp.square(centred).mean((0, 1, 2)) + 1e-5)
+
+    def net(kept, x, filters):
+        for _ in range(2):
+            hidden = jax.nn.relu(normalised(plain_convolution(kept(x), filters, SAME)))
+            x = jax.nn.relu(normalised(plain_convolution(kept(hidden), filters, SAME)) + x)
+        return jnp.sum(jnp.square(x))
+
+    x, filters = jnp.ones((8, 16, 16, 8)), jnp.ones((8, 8, 3, 3))
+    compiled = [
+        jax.jit(jax.grad(functools.partial(net, kept), (0, 1))).lower(x, filters).compile().as_text()
+        for kept in (computed_once, lambda x: x)
+    ]
+    once, repeated = (text.count(" maximum(") for text in compiled)
+    assert once < repeated
