@@ -21,15 +21,18 @@ _SMALL = 4096
 
 
 class Rules:
-    """Sharding rules for the parameters of programs.
+    """Sharding rules for the parameters of programs, in the order of precedence:
 
-    The first of `shardings` that matches decides, then the parameter's own `ParamAttr(sharding=)`. A parameter without
-    either is whole on every device. Over an axis `fsdp`, parameters of at least 4096 elements are divided as well:
-    tables by rows, other parameters along their longest divisible dimension. A parameter that is divided over other
-    axes is also divided over `fsdp`, along a free dimension. A sharding without any axis keeps a parameter whole.
+    1. The first of `shardings` whose name or glob matches. `{"fc_*.w_0": (None, "model")}` divides the columns.
+    2. The parameter's own `ParamAttr(sharding=("model",))`.
+    3. Otherwise a parameter is whole on every device.
 
-    For arrays of `layers.repeat`, `ParamAttr(sharding=)` describes the array of one block, and `shardings` the whole
-    stack. The first dimension of a stack is always divided over the axis of its pipeline.
+    If the mesh has an axis `fsdp`, a parameter of at least 4096 elements is also divided over this axis: a table by
+    rows, another parameter along the longest dimension that is free and divisible. Rules 1 and 2 prevent this by
+    naming `fsdp` themselves, or no axis at all: `{"emb.w_0": (None,)}` keeps a table whole.
+
+    For arrays of `layers.repeat`, rule 2 describes the array of one block, and rule 1 the whole stack. The first
+    dimension of a stack is always divided over the axis of its pipeline.
 
     Args:
       mesh: the devices.
@@ -44,8 +47,13 @@ class Rules:
       >>> rules = Rules(mesh, {"fc_*.w_0": (None, "model")})
       >>> tuple(rules.of("fc_0.w_0", ParameterSpec("fc_0.w_0", (4, 6), "float32", None, True)))
       (None, 'model')
+      >>> tuple(rules.of("fc_1.w_0", ParameterSpec("fc_1.w_0", (4000, 6), "float32", None, True)))
+      ('fsdp', 'model')
       >>> tuple(rules.of("emb.w_0", ParameterSpec("emb.w_0", (4000, 6), "float32", None, True)))
       ('fsdp', None)
+      >>> whole = Rules(mesh, {"emb.w_0": (None,)})
+      >>> tuple(whole.of("emb.w_0", ParameterSpec("emb.w_0", (4000, 6), "float32", None, True)))
+      (None,)
     """
 
     def __init__(self, mesh: jax.sharding.Mesh, shardings: Shardings | None = None):
