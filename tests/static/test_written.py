@@ -30,6 +30,27 @@ def test_shapes_are_those_of_fluid():
         assert main.global_block().var("fc_0.w_0").shape == (4, 37)
 
 
+def test_a_call_keeps_the_arguments_of_its_line():
+    with fresh() as (main, _):
+        x = layers.data("x", shape=[3])
+        parts, numbers = [x, x], np.ones((4, 1), "float32")
+        joined, assigned = layers.concat(parts, axis=1), layers.assign(numbers)
+        parts.append(x)
+        numbers[:] = 7
+        results = fluid.Executor(fluid.CPUPlace()).run(main, feed={"x": X}, fetch_list=[joined, assigned])
+    np.testing.assert_array_equal(results[0], np.concatenate([X, X], 1))
+    np.testing.assert_array_equal(results[1], np.ones((4, 1)))
+
+
+def test_moving_statistics_are_parameters_of_the_program():
+    with fresh() as (main, _):
+        layers.batch_norm(layers.data("x", shape=[3, 4, 4]))
+        names = [f"batch_norm_0.{name}" for name in ("w_0", "b_0", "w_1", "w_2")]
+        assert [(v.name, v.trainable) for v in main.all_parameters()] == list(
+            zip(names, [True, True, False, False], strict=True)
+        )
+
+
 def test_operators_are_layers():
     with fresh() as (main, _):
         x = layers.data("x", shape=[3])

@@ -16,6 +16,7 @@ from fluid.layers.image.spatial import (
     check_groups,
     finish_convolution,
     image_of,
+    kind_without_cudnn,
     paddings,
     seems_channels_last,
 )
@@ -25,7 +26,7 @@ from fluid.param_attr import ParamSetting
 
 
 @layer
-@no_effect(use_cudnn="XLA chooses the kernels", use_mkldnn="XLA chooses the kernels")
+@no_effect(use_mkldnn="XLA chooses the kernels")
 def conv2d(
     input: core.Value,
     num_filters: int,
@@ -55,7 +56,7 @@ def conv2d(
       param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`, the same for both layouts. By
         default they are drawn from a normal distribution with standard deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
+      use_cudnn: False names a depthwise convolution `depthwise_conv2d_N`, as in Fluid; XLA chooses the kernels.
       act: name of an activation, or a function.
       name: name of the layer; by default `conv2d_N`.
       data_format: "NCHW" or "NHWC".
@@ -77,8 +78,10 @@ def conv2d(
       >>> print(p.outputs[0], p.parameters["conv2d_0.w_0"].shape)
       float32[batch, 4, 8, 8] (4, 3, 3, 3)
     """
+    kind = "conv2d"
+    kind = kind if use_cudnn else kind_without_cudnn(kind, input, data_format, groups, num_filters)
     return _convolve(
-        Layer("conv2d", name), 2, input, num_filters, filter_size, stride, padding, dilation, groups,
+        Layer(kind, name), 2, input, num_filters, filter_size, stride, padding, dilation, groups,
         param_attr, bias_attr, act, data_format,
     )  # fmt: skip
 

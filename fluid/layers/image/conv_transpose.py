@@ -17,6 +17,7 @@ from fluid.layers.image.spatial import (
     check_groups,
     finish_convolution,
     image_of,
+    kind_without_cudnn,
     paddings,
 )
 from fluid.layers.kernels.convolution import Geometry, grouped_convolution
@@ -25,7 +26,6 @@ from fluid.param_attr import ParamSetting
 
 
 @layer
-@no_effect(use_cudnn="XLA chooses the kernels")
 def conv2d_transpose(
     input: core.Value,
     num_filters: int,
@@ -58,7 +58,8 @@ def conv2d_transpose(
       groups: the number of groups into which the channels are divided; 1 by default.
       param_attr: ParamAttr of the filters `[channels, num_filters / groups, kh, kw]`; Xavier uniform by default.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
+      use_cudnn: False names a depthwise convolution `depthwise_conv2d_transpose_N`, as in Fluid. XLA chooses the
+        kernels.
       act: name of an activation, or a function.
       name: name of the layer; by default `conv2d_transpose_N`.
       data_format: "NCHW" or "NHWC".
@@ -79,8 +80,10 @@ def conv2d_transpose(
       >>> print(fluid.Program(program).outputs[0])
       float32[batch, 2, 8, 8]
     """
+    kind = "conv2d_transpose"
+    kind = kind if use_cudnn else kind_without_cudnn(kind, input, data_format, groups, num_filters)
     return _transposed_convolution(
-        Layer("conv2d_transpose", name), 2, input, num_filters, output_size, filter_size, padding, stride, dilation,
+        Layer(kind, name), 2, input, num_filters, output_size, filter_size, padding, stride, dilation,
         groups, param_attr, bias_attr, act, data_format,
     )  # fmt: skip
 

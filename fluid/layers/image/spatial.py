@@ -155,6 +155,24 @@ def check_groups(this: Layer, channels: int, num_filters: int, groups: int | Non
     return count
 
 
+def kind_without_cudnn(kind: str, value: Any, layout: str, groups: int | None, num_filters: Any) -> str:
+    """Return the beginning of the automatic names of a convolution of images with `use_cudnn=False`.
+
+    In Fluid, depthwise convolutions without cuDNN have a counter of their own: `depthwise_conv2d_0.w_0`.
+
+    Args:
+      kind: "conv2d" or "conv2d_transpose".
+      value: the input from the user.
+      layout: "NCHW" or "NHWC".
+      groups: the number of groups, or None.
+      num_filters: the number of filters; `conv2d` may have several for each channel.
+    """
+    shape = getattr(value, "shape", ())
+    if not groups or len(shape) != 4 or shape[1 if layout == "NCHW" else 3] != groups:
+        return kind
+    return f"depthwise_{kind}" if num_filters == groups or kind == "conv2d" and num_filters % groups == 0 else kind
+
+
 def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, act: Any) -> Any:
     """Record the result of a convolution, add a bias, apply an activation, and record each result.
 

@@ -66,7 +66,7 @@ def plus(x: Any, bias: Any) -> Any:
 
 
 def same_rows(x: Any, filled: Any) -> Any:
-    """Return `filled`, which equals `x` except in the padding of a sequence batch; its rows are those of `x`."""
+    """Note the rows of `x` for `filled`, which equals `x` except in the padding of a batch, and return `filled`."""
     known = _looked_up(x)
     if known is not None:
         core.current_frame("layers").note(filled, looked_up=known)

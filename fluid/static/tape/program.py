@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 
 from fluid import core, errors
 from fluid.static import unique_name
@@ -115,8 +116,9 @@ class Program:
         return list(self.variables.values())
 
     def all_parameters(self) -> list[Persistent]:
-        """Return the parameters, in order of creation."""
-        return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_parameter]
+        """Return the parameters, in order of creation; as in Fluid, the moving statistics of layers are among them."""
+        kept = [v for v in self.variables.values() if isinstance(v, Persistent)]
+        return [v for v in kept if v.is_parameter or v.spec.layer]
 
     def clone(self, for_test: bool = False) -> "Program":
         """Return a copy of the program with the calls recorded until now.
@@ -168,7 +170,8 @@ class Program:
             )
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
-        call = Call(function, args, dict(kwargs or {}), assigns=into is not None, site=core.user_site(), blocks=blocks)
+        args, kwargs = jax.tree.map(_own, (args, dict(kwargs or {})))  # which also copies lists and dicts
+        call = Call(function, args, kwargs, assigns=into is not None, site=core.user_site(), blocks=blocks)
         return self._record(call, into)
 
     def new_variable(self, name: str | None, structs: tuple[Any, ...] = ()) -> Variable:
@@ -375,6 +378,11 @@ def default_startup_program() -> Program:
       True
     """
     return _programs.get()[1]
+
+
+def _own(leaf: Any) -> Any:
+    """Return an argument of a call, so that the caller may change the original afterwards."""
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 @contextlib.contextmanager

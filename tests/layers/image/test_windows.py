@@ -276,6 +276,32 @@ def test_training_has_the_gradients_of_convolutions(channels, settings, layout):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_depthwise_convolutions_without_cudnn_are_counted_as_in_fluid():
+    """By `layers/nn.py` of Fluid 1.8: one group for each channel, and any number of filters for `conv2d` only."""
+
+    def program():
+        x = layers.data("x", [4, 6, 6])
+        for convolution in (layers.conv2d, layers.conv2d_transpose):
+            for filters, groups, use_cudnn in (
+                (4, 4, False),
+                (8, 4, False),
+                (4, 4, True),
+                (4, 2, False),
+                (4, None, False),
+            ):
+                convolution(x, filters, filter_size=3, groups=groups, use_cudnn=use_cudnn, bias_attr=False)
+        return layers.conv2d(x, 4, 3, groups=4, use_cudnn=False, name="mine", bias_attr=False)
+
+    usual, moved = "conv2d_{}.w_0", "conv2d_transpose_{}.w_0"
+    assert list(fluid.Program(program).parameters) == [
+        *(f"depthwise_{usual}".format(i) for i in range(2)),
+        *(usual.format(i) for i in range(3)),
+        f"depthwise_{moved}".format(0),
+        *(moved.format(i) for i in range(4)),
+        "mine.w_0",
+    ]
+
+
 def test_layers_go_on_with_the_channels_last():
     """On a CPU only what comes into a net of convolutions and goes out of it is transposed, and NaN stays NaN."""
 
