@@ -76,15 +76,15 @@ NAMES = {
         GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue set_gradient_clip
     """,
     "fluid.static.core": """
-        CPUPlace CUDAPlace EOFException LoDTensor Scope get_cuda_device_count is_compiled_with_cuda
+        CPUPlace CUDAPlace EOFException LoDTensor Scope VarDesc get_cuda_device_count is_compiled_with_cuda
     """,
     "fluid.static.framework": """
         Parameter Program Variable cpu_places cuda_places default_main_program default_startup_program
         in_dygraph_mode memory_optimize name_scope program_guard release_memory shared
     """,
     "fluid.static.io": """
-        DataLoader PyReader load_fluid_params load_inference_model load_params load_persistables load_vars
-        save_inference_model save_params save_persistables save_vars
+        DataLoader PyReader is_parameter is_persistable load_fluid_params load_inference_model load_params
+        load_persistables load_vars save_inference_model save_params save_persistables save_vars
     """,
     "fluid.static.unique_name": """
         counters generate guard switch

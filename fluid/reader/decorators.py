@@ -28,26 +28,27 @@ from fluid.reader.base import (
 _MISSING = object()
 
 
-def batch(reader: ReaderLike, batch_size: int, drop_last: bool = False) -> Reader:
+def batch(reader: ReaderLike, batch_size: float, drop_last: bool = False) -> Reader:
     """Group rows into minibatches: lists of `batch_size` rows.
 
     Args:
       reader: a reader of rows.
-      batch_size: at least 1.
+      batch_size: a whole number from 1 on, which may be a float, as in `total / devices`.
       drop_last: True leaves out a last, shorter minibatch.
 
     Returns:
       A Reader of lists of rows.
 
     Raises:
-      ArgumentError: `batch_size` is below 1.
+      ArgumentError: `batch_size` is no whole number, or below 1.
 
     Example:
       >>> list(batch([1, 2, 3, 4, 5], batch_size=2))
       [[1, 2], [3, 4], [5]]
     """
     rows = as_reader("reader.batch", reader)
-    size = whole_number("reader.batch", "batch_size", batch_size)
+    whole = int(batch_size) if isinstance(batch_size, float) and batch_size.is_integer() else batch_size
+    size = whole_number("reader.batch", "batch_size", whole)
 
     def batches(of: Iterate, fill: Callable[[list[Any]], list[Any]]) -> Iterate:
         def iterate(epoch: int, start: int) -> Rows:

@@ -23,6 +23,7 @@ from fluid import (
 from fluid.name_hints import getattr_of
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static import backward, clip, core, framework, io, layers, nets, optimizer, unique_name
+from fluid.static import modules as modules
 from fluid.static import parallel as compiler
 from fluid.static.backward import append_backward, gradients
 from fluid.static.core import is_compiled_with_cuda

@@ -13,9 +13,27 @@ __all__ = [
     "EOFException",
     "LoDTensor",
     "Scope",
+    "VarDesc",
     "get_cuda_device_count",
     "is_compiled_with_cuda",
 ]
+
+
+class VarDesc:
+    """The dtypes of variables by their names in Fluid: `fluid.core.VarDesc.VarType.FP32`."""
+
+    class VarType:
+        """The dtypes, as `dtype=` of layers takes them."""
+
+        BOOL = "bool"
+        FP16 = "float16"
+        FP32 = "float32"
+        FP64 = "float64"
+        INT8 = "int8"
+        INT16 = "int16"
+        INT32 = "int32"
+        INT64 = "int64"
+        UINT8 = "uint8"
 
 
 def is_compiled_with_cuda() -> bool:

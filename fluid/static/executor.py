@@ -11,6 +11,7 @@ from fluid.lod_tensor import LoDTensor
 from fluid.place import Place
 from fluid.static.backward import Gradient
 from fluid.static.scope import Scope, global_scope
+from fluid.static.scope import scope_guard as scope_guard
 from fluid.static.tape import values
 from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.variable import Variable

@@ -20,6 +20,8 @@ from fluid.storage import PARAMS_FILE, PERSISTABLES_FILE, PathLike, check_match,
 __all__ = [
     "DataLoader",
     "PyReader",
+    "is_parameter",
+    "is_persistable",
     "load_fluid_params",
     "load_inference_model",
     "load_params",
@@ -37,6 +39,34 @@ log = logging.getLogger("fluid")
 
 Chosen = Callable[[Variable], bool] | None
 Variables = Sequence[Variable | str] | None
+
+
+def is_parameter(var: Variable) -> bool:
+    """Return whether a variable is a parameter, for `predicate=`; as in Fluid, moving statistics of layers are, too.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+      ...     y = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      ...     weight = fluid.default_main_program().global_block().var("fc_0.w_0")
+      >>> fluid.io.is_parameter(weight), fluid.io.is_parameter(y)
+      (True, False)
+    """
+    return isinstance(var, Persistent) and (var.is_parameter or var.is_statistic)
+
+
+def is_persistable(var: Variable) -> bool:
+    """Return whether the value of a variable is kept between runs, for `predicate=`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+      ...     y = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      ...     variables = fluid.default_main_program().list_vars()
+      >>> [v.name for v in variables if fluid.io.is_persistable(v)]
+      ['fc_0.w_0', 'fc_0.b_0']
+    """
+    return var.persistable
 
 
 def save_vars(

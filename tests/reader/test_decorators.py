@@ -349,9 +349,9 @@ def test_iterator_states_are_used_instead_of_reading_and_dropping(as_bytes):
     [
         (lambda: reader.batch([1], 0), errors.ArgumentError, r"reader.batch\(batch_size=0\): .* number from 1 on"),
         (
-            lambda: reader.batch([1], 2.0),
+            lambda: reader.batch([1], 2.5),
             errors.ArgumentError,
-            r"reader.batch\(batch_size=2.0\): expected a whole number",
+            r"reader.batch\(batch_size=2.5\): expected a whole number",
         ),
         (lambda: reader.batch([1], True), errors.ArgumentError, r"reader.batch\(batch_size=True\): expected a whole"),
         (lambda: reader.batch(5, 2), errors.ArgumentTypeError, "reader.batch needs a reader.*found int 5"),

@@ -129,6 +129,9 @@ class Variable:
         raise errors.ArgumentTypeError(f"{self!r} cannot be gone through; use layers.unstack(x) or layers.split(x, 2)")
 
     def __bool__(self) -> bool:
+        """Return True: as in Fluid, `if attn_bias:` asks whether there is a variable; comparisons raise an error."""
+        if self.dtype != "bool":
+            return True
         raise errors.ArgumentTypeError(
             f"{self!r} is neither true nor false while it is written down; choose in the program: layers.Switch(), "
             f"layers.cond(...) or layers.where(...)"
@@ -173,6 +176,11 @@ class Persistent(Variable):
     def is_parameter(self) -> bool:
         """Return whether the variable is a parameter, and not a state that layers update."""
         return self.spec.trainable is not None
+
+    @property
+    def is_statistic(self) -> bool:
+        """Return whether the variable is a state of a layer, such as a moving mean; for Fluid, it is a parameter."""
+        return self.spec.trainable is None and bool(self.spec.layer)
 
     def held(self) -> Any:
         """Return the value in the Scope."""
