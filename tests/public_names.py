@@ -22,6 +22,7 @@ MODULES = [
     "fluid.static.core",
     "fluid.static.framework",
     "fluid.static.io",
+    "fluid.static.profiler",
     "fluid.static.unique_name",
 ]
 

@@ -67,7 +67,7 @@ NAMES = {
         create_lod_tensor create_random_int_lodtensor cuda_places data default_main_program
         default_startup_program embedding errors framework global_scope gradients in_dygraph_mode
         initializer io is_compiled_with_cuda layers memory_optimize metrics name_scope nets one_hot
-        optimizer program_guard reader regularizer release_memory scope_guard shared unique_name
+        optimizer profiler program_guard reader regularizer release_memory scope_guard shared unique_name
     """,
     "fluid.static.backward": """
         append_backward calc_gradient gradients
@@ -85,6 +85,9 @@ NAMES = {
     "fluid.static.io": """
         DataLoader PyReader is_parameter is_persistable load_fluid_params load_inference_model load_params
         load_persistables load_vars save_inference_model save_params save_persistables save_vars
+    """,
+    "fluid.static.profiler": """
+        cuda_profiler profiler reset_profiler start_profiler stop_profiler
     """,
     "fluid.static.unique_name": """
         counters generate guard switch

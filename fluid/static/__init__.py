@@ -22,7 +22,7 @@ from fluid import (
 )
 from fluid.name_hints import getattr_of
 from fluid.place import CPUPlace, CUDAPlace
-from fluid.static import backward, clip, core, framework, io, layers, nets, optimizer, unique_name
+from fluid.static import backward, clip, core, framework, io, layers, nets, optimizer, profiler, unique_name
 from fluid.static import modules as modules
 from fluid.static import parallel as compiler
 from fluid.static.backward import append_backward, gradients
@@ -93,6 +93,7 @@ __all__ = [
     "nets",
     "one_hot",
     "optimizer",
+    "profiler",
     "program_guard",
     "reader",
     "regularizer",

@@ -20,7 +20,13 @@ __all__ = [
 
 
 class VarDesc:
-    """The dtypes of variables by their names in Fluid: `fluid.core.VarDesc.VarType.FP32`."""
+    """The dtypes of variables by their names in Fluid.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.core.VarDesc.VarType.FP32
+      'float32'
+    """
 
     class VarType:
         """The dtypes, as `dtype=` of layers takes them."""

@@ -150,6 +150,15 @@ class PyReader:
             raise errors.ProgramError("this reader feeds already; reader.reset() lets it begin again")
         self._running = self._feeds()
 
+    @property
+    def queue(self) -> "PyReader":
+        """The reader itself: nothing waits in a queue, since batches are read while the device works."""
+        return self
+
+    def size(self) -> int:
+        """Return 1 while the reader feeds the program, and 0 otherwise, for programs that print the size of a queue."""
+        return int(self._running is not None)
+
     def reset(self) -> None:
         """Stop feeding, so that the reader can be started again."""
         self._running = None

@@ -64,6 +64,7 @@ ORIGINAL = {
         AdadeltaOptimizer ModelAverage LarsMomentum LarsMomentumOptimizer ExponentialMovingAverage LambOptimizer""",
     "parallel_executor": "ParallelExecutor ExecutionStrategy BuildStrategy",
     "param_attr": "ParamAttr WeightNormParamAttr",
+    "profiler": "cuda_profiler reset_profiler profiler start_profiler stop_profiler",
     "regularizer": "L1Decay L2Decay L1DecayRegularizer L2DecayRegularizer",
     "trainer": "Trainer BeginEpochEvent EndEpochEvent BeginStepEvent EndStepEvent CheckpointConfig",
     "unique_name": "generate switch guard",
@@ -108,3 +109,42 @@ def test_predicates_choose_parameters():
         names = {f"batch_norm_0.{end}" for end in ("w_0", "b_0", "w_1", "w_2")} | {"fc_0.w_0"}
         assert {v.name for v in main.list_vars() if fluid.io.is_parameter(v)} == names
         assert {v.name for v in main.list_vars() if fluid.io.is_persistable(v)} == names | {"counter"}
+
+
+def test_profiles_are_written_where_fluid_says(tmp_path):
+    with fresh() as (main, startup):
+        exe = fluid.Executor(fluid.CPUPlace())
+        with fluid.profiler.profiler("CPU", "total", tmp_path / "first"):
+            exe.run(startup)
+        fluid.profiler.start_profiler("All")
+        with pytest.raises(errors.ArgumentError, match="recorded already"):
+            fluid.profiler.start_profiler("All")
+        fluid.profiler.reset_profiler()
+        fluid.profiler.stop_profiler("total", tmp_path / "second")
+        with pytest.raises(errors.ArgumentError, match="no profile is recorded"):
+            fluid.profiler.stop_profiler()
+        with fluid.profiler.cuda_profiler(tmp_path / "third"):
+            exe.run(startup)
+    for name in ("first", "second", "third"):
+        assert list((tmp_path / name).rglob("*.xplane.pb"))
+
+
+def test_the_counter_of_schedules_counts_runs():
+    with fresh() as (main, startup):
+        counter = layers.learning_rate_scheduler._decay_step_counter(5)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        found = [exe.run(main, fetch_list=[counter])[0].tolist() for _ in range(3)]
+    assert found == [[5.0], [6.0], [7.0]]
+
+
+def test_the_queue_of_a_reader_has_a_size():
+    with fresh():
+        reader = layers.py_reader(8, [[-1, 2]], ["float32"])
+        layers.read_file(reader)
+        reader.decorate_batch_generator(lambda: iter([(np.ones((3, 2), "float32"),)]))
+        assert reader.queue.size() == 0
+        reader.start()
+        assert reader.queue.size() == 1
+        reader.reset()
+        assert reader.queue.size() == 0

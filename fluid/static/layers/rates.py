@@ -8,7 +8,7 @@ import jax
 
 from fluid import layers, lr
 from fluid.static.layers.assign import autoincreased_step_counter
-from fluid.static.tape.recording import in_a_function
+from fluid.static.tape.recording import in_a_function, recorded
 
 # The counter that all schedules of a program share, as in Fluid.
 _COUNTER = "@LR_DECAY_COUNTER@"
@@ -51,6 +51,11 @@ def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
     """Convert a learning rate that another schedule or the program computes to a schedule."""
     return lambda count: value.reshape(())
+
+
+def _decay_step_counter(begin: int = 0) -> Any:
+    """Return a variable that counts the runs of a program from `begin` on, as float32 `[1]`; schedules share it."""
+    return recorded(layers.cast)(autoincreased_step_counter(_COUNTER, begin=begin, step=1), "float32")
 
 
 exponential_decay = _as_variable(lr.exponential_decay)

@@ -1,0 +1,118 @@
+"""Profiles by the calls of PaddlePaddle Fluid; JAX records for TensorBoard's profile plugin, XProf or Perfetto."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from fluid import errors
+from fluid.paths import PathLike, local_path
+
+__all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
+
+_running: list[str] = []  # the folder of the profile that is recorded, if there is one
+
+
+@contextlib.contextmanager
+def profiler(
+    state: str = "All",
+    sorted_key: str | None = None,
+    profile_path: PathLike = "profile",
+    tracer_option: str = "Default",
+) -> Iterator[None]:
+    """Record a profile within a `with` block.
+
+    Args:
+      state: accepted for programs written for Fluid, but has no effect: JAX records the host and its devices.
+      sorted_key: accepted for programs written for Fluid, but has no effect: viewers sort.
+      profile_path: the directory for the profile.
+      tracer_option: accepted for programs written for Fluid, but has no effect: viewers show all levels.
+
+    Raises:
+      ArgumentError: a profile is recorded already.
+
+    Example:
+      >>> import pathlib
+      >>> import fluid.static as fluid
+      >>> with fluid.profiler.profiler("CPU", "total", "profiles"):
+      ...     results = fluid.Executor(fluid.CPUPlace()).run(fluid.Program())
+      >>> any(pathlib.Path("profiles").rglob("*.xplane.pb"))
+      True
+    """
+    start_profiler(state, tracer_option)
+    try:
+        yield
+    finally:
+        stop_profiler(sorted_key, profile_path)
+
+
+@contextlib.contextmanager
+def cuda_profiler(output_file: PathLike, output_mode: str | None = None, config: Any = None) -> Iterator[None]:
+    """Record a profile within a `with` block into the directory `output_file`; the other arguments have no effect.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.profiler.cuda_profiler("profiles"):
+      ...     results = fluid.Executor(fluid.CPUPlace()).run(fluid.Program())
+    """
+    del output_mode, config
+    with profiler(profile_path=output_file):
+        yield
+
+
+def start_profiler(state: str = "All", tracer_option: str = "Default") -> None:
+    """Start to record a profile; the arguments have no effect.
+
+    Raises:
+      ArgumentError: a profile is recorded already.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.profiler.start_profiler("All")
+      >>> fluid.profiler.stop_profiler("total", "profiles")
+    """
+    del state, tracer_option
+    if _running:
+        raise errors.ArgumentError("start_profiler: a profile is recorded already; end it first: stop_profiler()")
+    folder = tempfile.mkdtemp()
+    jax.profiler.start_trace(folder)
+    _running.append(folder)
+
+
+def stop_profiler(sorted_key: str | None = None, profile_path: PathLike = "profile") -> None:
+    """Write the profile into the directory `profile_path`; `sorted_key` has no effect.
+
+    Raises:
+      ArgumentError: no profile is recorded.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.profiler.stop_profiler()
+      Traceback (most recent call last):
+        ...
+      fluid.errors.ArgumentError: stop_profiler: no profile is recorded; begin with start_profiler()
+    """
+    del sorted_key
+    if not _running:
+        raise errors.ArgumentError("stop_profiler: no profile is recorded; begin with start_profiler()")
+    folder = _running.pop()
+    jax.profiler.stop_trace()
+    shutil.copytree(folder, local_path(profile_path), dirs_exist_ok=True)
+    shutil.rmtree(folder)
+
+
+def reset_profiler() -> None:
+    """Forget the profile so far, if one is recorded, and begin anew.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.profiler.profiler("CPU", "total", "profiles"):
+      ...     fluid.profiler.reset_profiler()
+    """
+    if _running:
+        jax.profiler.stop_trace()
+        shutil.rmtree(_running.pop())
+        start_profiler()
