@@ -131,7 +131,8 @@ def test_profiles_are_written_where_fluid_says(tmp_path):
 
 def test_the_counter_of_schedules_counts_runs():
     with fresh() as (main, startup):
-        counter = layers.learning_rate_scheduler._decay_step_counter(5)
+        with main._lr_schedule_guard():
+            counter = layers.learning_rate_scheduler._decay_step_counter(5)
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
         found = [exe.run(main, fetch_list=[counter])[0].tolist() for _ in range(3)]

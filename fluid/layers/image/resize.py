@@ -1,5 +1,6 @@
 """Resizing of images, volumes and signals by interpolation."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -347,39 +348,44 @@ def _layer_of(resample: Any, name: str | None) -> Layer:
 
 def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool, mode: int) -> Any:
     """Resample the array of an image to the given numbers of pixels; see `image_resize` for the other arguments."""
-    result = image.array
-    if resample.upper() == "NEAREST":
-        for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
-            places = _places(pixels, size, corners, 1)
-            near = np.floor(places + 0.5 if corners else places).astype(int)
-            result = jnp.take(result, np.minimum(near, pixels - 1), axis=axis)
-        return result
-    result = wide(result)
-    if resample.upper() == "BICUBIC":
-        for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
-            result = _cubic(result, axis, _places(pixels, size, corners, 0))
-        return result.astype(image.array.dtype)
+    nearest = resample.upper() == "NEAREST"
+    result = image.array if nearest else wide(image.array)
+    table = {"NEAREST": _nearest, "BICUBIC": _cubic}.get(resample.upper(), functools.partial(_linear, mode=mode))
     for axis, pixels, size in zip(image.axes, image.pixels, sizes, strict=True):
-        places = np.maximum(_places(pixels, size, corners, mode), 0)
-        low = np.minimum(places.astype(int), pixels - 1)
-        share = (places - low).reshape(along_axis(axis, result.ndim)).astype(result.dtype)
-        below = jnp.take(result, low, axis=axis, mode="clip")
-        above = jnp.take(result, np.minimum(low + 1, pixels - 1), axis=axis, mode="clip")
-        result = below * (1 - share) + above * share
+        places, weights = table(pixels, size, corners)
+        result = _weighted_sum(result, axis, np.clip(places, 0, pixels - 1), weights.astype(result.dtype))
     return result.astype(image.array.dtype)
 
 
-def _cubic(x: Any, axis: int, places: np.ndarray) -> Any:
-    """Read an array at positions `[size]` along an axis by bicubic interpolation, with its edges repeated."""
-    low = np.floor(places).astype(int)
-    result = 0
-    for step in (-1, 0, 1, 2):
-        far = np.abs(places - low - step)
-        near = ((_CUBIC + 2) * far - (_CUBIC + 3)) * far * far + 1
-        share = np.where(far <= 1, near, _CUBIC * (((far - 5) * far + 8) * far - 4))
-        taken = jnp.take(x, np.clip(low + step, 0, x.shape[axis] - 1), axis=axis)
-        result = result + taken * share.reshape(along_axis(axis, x.ndim)).astype(x.dtype)
-    return result
+def _weighted_sum(x: Any, axis: int, places: np.ndarray, weights: np.ndarray) -> Any:
+    """Compute `sum_k weights[:, k] * x[places[:, k]]` along an axis, from tables `[size, taps]`."""
+    if (weights == 1).all():
+        return jnp.take(x, places[:, 0], axis=axis)
+    shape = along_axis(axis, x.ndim)
+    return sum(jnp.take(x, places[:, k], axis=axis) * weights[:, k].reshape(shape) for k in range(places.shape[1]))
+
+
+def _nearest(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the old pixel that each new one copies, `[size, 1]`, and weights of 1."""
+    places = _places(pixels, size, corners, 1)
+    return np.floor(places + 0.5 if corners else places).astype(int)[:, None], np.ones((size, 1))
+
+
+def _linear(pixels: int, size: int, corners: bool, mode: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the two old pixels around each new one, and their weights, `[size, 2]` each."""
+    places = np.maximum(_places(pixels, size, corners, mode), 0)
+    low = np.minimum(places.astype(int), pixels - 1)
+    share = (places - low).astype(np.float32)
+    return np.stack([low, low + 1], axis=1), np.stack([1 - share, share], axis=1)
+
+
+def _cubic(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the four old pixels around each new one, and their weights, `[size, 4]` each."""
+    places = _places(pixels, size, corners, 0)
+    steps = np.floor(places).astype(int)[:, None] + np.arange(-1, 3)
+    far = np.abs(places[:, None] - steps)
+    near = ((_CUBIC + 2) * far - (_CUBIC + 3)) * far * far + 1
+    return steps, np.where(far <= 1, near, _CUBIC * (((far - 5) * far + 8) * far - 4))
 
 
 def _places(pixels: int, size: int, corners: bool, mode: int) -> np.ndarray:

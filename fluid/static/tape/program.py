@@ -202,6 +202,12 @@ class Program:
         assert isinstance(found, Persistent)
         return found
 
+    @contextlib.contextmanager
+    def _lr_schedule_guard(self, is_with_opt: bool = False) -> Iterator[None]:
+        """Do nothing: in Fluid, the layers of a learning rate schedule are called within this `with` block."""
+        del is_with_opt
+        yield
+
     @property
     def present_block(self) -> Block:
         """Return the block that is being recorded."""
