@@ -14,6 +14,7 @@ from fluid import errors
 from fluid.artifact.inference_function import InferenceFunction, key_data
 from fluid.artifact.signature import BATCH, Dims, Feed
 from fluid.core import FeedSpec
+from fluid.layers.kernels.platform import traced_for
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -198,7 +199,8 @@ def _serialized(function: InferenceFunction, arguments: tuple[Any, ...], platfor
     def call(arrays: Any, feeds: Any, key: Any) -> Any:  # its name is part of the exported function
         return function(arrays, feeds, key)
 
-    exported = jax.export.export(jax.jit(call), platforms=tuple(platforms))(*arguments)
+    with traced_for(platforms):
+        exported = jax.export.export(jax.jit(call), platforms=tuple(platforms))(*arguments)
     return bytes(_without_locations(exported).serialize())
 
 

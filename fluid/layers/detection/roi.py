@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, describe, layer
+from fluid.layers.base import Layer, describe, layer, like
 from fluid.layers.detection.region import regions
 from fluid.layers.functional import activation
+from fluid.layers.kernels.platform import on_cpu
+from fluid.layers.kernels.regions import largest_of_bins
 
 # The limit of coordinates before their conversion to integers, which could overflow.
 _FAR = 2.0**20
@@ -62,15 +64,23 @@ def roi_pool(
     pooled = (pooled_height, pooled_width)
     given = regions(this, input, rois, pooled, spatial_scale, rois_lod=rois_lod, rois_num=rois_num)
 
-    def pool(features: jax.Array, box: jax.Array) -> jax.Array:
-        x1, y1, x2, y2 = jnp.clip(activation("round")(box * given.scale), -_FAR, _FAR).astype(jnp.int32)
-        down, across = (
-            _covered(start, jnp.maximum(end - start + 1, 1), bins, size)
-            for start, end, bins, size in zip((y1, x1), (y2, x2), given.pooled, given.pixels, strict=True)
+    def spans(box: jax.Array) -> list[tuple[jax.Array, jax.Array]]:
+        x1, y1, x2, y2 = jnp.moveaxis(
+            jnp.clip(activation("round")(box * given.scale), -_FAR, _FAR).astype(jnp.int32), -1, 0
         )
+        return [
+            _span(start, jnp.maximum(end - start + 1, 1), bins, size)
+            for start, end, bins, size in zip((y1, x1), (y2, x2), given.pooled, given.pixels, strict=True)
+        ]
+
+    def pool(features: jax.Array, box: jax.Array) -> jax.Array:
+        down, across = map(_covered, spans(box), given.pixels)
         return _largest(features, down, across)
 
-    return given.each(pool)
+    if not on_cpu(alone=True):
+        return given.each(pool)
+    results = largest_of_bins(given.features, *spans(given.boxes))
+    return this.output(like(rois, results.astype(jnp.asarray(input).dtype)))
 
 
 @layer
@@ -263,12 +273,29 @@ def _weighted(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Ar
     return jnp.einsum("ph,chq->cpq", down, jnp.einsum("qw,chw->chq", across, features))
 
 
-def _covered(start: jax.Array, length: jax.Array, bins: int, size: int) -> jax.Array:
-    """Return the mask of pixels in each bin, `[bins, size]`, for equal bins of `length` pixels from `start` on."""
+def _span(start: jax.Array, length: jax.Array, bins: int, size: int) -> tuple[jax.Array, jax.Array]:
+    """Return the first pixel of each bin and the one behind its last, for equal bins of `length` pixels in total.
+
+    Args:
+      start: the first pixel of the first bin, integers `[...]`.
+      length: integers `[...]`.
+      bins: the number of bins.
+      size: the number of pixels.
+
+    Returns:
+      Integers `[..., bins]` from 0 to `size` each.
+    """
     number = jnp.arange(bins)
-    pixel = jnp.arange(size)
+    start, length = start[..., None], length[..., None]
     first, end = number * length // bins, -(-(number + 1) * length // bins)
-    return (pixel >= (start + first)[:, None]) & (pixel < (start + end)[:, None])
+    return jnp.clip(start + first, 0, size), jnp.clip(start + end, 0, size)
+
+
+def _covered(span: tuple[jax.Array, jax.Array], size: int) -> jax.Array:
+    """Return the mask of pixels in each bin, `[bins, size]`, from their first pixels and those behind the last."""
+    first, end = span
+    pixel = jnp.arange(size)
+    return (pixel >= first[:, None]) & (pixel < end[:, None])
 
 
 def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
@@ -290,9 +317,11 @@ def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Arr
     """
     values = jax.lax.stop_gradient(features)
     columns = [jnp.argmax(jnp.where(mask, values, -jnp.inf), axis=2) for mask in across]
-    column = jnp.stack(columns, axis=2)
+    # Among pixels of -inf alone, argmax finds pixel 0, which may be outside of the bin.
+    column = jnp.maximum(jnp.stack(columns, axis=2), jnp.argmax(across, axis=1))
     best = jnp.where(across.any(1), jnp.take_along_axis(values, column, axis=2), -jnp.inf)
     row = jnp.stack([jnp.argmax(jnp.where(mask[:, None], best, -jnp.inf), axis=1) for mask in down], axis=1)
+    row = jnp.maximum(row, jnp.argmax(down, axis=1)[:, None])
     places = row * features.shape[2] + jnp.take_along_axis(column, row, axis=1)
     picked = jnp.take_along_axis(features.reshape(len(features), -1), places.reshape(len(features), -1), axis=1)
     return jnp.where(down.any(1)[:, None] & across.any(1), picked.reshape(places.shape), 0)

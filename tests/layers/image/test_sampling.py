@@ -1,5 +1,6 @@
 """Images read at other places: resized, sampled, unfolded, with pixels moved; and channels-last forms of all."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -143,6 +144,54 @@ def test_unfold(stride, padding, dilation):
         x[:, :, i : i + spans[0] : apart[0], j : j + spans[1] : apart[1]].reshape(2, -1) for i in rows for j in columns
     ]).transpose(1, 2, 0)  # fmt: skip
     check(lambda x: layers.unfold(x, kernel, stride, padding, dilation), want, x=IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"),
+    [
+        ([3, 3], 1, 1, 1),
+        ([3, 2], [2, 3], [1, 0, 2, 1], [1, 2]),
+        ([2, 3], [2, 3], 0, 1),
+        ([2, 2], 2, [0, 1, 1, 0], 1),
+        ([2, 2], 2, 0, 2),
+        ([1, 1], 2, 0, 1),
+    ],
+)
+def test_windows_and_their_gradients_are_those_of_a_convolution(kernel, stride, padding, dilation):
+    image = jnp.asarray(real(2, 3, 7, 8))
+    top, left, bottom, right = padding if np.size(padding) == 4 else [*np.broadcast_to(padding, 2)] * 2
+    strides, apart = (tuple(map(int, np.broadcast_to(v, 2))) for v in (stride, dilation))
+
+    def of(build):
+        program = fluid.Program(lambda: build(*feeds(x=image)))
+        return lambda x: program.apply({}, {"x": x}, key=None, mode="train").outputs[0]
+
+    def columns(x):
+        found = jax.lax.conv_general_dilated_patches(
+            x, kernel, strides, [(int(top), int(bottom)), (int(left), int(right))], rhs_dilation=apart
+        )
+        return found.reshape(*found.shape[:2], -1)
+
+    forms = [(of(lambda x: layers.unfold(x, kernel, stride, padding, dilation)), columns)]
+    if dilation == 1:
+        steps = of(lambda x: layers.im2sequence(x, kernel, stride, padding).data)
+        forms.append((steps, lambda x: columns(x).swapaxes(1, 2)))
+    for form, plain in forms:
+        (found, back), (want, wanted) = (jax.vjp(jax.jit(f), image) for f in (form, plain))
+        np.testing.assert_allclose(found, want, rtol=1e-6)
+        seed = jnp.asarray(real(*want.shape, salt=1))
+        np.testing.assert_allclose(back(seed)[0], wanted(seed)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_windows_are_exported_for_any_batch():
+    for stride in (1, 2):
+        program = fluid.Program(lambda s=stride: layers.unfold(*feeds(x=IMAGE), 2, s))
+        gradient = jax.jit(
+            jax.grad(lambda x, p=program: (p.apply({}, {"x": x}, key=None, mode="train").outputs[0] ** 2).sum())
+        )
+        (batch,) = jax.export.symbolic_shape("b")
+        exported = jax.export.export(gradient)(jax.ShapeDtypeStruct((batch, *IMAGE.shape[1:]), "float32"))
+        np.testing.assert_allclose(exported.call(IMAGE), gradient(IMAGE), rtol=1e-6)
 
 
 def test_pixels_and_channels_change_places():

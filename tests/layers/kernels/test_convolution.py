@@ -1,6 +1,7 @@
-"""Each form of a grouped convolution equals the plain form, in values and derivatives."""
+"""Each form of a convolution equals the plain form, in values and derivatives."""
 
 import functools
+import math
 import re
 
 import jax
@@ -12,7 +13,9 @@ from fluid.layers.kernels.convolution import (
     Geometry,
     blocks_of_channels,
     computed_once,
+    convolution,
     grouped_convolution,
+    growing_convolution,
     plain_convolution,
     shifted_images,
 )
@@ -35,6 +38,8 @@ SHAPES = {
     "signals": (6, 6, 3, (3,)),
     "volumes": (4, 8, 2, (2, 3, 2)),
     "depthwise volumes": (4, 4, 4, (3, 1, 2)),
+    "one group": (3, 5, 1, (3, 2)),
+    "volumes in one group": (3, 5, 1, (2, 3, 2)),
 }
 # strides, pads, dilations, spread, of each dimension in turn
 GEOMETRIES = {
@@ -44,11 +49,14 @@ GEOMETRIES = {
     "dilated": ([1, 2], [(2, 2)], [2, 1], [1]),
     "spread": ([1], [(2, 1), (1, 2)], [1], [2, 3]),
     "cropped": ([1], [(-1, 2), (2, -1)], [1], [1, 2]),
+    "larger than its images": ([1], [(3, 2), (-1, 4)], [1, 2], [1]),
 }
-# Each shape in one geometry, and blocks and shifted images in every geometry; the layouts alternate.
+# Each shape in one geometry, and some shapes, which have forms of their own, in every geometry; the layouts alternate.
 CASES = [(shape, list(GEOMETRIES)[i % len(GEOMETRIES)], i % 2 == 0) for i, shape in enumerate(SHAPES)]
 CASES += [("two groups", geometry, i % 2 == 1) for i, geometry in enumerate(GEOMETRIES)]
 CASES += [("depthwise", geometry, i % 2 == 0) for i, geometry in enumerate(GEOMETRIES)]
+CASES += [("one group", geometry, i % 2 == 1) for i, geometry in enumerate(GEOMETRIES)]
+CASES += [("volumes in one group", geometry, i % 2 == 0) for i, geometry in enumerate(GEOMETRIES)]
 CASES = list(dict.fromkeys(CASES))
 
 
@@ -68,10 +76,18 @@ def case(shape, geometry, last, dtype="float32"):
 def forms_of(x, filters, geometry, groups):
     """Name every form that computes this convolution, as a function of images and filters."""
     depthwise = groups == len(filters) == x.shape[geometry.layout.index("C")] and filters.size < 100
-    return {
+    forms = {
         "chosen": lambda x, w: grouped_convolution(x, w, geometry, groups),
         "blocks": lambda x, w: blocks_of_channels(x, w, geometry, groups),
-    } | ({"shifted": lambda x, w: shifted_images(x, w, geometry)} if depthwise else {})
+    }
+    if depthwise:
+        forms["shifted"] = lambda x, w: shifted_images(x, w, geometry)
+    if groups == 1 and max(geometry.strides) == 1:
+        forms["growing"] = lambda x, w: growing_convolution(x, w, geometry)
+    if max(geometry.spread) == 1:
+        forms["in training"] = lambda x, w: convolution(x, w, geometry, groups, True)
+        forms["without gradients"] = lambda x, w: convolution(x, w, geometry, groups, False)
+    return forms
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -104,7 +120,7 @@ def test_forms_equal_the_plain_form(shape, geometry, last):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("shape", ["several groups in each of several blocks", "depthwise"])
+@pytest.mark.parametrize("shape", ["several groups in each of several blocks", "depthwise", "volumes in one group"])
 def test_half_precision(shape, dtype):
     x, filters, how, groups = case(shape, "padded", True, dtype)
     want = plain_convolution(x.astype("float32"), filters.astype("float32"), how, groups).astype(dtype)
@@ -120,6 +136,64 @@ def test_batched_and_rematerialised(shape):
     assert_equal(jax.vmap(form)(xs, ws), jnp.stack([form(x, filters), form(2 * x, filters[::-1])]))
     loss = lambda form: jax.jit(jax.grad(lambda x, w: jnp.square(form(x, w)).sum(), (0, 1)))  # noqa: E731
     assert_equal(loss(jax.checkpoint(form))(x, filters), loss(form)(x, filters))
+
+
+DENSE = [("one group", "spread"), ("one group", "larger than its images"), ("volumes in one group", "padded")]
+
+
+def dense_form(x, filters, how, groups):
+    """Return the form of a layer in training, as a function of images and filters."""
+    forms = forms_of(x, filters, how, groups)
+    return forms.get("in training", forms["chosen"])
+
+
+@pytest.mark.parametrize("shape, geometry", DENSE)
+def test_one_group_batched_rematerialised_and_in_a_loop(shape, geometry):
+    x, filters, how, groups = case(shape, geometry, True)
+    form = dense_form(x, filters, how, groups)
+    gradients = jax.grad(lambda x, w: jnp.square(form(x, w)).sum(), (0, 1))
+    want = [gradients(x, filters), gradients(2 * x, filters[::-1])]
+    xs, ws = jnp.stack([x, 2 * x]), jnp.stack([filters, filters[::-1]])
+    assert_equal(jax.vmap(gradients)(xs, ws), jax.tree.map(lambda *each: jnp.stack(each), *want))
+    assert_equal(jax.lax.map(lambda each: gradients(*each), (xs, ws)), jax.vmap(gradients)(xs, ws))
+    kept = jax.grad(lambda x, w: jnp.square(jax.checkpoint(form)(x, w)).sum(), (0, 1))
+    assert_equal(jax.jit(kept)(x, filters), want[0])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("shape, geometry", DENSE)
+def test_gradients_of_half_precision(shape, geometry, dtype):
+    x, filters, how, groups = case(shape, geometry, True, dtype)
+    form = dense_form(x, filters, how, groups)
+    loss = lambda form: jax.grad(lambda x, w: form(x, w).sum(dtype="float32"), (0, 1))  # noqa: E731
+    want = loss(lambda x, w: plain_convolution(x, w, how))(x.astype("float32"), filters.astype("float32"))
+    assert_equal(loss(form)(x, filters), jax.tree.map(lambda g: g.astype(dtype), want), dtype)
+
+
+@pytest.mark.parametrize("shape, geometry", DENSE)
+def test_gradients_of_any_number_of_images(shape, geometry):
+    """Export gradients with a symbolic batch dimension."""
+    x, filters, how, groups = case(shape, geometry, False)
+    form = dense_form(x, filters, how, groups)
+    gradients = jax.jit(jax.grad(lambda w, x: jnp.square(form(x, w)).sum(), (0, 1)))
+    (batch,) = jax.export.symbolic_shape("b")
+    exported = jax.export.export(gradients)(filters, jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype))
+    assert_equal(exported.call(filters, x), gradients(filters, x))
+
+
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="the forms are those of a CPU")
+@pytest.mark.parametrize("shape, geometry", DENSE)
+def test_no_slow_convolution_is_left_on_a_cpu(shape, geometry):
+    """XLA is slow with volumes, and with a slope that is the filter of smaller images."""
+    x, filters, how, groups = case(shape, geometry, True)
+    form = dense_form(x, filters, how, groups)
+    gradients = jax.jit(jax.grad(lambda x, w: jnp.square(form(x, w)).sum(), (0, 1)))
+    text = gradients.lower(x, filters).as_text()
+    found = re.findall(r"stablehlo\.convolution.*: \(tensor<([\dx]+)xf32>, tensor<([\dx]+)xf32>\)", text)
+    operands = [[tuple(map(int, operand.split("x"))) for operand in pair] for pair in found]
+    assert len(operands) == 3 and all(len(operand) == 4 for pair in operands for operand in pair)
+    if len(how.strides) == 2:
+        assert all(math.prod(images) > math.prod(window) for images, window in operands)
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="the forms are those of a CPU")

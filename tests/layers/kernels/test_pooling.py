@@ -1,4 +1,6 @@
-"""The maximum of adjacent windows equals `lax.reduce_window`, and its gradient goes to the first of equal pixels."""
+"""The maximum under windows equals `lax.reduce_window`, and its gradient goes to the first of equal pixels."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -42,3 +44,100 @@ def test_a_nan_is_the_largest():
 def test_integers_have_a_maximum():
     x = jnp.arange(-16, 0).reshape(1, 4, 4, 1)
     assert largest(x, (3, 3), (1, 1), [(1, 1)] * 2, "NHWC")[0, 0, 0, 0] == -11
+
+
+GEOMETRIES = {
+    "overlap": ((3, 3), (2, 2), [(1, 1), (1, 1)]),
+    "every pixel": ((3, 3), (1, 1), [(1, 1), (1, 1)]),
+    "no two equal": ((2, 5), (3, 2), [(1, 0), (0, 4)]),
+    "gaps": ((1, 2), (2, 3), [(0, 0), (0, 0)]),
+    "one dimension": ((1, 3), (1, 2), [(0, 0), (1, 0)]),
+    "windows over the edge": ((3, 3), (2, 2), [(2, 2), (0, 2)]),
+    "padded tiles": ((2, 2), (2, 2), [(1, 1), (0, 1)]),
+    "many cells": ((5, 5), (1, 2), [(2, 2), (2, 2)]),
+    "volumes": ((2, 3, 3), (1, 2, 2), [(1, 0), (1, 1), (0, 1)]),
+}
+LAYOUTS = [(name, layout) for name in GEOMETRIES for layout in ("NHWC", "NCHW")]
+
+
+def case(name, layout, dtype="float32"):
+    """Images with equal pixels, the layer and JAX's form of it."""
+    window, strides, pads = GEOMETRIES[name]
+    pixels = [7, 9, 8][: len(window)]
+    x = jnp.asarray(np.random.default_rng(1).integers(-3, 4, by_layout(layout, pixels, 3, 2)), dtype)
+    sizes, steps = (by_layout(layout, each, 1, 1) for each in (window, strides))
+    padding = by_layout(layout, pads, (0, 0), (0, 0))
+    lowest = np.array(-np.inf, x.dtype)
+
+    def plain(x):
+        return jax.lax.reduce_window(x, lowest, jax.lax.max, sizes, steps, padding)
+
+    return x, functools.partial(largest, window=window, strides=strides, pads=pads, layout=layout), plain
+
+
+def seed_like(array):
+    """Whole numbers, whose sums are the same in each order."""
+    return jnp.asarray(np.random.default_rng(2).integers(-9, 10, array.shape), array.dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "dtype"), [(*each, "float32") for each in LAYOUTS] + [("overlap", "NHWC", "bfloat16")]
+)
+def test_other_windows_have_the_derivatives_of_jax(name, layout, dtype):
+    x, form, plain = case(name, layout, dtype)
+    (found, back), (want, wanted) = (jax.vjp(f, x) for f in map(jax.jit, (form, plain)))
+    np.testing.assert_array_equal(form(x).astype("float32"), want.astype("float32"))
+    np.testing.assert_array_equal(found.astype("float32"), want.astype("float32"))
+    seed = seed_like(want)
+    np.testing.assert_array_equal(back(seed)[0].astype("float32"), wanted(seed)[0].astype("float32"))
+    if jax.default_backend() == "cpu":
+        assert "select_and_scatter" not in str(jax.make_jaxpr(jax.grad(lambda x: form(x).sum()))(x))
+    # Forwards, each window reads the slope of its cell: the transpose of the gradient.
+    slope = seed_like(x).astype("float32")
+    forwards = jax.jvp(jax.jit(form), (x.astype("float32"),), (slope,))[1]
+    pull = jax.vjp(jax.jit(plain), x.astype("float32"))[1]
+    np.testing.assert_array_equal(
+        (forwards * seed.astype("float32")).sum(), (pull(seed.astype("float32"))[0] * slope).sum()
+    )
+
+
+@pytest.mark.parametrize(("name", "layout"), [("overlap", "NHWC"), ("no two equal", "NCHW")])
+def test_other_windows_have_second_derivatives_and_are_mapped(name, layout):
+    x, form, plain = case(name, layout)
+    x += 0.1
+    form, plain = (lambda x, f=f: (f(x) ** 3).sum() for f in (form, plain))
+    slope = seed_like(x)
+
+    def along(f):
+        return jax.jit(jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), slope)))
+
+    np.testing.assert_allclose(along(form)(x), along(plain)(x), rtol=1e-5)
+    several = jnp.stack([x, -x, x[::-1]])
+    wanted = jnp.stack([jax.grad(plain)(each) for each in several])
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(form)))(several), wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
+@pytest.mark.parametrize("name", ["overlap", "every pixel"])
+def test_other_windows_treat_what_is_no_number_as_jax_does(name, value):
+    x, form, plain = case(name, "NHWC")
+    x = x.at[0, :3, :4].set(value).at[1, 4, 5].set(value)
+    (found, back), (want, wanted) = (jax.vjp(jax.jit(f), x) for f in (form, plain))
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(back(seed_like(want))[0], wanted(seed_like(want))[0])
+
+
+@pytest.mark.parametrize("name", ["overlap", "volumes"])
+def test_other_windows_are_exported_for_any_batch(name):
+    x, form, plain = case(name, "NCHW")
+    (batch,) = jax.export.symbolic_shape("b")
+    gradient = jax.grad(lambda x: (form(x) ** 2).sum())
+    exported = jax.export.export(jax.jit(gradient))(jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype))
+    np.testing.assert_allclose(exported.call(x), jax.grad(lambda x: (plain(x) ** 2).sum())(x), rtol=1e-5)
+
+
+def test_one_window_and_large_windows_are_those_of_jax():
+    x = jnp.asarray(np.random.default_rng(3).normal(size=(2, 9, 9, 3)), "float32")
+    for window, pads in (((9, 9), (0, 0)), ((8, 8), (4, 4))):
+        gradient = jax.make_jaxpr(jax.grad(lambda x, w=window, p=pads: largest(x, w, (1, 1), [p] * 2, "NHWC").sum()))
+        assert "select_and_scatter" in str(gradient(x))

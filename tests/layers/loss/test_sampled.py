@@ -83,6 +83,58 @@ def test_nce_draws_as_its_sampler_says(sampler):
     assert cost == pytest.approx(want / 4001, rel=2e-2)
 
 
+def frequencies(odds, count=200_000):
+    drawn = np.asarray(jax.jit(lambda odds: sampled._draw(jax.random.key(0), odds, (count // 4, 4)))(odds))
+    assert drawn.shape == (count // 4, 4) and np.issubdtype(drawn.dtype, np.integer)
+    return np.bincount(drawn.ravel(), minlength=len(odds)) / count
+
+
+@pytest.mark.parametrize("kind", ["log_uniform", "any", "zeros at both ends", "counts"])
+def test_classes_are_drawn_as_often_as_their_probabilities(kind):
+    odds = {
+        "log_uniform": np.float32(sampled._log_uniform(40)),
+        "any": np.random.default_rng(0).dirichlet(np.ones(40)).astype("float32"),
+        "zeros at both ends": np.float32([0, 0, 0.3, 0, 0.1, 0.4, 0, 0]),  # sums to 0.8
+        "counts": np.int32([5, 0, 3, 2]),
+    }[kind]
+    found, want = frequencies(odds), odds / odds.sum()
+    assert not found[odds == 0].any()
+    some = want > 0
+    # The mean of chi-square is the number of free classes, its variance twice that.
+    assert 200_000 * np.sum((found - want)[some] ** 2 / want[some]) < some.sum() + 5 * np.sqrt(2 * some.sum())
+
+
+def test_rare_classes_behind_frequent_ones_are_not_lost():
+    """Sums in float32 would end at the first class: half of its last place is more than each of the others."""
+    odds = np.full(2**20, 2.0**-26, "float32")
+    odds[0] = 1 - 2.0**-6
+    found = frequencies(odds)
+    assert found[1:].sum() == pytest.approx(2.0**-6, rel=0.1) and (found[1:] > 0).sum() > 2500
+    halves = found[1 : 2**19].sum(), found[2**19 :].sum()
+    assert halves[0] == pytest.approx(halves[1], rel=0.15)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, -1, np.inf])
+def test_a_class_with_a_wrong_probability_shows(wrong):
+    assert frequencies(np.float32([1, 2, wrong, 4]), 100)[2] == 1
+
+
+def test_nce_draws_from_probabilities_that_are_fed():
+    odds = np.float32([0.5, 0, 0.25, 0, 0.25, 0])
+
+    def program():
+        x, label = feeds(x=X[:1], label=LABEL[:1])
+        given = layers.data("odds", shape=[6], append_batch_size=False)
+        return layers.nce(x, label, 6, num_neg_samples=4000, sampler="custom_dist", custom_dist=given, bias_attr=False)
+
+    zeros = {"nce_0.w_0": np.zeros((6, 4), "float32")}
+    label = np.array([[2]])
+    cost = float(run(program, {"x": X[:1], "label": label, "odds": odds}, arrays=zeros).outputs[0][0, 0])
+    rates = 4000 * odds[odds > 0]
+    want = -np.log(0.5 / (0.5 + 1000)) - 4000 * np.sum(odds[odds > 0] * np.log(rates / (0.5 + rates)))
+    assert cost == pytest.approx(want / 4001, rel=2e-2)
+
+
 def test_draws_change_from_step_to_step_unless_there_is_a_seed():
     def draw(key, seed):
         def program():

@@ -47,6 +47,52 @@ def test_of_groups_too():
     np.testing.assert_allclose(found, want.reshape(X.shape), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("convolved", [False, True])
+@pytest.mark.parametrize("shape", [(4, 6, 3, 2), (2, 6, 3, 2, 2), (2, 6, 1, 1)])
+@pytest.mark.parametrize("groups", [1, 3, 6])
+def test_of_groups_with_the_channels_last(shape, groups, convolved):
+    """Moments, what overrides them, results and gradients are those of the same images with the channels first."""
+    if (groups == 6 and shape[2:] == (1, 1)) or (convolved and len(shape) != 4):
+        return  # one number in each group; and two-dimensional convolutions
+    images = real(*shape) + 2
+    given = {"x": images if convolved else np.moveaxis(images, 1, -1)}
+
+    def build(normalise, layout):
+        x = layers.data("x", given["x"].shape[1:])
+        hidden = layers.conv2d(x, 6, 1, bias_attr=False) if convolved else x
+        return normalise(hidden, layout)
+
+    def by_layer(x, layout):
+        return layers.group_norm(x, groups, param_attr="s", bias_attr="b", data_layout=layout, act="tanh")
+
+    program = fluid.Program(lambda: build(by_layer, "NCHW" if convolved else "NHWC"))
+    parameters = {n: real(*s.shape, salt=1) for n, s in program.parameters.items()}
+    overridden = {"group_norm_0.tmp_0": real(shape[0], groups, salt=2)}
+
+    def by_formula(x, mean=None):
+        if convolved:
+            x = jax.numpy.einsum("ncij,oc->noij", x, parameters["conv2d_0.w_0"][:, :, 0, 0])
+        else:
+            x = jax.numpy.moveaxis(x, -1, 1)
+        parts = x.reshape(shape[0], groups, -1)
+        variance = parts.var(2, keepdims=True)
+        centre = parts.mean(2, keepdims=True) if mean is None else mean[..., None]
+        normal = ((parts - centre) / jax.numpy.sqrt(variance + 1e-5)).reshape(shape)
+        scale, bias = (parameters[n].reshape(-1, *[1] * (len(shape) - 2)) for n in ("s", "b"))
+        result = jax.numpy.tanh(normal * scale + bias)
+        return result if convolved else jax.numpy.moveaxis(result, 1, -1)
+
+    def applied(x, **overrides):
+        return program.apply(parameters, {"x": x}, key=jax.random.key(0), mode="train", **overrides).outputs[0]
+
+    (found, back), (want, wanted) = (jax.vjp(jax.jit(f), given["x"]) for f in (applied, by_formula))
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+    seed = real(*want.shape, salt=3)
+    np.testing.assert_allclose(back(seed)[0], wanted(seed)[0], rtol=1e-3, atol=1e-3)
+    moved = applied(given["x"], overrides=overridden)
+    np.testing.assert_allclose(moved, by_formula(given["x"], overridden["group_norm_0.tmp_0"]), rtol=1e-3, atol=1e-3)
+
+
 def test_their_gradient_is_the_slope():
     """Each mean is subtracted from the elements of its example, which are divided by the deviation."""
 
