@@ -139,8 +139,8 @@ def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apar
         for size, p, window, step in zip(image.pixels, pads, windows, steps, strict=True)
     ]
     # XLA on a CPU compiles `lax.conv_general_dilated_patches`, a grouped convolution, to slow loops: with the gradient,
-    # windows of 3 x 3 of eight images of 28 x 28 x 64 take 340 ms, and 3.2 as slices; adjacent ones of 16 x 16 of eight
-    # images of 224 x 224 x 3 take 15 s, and 1.3 ms by a transpose (jax 0.10.2, two cores, 24 November 2026).
+    # windows of 3 x 3 of 28 x 28 x 64 take 219 ms, and 5.8 as slices (`python benchmarks/survey.py im2sequence`, jax
+    # 0.10.2, two cores, 24 November 2026). Slices of large adjacent windows would take seconds to compile.
     if tuple(steps) == tuple(kernel) and tuple(apart) == (1, 1):
         height, width = (n * k for n, k in zip(counts, kernel, strict=True))
         cells = padded[:, :, :height, :width].reshape(*padded.shape[:2], counts[0], kernel[0], counts[1], kernel[1])

@@ -188,14 +188,13 @@ def growing_convolution(x: jax.Array, filters: jax.Array, geometry: Geometry) ->
     For that gradient, XLA moves the slope over the padded or spread images, as a filter that is larger than the images
     are without padding. Here the images are the filter, which moves over the slope, as in the gradient of the strided
     convolution that a transposed convolution transposes. A tangent of the filters in forward mode has the images as its
-    filter too, and takes seven to twelve times as long as in the form of XLA. Milliseconds forward and backward (jax
-    0.10.2, two cores, 24 November 2026):
+    filter too, and takes seven to twelve times as long as in the form of XLA. Milliseconds forward and backward by
+    `python benchmarks/survey.py conv2d_transpose` (jax 0.10.2, two cores, 24 November 2026):
 
-    | convolution | plain form | this form |
+    | transposed convolution with stride 2 | plain form | this form |
     |---|---|---|
-    | 4 x 4, spread by 2, 16 x 16 x 128 to 64, batch 16 | 294 | 20 |
-    | 2 x 2, spread by 2, 28 x 28 x 128 to 64, batch 8 | 127 | 15 |
-    | 3 x 3, padding of 2, 28 x 28 x 128 to 128, batch 8 | 1106 | 79 |
+    | 4 x 4, 128 x 16 x 16 to 64 | 299 | 22 |
+    | 2 x 2, 128 x 28 x 28 to 64 | 128 | 18 |
 
     Args:
       x: images in the layout of `geometry`.
@@ -271,13 +270,9 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
 def volumes_by_depth(x: jax.Array, filters: jax.Array, geometry: Geometry, training: bool) -> jax.Array:
     """Compute a convolution of volumes as one of images, with neighbouring slices concatenated in the channels.
 
-    XLA on a CPU has fast convolutions for images only. Milliseconds of filters of 3 x 3 x 3 with a
-    padding of 1, batch 2, forward, and forward and backward (jax 0.10.2, two cores, 24 November 2026):
-
-    | channels first | plain form | this form |
-    |---|---|---|
-    | 16 x 56 x 56, 16 to 32 channels | 80, 352 | 36, 112 |
-    | 8 x 28 x 28, 64 to 64 channels | 89, 315 | 34, 96 |
+    XLA on a CPU has fast convolutions for images only. Filters of 3 x 3 x 3 of 16 x 56 x 56 voxels, 16 to 32 channels,
+    take 77 ms in the form of XLA and 340 with the gradient; so 36 and 114 (`python benchmarks/survey.py conv3d`, jax
+    0.10.2, two cores, 24 November 2026).
 
     Args:
       x: `[batch, depth, height, width, channels]`.

@@ -61,9 +61,8 @@ def _largest_of_windows(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Ar
     """Compute the maximum under each window of an array; windows may overlap.
 
     The gradient differs from JAX's, a scatter that XLA on a CPU compiles to a loop over pixels. With it and with this
-    one, eight images take 104 and 17.0 ms for 3 x 3 cells with step 2 of 112 x 112 x 64, 89 and 4.5 with step 1 of
-    28 x 28 x 192, 103 and 6.5 for 7 x 7 cells of 28 x 28 x 64; without a gradient 3.9 and 2.5, 2.8 and 1.3, 15.0 and
-    2.9 (jax 0.10.2, two cores, 24 November 2026).
+    one, 3 x 3 cells take 190 and 11.7 ms with step 2 of 112 x 112 x 64, and 63 and 2.0 with step 1 of 28 x 28 x 192
+    (`python benchmarks/survey.py "pool2d max 3"`, jax 0.10.2, two cores, 24 November 2026).
 
     Args:
       sizes: of the window, one for each dimension.

@@ -286,7 +286,7 @@ def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
     """Draw classes by a search in the sums of their probabilities.
 
     `jax.random.categorical` draws a random number for each class: with 30,000 classes and 20 samples, `nce` of 256 rows
-    took 6,827 ms so, and takes 1.5 without (`benchmarks/survey.py nce`; jax 0.10.2, two cores, 24 November 2026).
+    took 3,101 ms so, and takes 1.4 without (`benchmarks/survey.py nce`; jax 0.10.2, two cores, 24 November 2026).
 
     Args:
       key: the random key.
