@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from fluid import core
 from fluid.io import load_fluid_params
 from fluid.static.executor import Executor, name_of, plain_program
 from fluid.static.inference import in_folder, load_inference_model, save_inference_model, scope_of
@@ -119,7 +120,8 @@ def load_vars(
 ) -> None:
     """Load a file that `save_vars` wrote, or parameters of PaddlePaddle, into the global scope.
 
-    Arguments as for `save_vars`.
+    Arguments as for `save_vars`. As in Fluid, nothing is loaded, with a warning here, if `predicate` is True for no
+    variable. A predicate that looks for one file for each variable finds those of PaddlePaddle only.
 
     Raises:
       ParameterFileError: the file does not exist, or has another format.
@@ -134,7 +136,14 @@ trainer.save_params('nowhere/params.fluid')
     """
     program = plain_program(main_program)
     scope = scope_of(executor, program)
-    _load(scope, program, _chosen(program, vars, predicate), dirname, filename, PARAMS_FILE)
+    names = _chosen(program, vars, predicate)
+    if predicate is not None and not names:
+        core.warn(
+            f"load_vars({str(dirname)!r}): the predicate is True for no variable of the program, so nothing is loaded; "
+            f"fluid.io.load_params(exe, {str(dirname)!r}) loads all parameters from a file that fluid wrote"
+        )
+        return
+    _load(scope, program, names, dirname, filename, PARAMS_FILE)
 
 
 def save_params(executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None) -> None:

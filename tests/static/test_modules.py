@@ -111,6 +111,19 @@ def test_predicates_choose_parameters():
         assert {v.name for v in main.list_vars() if fluid.io.is_persistable(v)} == names | {"counter"}
 
 
+def test_a_predicate_without_variables_loads_nothing_and_says_so(tmp_path):
+    with fresh() as (main, startup):
+        layers.fc(layers.data("x", shape=[3]), size=2)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        fluid.io.save_params(exe, tmp_path, main)
+        before = np.array(fluid.global_scope().find_var("fc_0.w_0").get_tensor())
+        for folder in (tmp_path, tmp_path / "nowhere"):
+            with pytest.warns(errors.FluidWarning, match="nothing is loaded; fluid.io.load_params"):
+                fluid.io.load_vars(exe, str(folder), main, predicate=lambda v: (folder / v.name).exists())  # noqa: B023
+        np.testing.assert_array_equal(fluid.global_scope().find_var("fc_0.w_0").get_tensor(), before)
+
+
 def test_profiles_are_written_where_fluid_says(tmp_path):
     with fresh() as (main, startup):
         exe = fluid.Executor(fluid.CPUPlace())
