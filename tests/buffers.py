@@ -26,8 +26,8 @@ def watch(monkeypatch):
         there = fed if self._mesh is not None else jax.device_put(fed, self._scope.step.sharding)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(there))
         if (id(train), shapes) not in known:
-            state = self._state()
-            compiled = train.trace(state, self._constants(), *there).lower().compile()
+            state, constants = self.engine.arguments(self._form.step)
+            compiled = train.trace(state, constants, *there).lower().compile()
             known[id(train), shapes] = (compiled, train)  # keep `train` alive, so that no other object gets its id
             found.append(len(jax.tree.leaves(state)))
             assert lent(compiled) == set(range(found[-1]))

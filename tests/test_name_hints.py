@@ -40,7 +40,7 @@ def test_what_never_was_has_no_advice():
         (lambda: fluid.optimizer.AdaM, "Did you mean 'Adam'"),
         (lambda: fluid.optimizer.RMSprop, "use fluid.optimizer.RMSProp"),
         (lambda: fluid.Executor, "use fluid.static.Executor; or fluid.Session"),
-        (lambda: fluid.static.profiler, "use fluid.handlers.Profiler"),
+        (lambda: fluid.profiler, "use fluid.handlers.Profiler"),
         (lambda: fluid.static.Exekutor, "Did you mean 'Executor'"),
         (lambda: fluid.metrics.AUC, "Did you mean 'Auc'"),
         (lambda: fluid.initializer.Xaviar, "Did you mean 'Xavier'"),
