@@ -77,7 +77,7 @@ def channels_last(feeds: Feeds) -> Feeds:
 
 
 def of_vision(name: str) -> Any:
-    """Return a function of torchvision, or None where that is not installed."""
+    """Return a function of torchvision by its name; None if torchvision is not installed."""
     try:
         return getattr(importlib.import_module("torchvision.ops"), name)
     except ImportError:

@@ -311,11 +311,6 @@ def filled(value: Any, fill: float) -> Any:
     return core.current_frame("layers").compute(jnp.asarray(value))
 
 
-def along_axis(axis: int, ndim: int) -> list[int]:
-    """Return the shape `[1, ..., -1, ..., 1]` that aligns a vector with one axis of arrays of `ndim` dimensions."""
-    return [-1 if i == axis else 1 for i in range(ndim)]
-
-
 def wide_dtype(dtype: Any) -> Any:
     """Return the dtype for sums of data of `dtype`: float32 for half precision, which would round them too much."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else jnp.dtype(dtype)

@@ -195,7 +195,7 @@ class CompiledStep:
             raise leak_in_own_words(error, self._program.name) from None
 
     def _kept(self) -> dict[str, Any]:
-        """Return the arrays that a test-mode step reads."""
+        """Return the parameters and states that a test-mode step reads, by name."""
         arrays, kept = self._scope.arrays, self._form.step.kept
         return arrays if len(arrays) == len(kept) else {n: arrays[n] for n in kept}
 

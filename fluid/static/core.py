@@ -20,7 +20,7 @@ __all__ = [
 
 
 class VarDesc:
-    """The dtypes of variables by their names in Fluid.
+    """A namespace for the names that Fluid gives to dtypes, such as `VarDesc.VarType.FP32`.
 
     Example:
       >>> import fluid.static as fluid

@@ -53,7 +53,7 @@ def is_parameter(var: Variable) -> bool:
       >>> fluid.io.is_parameter(weight), fluid.io.is_parameter(y)
       (True, False)
     """
-    return isinstance(var, Persistent) and (var.is_parameter or var.is_statistic)
+    return isinstance(var, Persistent) and var.is_original_parameter
 
 
 def is_persistable(var: Variable) -> bool:

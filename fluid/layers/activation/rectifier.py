@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.initializer import Constant
 from fluid.layers import functional
-from fluid.layers.base import Layer, along_axis, axis_of, dense, describe, layer, like, on_data, row_dims
+from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims
+from fluid.layers.kernels.layout import along_axis
 from fluid.param_attr import ParamSetting
 
 

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, along_axis, describe, layer, wide
+from fluid.layers.base import Layer, describe, layer, wide
 from fluid.layers.checks import sizes_of
 from fluid.layers.image.spatial import CHANNELS_FIRST, Image, image_of
+from fluid.layers.kernels.layout import along_axis
 
 # For each interpolation: the number of dimensions of pixels, and the prefix of automatic names.
 _INTERPOLATIONS = {

@@ -217,7 +217,7 @@ def _(
     strided = geometry._replace(strides=geometry.spread, pads=pads, spread=geometry.strides)
 
     def gradient(slope: jax.Array) -> jax.Array:
-        """Return the gradient of the filters."""
+        """Return the gradient of the filters for cotangents `slope` of the result."""
 
         def transposed(filters: jax.Array) -> jax.Array:
             turned = jnp.flip(filters, tuple(range(2, filters.ndim)))

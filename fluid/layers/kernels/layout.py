@@ -47,6 +47,11 @@ def elementwise(function: Callable[[Any], Any], x: Any) -> Any:
     return as_written(function(images))
 
 
+def along_axis(axis: int, ndim: int) -> list[int]:
+    """Return the shape `[1, ..., -1, ..., 1]` that aligns a vector with one axis of arrays of `ndim` dimensions."""
+    return [-1 if i == axis else 1 for i in range(ndim)]
+
+
 def plus_bias(x: jax.Array, bias: jax.Array, axis: int) -> jax.Array:
     """Add one number to each channel of the result of a convolution.
 
@@ -56,7 +61,7 @@ def plus_bias(x: jax.Array, bias: jax.Array, axis: int) -> jax.Array:
       axis: the dimension of the channels.
     """
     images, along, as_written = as_computed(x, axis)
-    total = images + bias.reshape([-1 if i == along else 1 for i in range(images.ndim)])
+    total = images + bias.reshape(along_axis(along, images.ndim))
     if (frame := core.present_frame()) is not None:
         frame.note(total, bias_of=(images, bias, along))
     return as_written(total)

@@ -12,7 +12,7 @@ _elsewhere: ContextVar[bool] = ContextVar("fluid_traced_for_other_platforms", de
 
 
 def on_cpu(alone: bool = False) -> bool:
-    """Return whether the running trace may choose forms for a CPU.
+    """Return whether layers may compute in a form that is made for a CPU.
 
     A trace whose equations are looked at, for a drawing or a summary, shows the plain form of each layer.
 

@@ -51,7 +51,7 @@ def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
 
 
 def times_matrix(x: Any, weight: Any) -> Any:
-    """Return the product `[..., columns]` of an array `[..., inner]` and a matrix `[inner, columns]`."""
+    """Multiply the last axis of an array `[..., inner]` by a matrix `[inner, columns]`, and return `[..., columns]`."""
     known = _looked_up(x)
     if known is not None:
         return _value_of(known._replace(rows=known.rows @ weight))

@@ -9,7 +9,6 @@ from fluid import core
 from fluid.initializer import Constant
 from fluid.layers.base import (
     Layer,
-    along_axis,
     dense,
     is_sequence,
     layer,
@@ -19,7 +18,7 @@ from fluid.layers.base import (
     wide_dtype,
 )
 from fluid.layers.functional import Activation
-from fluid.layers.kernels.layout import as_computed, without_bias
+from fluid.layers.kernels.layout import along_axis, as_computed, without_bias
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of, recorded_moments
 from fluid.param_attr import ParamSetting

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.initializer import Constant
-from fluid.layers.base import Layer, along_axis, dense, is_sequence, layer, like, valid_steps, wide
+from fluid.layers.base import Layer, dense, is_sequence, layer, like, valid_steps, wide
 from fluid.layers.functional import Activation
+from fluid.layers.kernels.layout import along_axis
 from fluid.layers.no_effect import no_effect
 from fluid.layers.norm.moments import channel_axis_of
 

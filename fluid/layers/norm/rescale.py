@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, along_axis, array_of, axis_of, dense, describe, is_sequence, layer, like, wide
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, wide
 from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import image_of
+from fluid.layers.kernels.layout import along_axis
 from fluid.layers.norm.moments import affine, channel_axis_of
 
 

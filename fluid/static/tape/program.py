@@ -117,8 +117,7 @@ class Program:
 
     def all_parameters(self) -> list[Persistent]:
         """Return the parameters, in order of creation; as in Fluid, the moving statistics of layers are among them."""
-        kept = [v for v in self.variables.values() if isinstance(v, Persistent)]
-        return [v for v in kept if v.is_parameter or v.is_statistic]
+        return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_original_parameter]
 
     def clone(self, for_test: bool = False) -> "Program":
         """Return a copy of the program with the calls recorded until now.

@@ -178,9 +178,9 @@ class Persistent(Variable):
         return self.spec.trainable is not None
 
     @property
-    def is_statistic(self) -> bool:
-        """Return whether the variable is a state of a layer, such as a moving mean; for Fluid, it is a parameter."""
-        return self.spec.trainable is None and bool(self.spec.layer)
+    def is_original_parameter(self) -> bool:
+        """Return whether Fluid counts the variable as a parameter: also states of layers, such as a moving mean."""
+        return self.is_parameter or bool(self.spec.layer)
 
     def held(self) -> Any:
         """Return the value in the Scope."""

@@ -224,7 +224,7 @@ def test_any_number_of_images():
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="XLA repeats computations on a CPU")
 def test_the_input_of_a_convolution_is_computed_once():
-    """Where this fails, XLA no longer computes the maxima again for the gradients of filters, and the trick can go."""
+    """Count the maxima in the compiled text; if both counts are equal, `computed_once` can go."""
 
     def normalised(y):
         centred = y - y.mean((0, 1, 2))

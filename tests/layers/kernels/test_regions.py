@@ -1,4 +1,4 @@
-"""The largest pixels of bins that a loop finds equal those of numpy, and those of masks over the whole image."""
+"""A loop over the pixels of each bin finds the same maxima as numpy, and as masks over the whole image."""
 
 import jax
 import jax.numpy as jnp

@@ -51,7 +51,7 @@ def test_of_groups_too():
 @pytest.mark.parametrize("shape", [(4, 6, 3, 2), (2, 6, 3, 2, 2), (2, 6, 1, 1)])
 @pytest.mark.parametrize("groups", [1, 3, 6])
 def test_of_groups_with_the_channels_last(shape, groups, convolved):
-    """Moments, what overrides them, results and gradients are those of the same images with the channels first."""
+    """Compare moments, overrides, results and gradients with the same images that have their channels first."""
     if (groups == 6 and shape[2:] == (1, 1)) or (convolved and len(shape) != 4):
         return  # one number in each group; and two-dimensional convolutions
     images = real(*shape) + 2
