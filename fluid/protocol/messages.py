@@ -213,10 +213,8 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: 
 
 
 def _numbers(array: np.ndarray) -> str:
-    """Return the numbers of an array as JSON, converted in pieces, between which other threads run."""
-    flat = array.reshape(-1)
-    pieces = (flat[i : i + tensors.PIECE] for i in range(0, len(flat), tensors.PIECE))
-    return ",".join(_ENCODER.encode(tensors.to_json(piece))[1:-1] for piece in pieces)
+    """Return the numbers of an array as JSON."""
+    return ",".join(_ENCODER.encode(piece)[1:-1] for piece in tensors.to_json(array))
 
 
 def _tensor_header(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str, Any]:

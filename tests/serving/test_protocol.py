@@ -51,7 +51,7 @@ def test_half_precision_of_both_kinds():
     body, length = protocol.write_request(protocol.InferRequest(protocol.to_tensors(values)))
     got = {t.name: t.data for t in protocol.read_request(body, length).inputs}
     assert got["b"].dtype == values["b"].dtype and got["b"].tolist() == [1.5, -2.0] and got["h"].tolist() == [0.25]
-    assert tensors.to_json(values["b"]) == [1.5, -2.0]
+    assert list(tensors.to_json(values["b"])) == [[1.5, -2.0]]
 
 
 @given(st.lists(st.lists(st.integers(0, 9), max_size=5), min_size=1, max_size=4))
