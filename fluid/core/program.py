@@ -1,4 +1,8 @@
-"""Program: a discovered program function, as two pure functions, `init` and `apply`."""
+"""Program: a discovered program function, as two pure functions, `init` and `apply`.
+
+Discovery traces the function twice on stand-in data, with different batch sizes and without a device; a dimension that
+differs follows the batch.
+"""
 
 import functools
 import math

@@ -1,4 +1,8 @@
-"""Tracing of one forward pass over stand-in data of chosen sizes."""
+"""Tracing of one forward pass over stand-in data of chosen sizes.
+
+A layer owns the equations behind its named value that no earlier value needed, except for equations of the user's own
+lines. Values inside loops are no results of the trace, so `core.equations.label` writes their names into its equations.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,8 @@
-"""Control: a thread that trains on the minibatches of a journal, and runs tasks between two steps."""
+"""Control: a thread that trains on the minibatches of a journal, and runs tasks between two steps.
+
+One endless epoch of `Trainer.train` runs in the thread. For a task between two steps (`save`, `publish`, `pause`,
+`stop`) the reader ends its pass: `train` returns with a checkpoint, and is called again.
+"""
 
 import atexit
 import collections

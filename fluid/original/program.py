@@ -1,4 +1,9 @@
-"""Programs saved by PaddlePaddle Fluid, as program functions."""
+"""Programs saved by PaddlePaddle Fluid, as program functions.
+
+`SavedProgram` takes the rows of `original/ops` in the order of the ops, each inside `core.unrecorded`, so that a result
+has its name in the file and no other. Parameters bind by these names, and begin with the saved arrays. A slot or
+attribute that a row does not read is an error.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,9 @@
-"""Members: the strategy that runs the step of one training over the stacked arrays of many."""
+"""Members: the strategy that runs the step of one training over the stacked arrays of many.
+
+Arguments that differ among members are overrides of named values; numbers of the optimizer are replaced in the rule
+inside the trace. From the first stop of a member on, the step selects between the old and the new arrays of each
+member.
+"""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence

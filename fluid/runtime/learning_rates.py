@@ -1,4 +1,9 @@
-"""The learning rates of a session: declared by the program, or set later."""
+"""The learning rates of a session: declared by the program, or set later.
+
+Rates that were set are saved beside the optimizer state, as `@learning_rate/PROGRAM/0`; a file without them restores
+the declared rates. The scalars are weakly typed, as Python numbers are, so that parameters of half precision keep their
+dtype.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

@@ -1,4 +1,9 @@
-"""The pure step of a program: `train` is forward, gradients and update; `test` is forward. CompiledStep jits both."""
+"""The pure step of a program: `train` is forward, gradients and update; `test` is forward. CompiledStep jits both.
+
+`train` maps a `TrainingState` and `Constants` to the next state, `test` maps arrays to results. A `Request` fixes the
+mode, the fetch list, the given feeds and the overrides. The gradient of a named value is the gradient of a zero that
+`record` adds to the value. Feeds on which no result depends are found in the jaxpr, and replaced by zeros.
+"""
 
 from __future__ import annotations
 

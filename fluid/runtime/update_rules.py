@@ -1,4 +1,10 @@
-"""Update rules: the parameter update of each `minimize` of a program."""
+"""Update rules: the parameter update of each `minimize` of a program.
+
+`Rule.update` is the only place where gradients meet an optimizer. The learning rate is an input of the compiled step:
+`Rule.update` builds the optax transformation inside the trace, from the optimizer with a traced scalar as its
+`learning_rate`, so a new rate needs no compilation. A number is replaced by a scalar and a schedule by a schedule,
+because optax keeps other states for the two.
+"""
 
 from __future__ import annotations
 

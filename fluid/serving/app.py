@@ -1,4 +1,10 @@
-"""App: models behind the paths of the Open Inference Protocol, with metrics and a page."""
+"""App: models behind the paths of the Open Inference Protocol, with metrics and a page.
+
+A request passes the connection (limits), `http` (access, body), the App, the protocol, `Runner.job` (checks, padding),
+the Batcher and `Runner.run`. The event loop is the bottleneck of small models: head and body of a response are sent
+together, the loop is woken once for a batch, and requests are logged several at once. A model that is quick on a CPU
+runs in the event loop for a client that sends alone. Large requests and responses go through one worker thread.
+"""
 
 import asyncio
 import contextlib

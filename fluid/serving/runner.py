@@ -1,4 +1,8 @@
-"""Runner: one version of a model, compiled for all its shapes, which runs the rows of several requests at once."""
+"""Runner: one version of a model, compiled for all its shapes, which runs the rows of several requests at once.
+
+All sizes that ever run are compiled before the server is ready. A trial shows whether rows depend on each other; only
+independent rows of several requests are joined.
+"""
 
 import itertools
 import logging

@@ -1,4 +1,10 @@
-"""The tape: recorded calls of layers, and the values of variables while the calls run."""
+"""The tape: recorded calls of layers, and the values of variables while the calls run.
+
+A `Call` holds variables in the places of values, its results, and the counters of automatic names. A recorded program
+is a list of calls and a program function: its calls run again with the values of an `Environment`, which is how
+variables can be assigned. A block is a list of calls, too: `While` is one call of `layers.while_loop` over the
+variables that the block assigns.
+"""
 
 import contextlib
 import functools

@@ -1,4 +1,7 @@
-"""Trials: evaluate the shapes of a call's results without data."""
+"""Trials: evaluate the shapes of a call's results without data.
+
+`jax.eval_shape` runs each call when it is recorded, at two batch sizes, so shapes and errors are known at once.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

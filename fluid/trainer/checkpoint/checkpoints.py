@@ -1,4 +1,9 @@
-"""Checkpoints: saves a training when due, keeps the newest and the best checkpoints, and restores them."""
+"""Checkpoints: saves a training when due, keeps the newest and the best checkpoints, and restores them.
+
+The arrays go to the host on the training thread. A thread writes them by Orbax, adds checksums (Orbax checks no bytes
+of arrays) and renames the folder. Non-finite arrays are not written. Orbax's own manager is not used: it takes an empty
+folder for the newest step, and loses a save that fails.
+"""
 
 import contextlib
 import importlib.metadata

@@ -1,4 +1,9 @@
-"""Turns: the minibatches of several programs in the order of a schedule, as one pass with one position."""
+"""Turns: the minibatches of several programs in the order of a schedule, as one pass with one position.
+
+A Batch says to which program it belongs. The schedule depends on the number of the step alone, and one position holds
+the positions of all readers. The pipeline, `Progress`, checkpoints and the loop therefore do not depend on the number
+of programs.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
