@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
-from fluid.layers.assigning import assigns
 from fluid.layers.base import Layer, dense, layer, on_data
 from fluid.layers.checks import check_same_shape
-from fluid.layers.no_effect import no_effect
+from fluid.layers.no_effect import assigns, no_effect
 
 
 @layer

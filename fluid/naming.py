@@ -1,4 +1,4 @@
-"""Globs: patterns that match names."""
+"""Naming: names of parameters, states and values, and globs that match several names."""
 
 import fnmatch
 import re

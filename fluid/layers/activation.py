@@ -1,14 +1,28 @@
-"""Rectifiers: functions that are linear on one side of a threshold, and constant or nearly constant on the other."""
+"""Activations, and the elementary functions of one value."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.initializer import Constant
 from fluid.layers import functional
-from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, on_data, row_dims
-from fluid.layers.kernels.layout import along_axis
+from fluid.layers.base import (
+    Layer,
+    axis_of,
+    dense,
+    describe,
+    doubt_softmax_of_one,
+    filled,
+    layer,
+    like,
+    on_data,
+    row_dims,
+)
+from fluid.layers.kernels.layout import along_axis, elementwise
+from fluid.layers.no_effect import assigns, no_effect
 from fluid.param_attr import ParamSetting
 
 
@@ -293,3 +307,275 @@ def maxout(x: core.Value, groups: int, name: str | None = None, axis: int = 1) -
         )
     shape = [*array.shape[:place], channels // groups, groups, *array.shape[place + 1 :]]
     return this.output(like(x, jnp.max(array.reshape(shape), axis=place + 1)))
+
+
+@layer
+def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: str | None = None) -> Any:
+    """Apply the scaled tanh (LeCun et al., 1998): `scale_b * tanh(scale_a * x)`.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      scale_a: factor of the argument.
+      scale_b: factor of the result.
+      name: name of the layer; by default `stanh_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.stanh(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return Layer("stanh", name).output(on_data(lambda v: functional.stanh(v, scale_a, scale_b), x))
+
+
+@layer
+def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: str | None = None) -> Any:
+    """Compute `slope * x + offset`, limited to the range from 0 to 1.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      slope: the slope of the line.
+      offset: the value of the line at 0.
+      name: name of the layer; by default `hard_sigmoid_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.hard_sigmoid(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return Layer("hard_sigmoid", name).output(on_data(lambda v: functional.hard_sigmoid(v, slope, offset), x))
+
+
+@layer
+def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
+    """Apply Swish (Ramachandran, Zoph and Le, 2017): `x * sigmoid(beta * x)`.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      beta: factor of the argument of the sigmoid.
+      name: name of the layer; by default `swish_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.swish(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return Layer("swish", name).output(on_data(lambda v: functional.swish(v, beta), x))
+
+
+@layer
+def hard_swish(
+    x: core.Value, threshold: float = 6.0, scale: float = 6.0, offset: float = 3.0, name: str | None = None
+) -> Any:
+    """Apply the hard Swish (Howard et al., 2019): `x * min(max(0, x + offset), threshold) / scale`.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      threshold: the largest value of the second factor.
+      scale: the divisor.
+      offset: the number that is added to `x` in the second factor.
+      name: name of the layer; by default `hard_swish_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.hard_swish(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return Layer("hard_swish", name).output(on_data(lambda v: functional.hard_swish(v, threshold, scale, offset), x))
+
+
+@layer
+def gelu(x: core.Value, approximate: bool = False, name: str | None = None) -> Any:
+    """Apply the Gaussian error linear unit (Hendrycks and Gimpel, 2016): `x` times the normal CDF of `x`.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      approximate: whether a formula with tanh approximates the normal cumulative distribution function.
+      name: name of the layer; by default `gelu_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.gelu(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return Layer("gelu", name).output(on_data(lambda v: functional.gelu(v, approximate), x))
+
+
+_DOCUMENTATION = """{title}
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      name: name of the layer; by default `{kind}_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.{kind}(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+
+# These functions have no value or no slope at some numbers, such as 0. They read padding as 0.5.
+_PARTIAL = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
+
+
+def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
+    """Return a layer that applies a function of arrays to each element, by default the activation named `kind`."""
+    compute = function or functional.ACTIVATIONS[kind]
+
+    def apply(x: core.Value, name: str | None = None) -> Any:
+        this = Layer(kind, name)
+        return this.output(like(x, elementwise(compute, filled(x, 0.5 if kind in _PARTIAL else 0))))
+
+    apply.__name__ = apply.__qualname__ = kind
+    apply.__doc__ = _DOCUMENTATION.format(title=title, kind=kind)
+    return layer(apply)
+
+
+sigmoid = _make("sigmoid", "`1 / (1 + exp(-x))`.")
+logsigmoid = _make("logsigmoid", "Logarithm of the sigmoid, exact even where the sigmoid itself is rounded to 0.")
+relu = _make("relu", "Rectifier (Nair and Hinton, 2010): `max(x, 0)`.")
+tanh = _make("tanh", "Hyperbolic tangent.")
+tanh_shrink = _make("tanh_shrink", "`x - tanh(x)`.")
+softplus = _make("softplus", "`log(1 + exp(x))`.")
+softsign = _make("softsign", "`x / (1 + abs(x))`.")
+silu = _make("silu", "`x * sigmoid(x)` (Elfwing, Uchibe and Doya, 2017).")
+mish = _make("mish", "`x * tanh(softplus(x))` (Misra, 2019).")
+exp = _make("exp", "Exponential.")
+log = _make("log", "Natural logarithm.")
+sqrt = _make("sqrt", "Square root.")
+rsqrt = _make("rsqrt", "`1 / sqrt(x)`.")
+square = _make("square", "`x * x`.")
+reciprocal = _make("reciprocal", "`1 / x`.")
+abs = _make("abs", "Absolute value.")
+sign = _make("sign", "-1 for negative, 0 for zero and 1 for positive `x`.", jnp.sign)
+ceil = _make("ceil", "The smallest integer that is not less than `x`.")
+floor = _make("floor", "The largest integer that is not greater than `x`.")
+round = _make("round", "The nearest integer; halves are rounded away from 0.")
+sin = _make("sin", "Sine.")
+cos = _make("cos", "Cosine.")
+asin = _make("asin", "Inverse sine.")
+acos = _make("acos", "Inverse cosine.")
+atan = _make("atan", "Inverse tangent.")
+erf = _make(
+    "erf",
+    "Error function: twice the integral of the normal density with deviation `sqrt(1/2)` from 0 to `x`.",
+    jax.lax.erf,
+)
+
+
+@layer
+@assigns(out="y = layers.log1p(x)")
+def log1p(x: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
+    """Compute `log(1 + x)`, exact for `x` near 0.
+
+    Args:
+      x: any shape, or a SequenceBatch.
+      out: not possible in a program function, whose values never change: use what is returned.
+      name: name of the layer; by default `log1p_N`.
+
+    Returns:
+      Same shape as `x`.
+
+    Raises:
+      ArgumentError: `out` is given.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.log1p(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    return Layer("log1p", name).output(on_data(jnp.log1p, x))
+
+
+@layer
+@no_effect(use_cudnn="XLA chooses the kernels")
+def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None, axis: int = -1) -> Any:
+    """Convert logits to probabilities: `exp(x) / sum(exp(x))` along one dimension.
+
+    Args:
+      input: logits `[batch, ..., classes]`, or a SequenceBatch.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
+      name: name of the layer; by default `softmax_N`.
+      axis: the dimension of the classes.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.softmax(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("softmax", name)
+    place = axis_of(input, axis)
+    doubt_softmax_of_one(input, place)
+    raw = like(input, functional.softmax(dense(input), axis=place))
+    result = this.output(raw)
+    if result is raw:  # an overridden value does not come from these logits
+        this.frame.note(result, logits=input, logits_axis=place)
+    return result
+
+
+@layer
+def log_softmax(input: core.Value, axis: int | None = None, dtype: str | None = None, name: str | None = None) -> Any:
+    """Compute the logarithm of the softmax, without rounding small probabilities to 0.
+
+    Args:
+      input: logits `[batch, ..., classes]`, or a SequenceBatch.
+      axis: the dimension of the classes; the last by default.
+      dtype: the dtype to which the logits are converted first; by default they keep their dtype.
+      name: name of the layer; by default `log_softmax_N`.
+
+    Returns:
+      Same shape as the input.
+
+    Raises:
+      ArgumentError: there is no such axis.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.log_softmax(fluid.layers.data("x", shape=[3]))
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 3]
+    """
+    this = Layer("log_softmax", name)
+    x = dense(input) if dtype is None else dense(input).astype(jax.dtypes.canonicalize_dtype(dtype))
+    place = axis_of(input, -1 if axis is None else axis)
+    doubt_softmax_of_one(input, place)
+    return this.output(like(input, functional.log_softmax(x, axis=place)))

@@ -1,4 +1,4 @@
-"""Learning rate finder: a short training with a growing rate, whose changes are undone afterwards."""
+"""Tuning: find a good learning rate before a training begins."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Declared: protobuf message classes from fields that are declared as text."""
+"""Protobuf: message classes for file formats that use protobuf."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
