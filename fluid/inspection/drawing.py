@@ -17,13 +17,13 @@ from fluid.inspection.table import rows_of
 from fluid.inspection.trace import STEPS, Sizes
 from fluid.paths import local_path
 
-MARGIN = 16  # between a frame and its contents
-_BESIDE = 26  # between two columns
-_BELOW = 30  # between two rows
-_LANE = 14  # between an edge in a lane and what it passes
+MARGIN = 16  # pixels between a frame and its contents
+_BESIDE = 26  # pixels between two columns
+_BELOW = 30  # pixels between two rows
+_LANE = 14  # pixels between an edge in a lane and the boxes that it passes
 
-LETTER = 7.4  # width of a letter in a monospace font of size 12: 0.6 of the size, and a little more is safe
-LINE = 16  # height of a line of text
+LETTER = 7.4  # pixels of a letter in a monospace font of size 12: 0.6 of the size, and a margin
+LINE = 16  # pixels of a line of text
 
 Point = tuple[float, float]
 
@@ -58,8 +58,8 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         end = min((rows[target] for source, target in edges if source is layer), default=rows[layer] + 1)
         rows[layer] = max(row for row in range(rows[layer], end) if owners[row] is home[layer])
 
-    # Columns are called by the x of their centres. Feeds stand beside the layers of their row, and leave free the first
-    # column, where edges pass.
+    # A column is named by the x of its centre. Feeds stand beside the layers of their row. The first column stays free,
+    # because edges pass there.
     column = max(size(layer)[0] for layer in rows) + _BESIDE
     centers: dict[Box, float] = {}
     cells = set()
@@ -79,13 +79,13 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         bands.append((top, y))
         y += _BELOW + sum(MARGIN for frame in frames if spans[frame].stop == row + 1)
     places: dict[Box, Rectangle] = {}
-    rights = [0.0] * len(bands)  # the right end of everything in a row
+    rights = [0.0] * len(bands)  # the right end of all boxes in a row
     for layer, row in rows.items():
         x, top = centers[layer] - size(layer)[0] / 2, bands[row][0]
         places[layer] = Rectangle(x, top, x + size(layer)[0], top + size(layer)[1])
         rights[row] = max(rights[row], places[layer].right)
 
-    # Short edges run nearest to the boxes, then those of inner frames. A frame is as wide as what runs in it.
+    # Short edges run nearest to the boxes, then edges of inner frames. A frame is as wide as its edges and boxes.
     passed = {(source, target): range(rows[source] + 1, rows[target]) for source, target in edges}
     lanes = {edge: centers[edge[0]] for edge in edges}
     for frame in frames:
@@ -113,7 +113,7 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
 def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
     """Return the rows of the layers in a frame, from `first` on; add the rows of the frames to `spans`."""
     rows: dict[Box, int] = {}
-    free = below = first  # the row below the last inner frame, and the row below everything
+    free = below = first  # the row below the last inner frame, and the row below all boxes
     for box in frame.inside:
         if box.inside:
             rows |= _rows(box, below, spans)
@@ -125,7 +125,7 @@ def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
     return rows
 
 
-# Text stands on fills only, so that a drawing can be read on white and on black pages.
+# Text stands on filled boxes only, so that it is readable on white and on black pages.
 _STYLES = {
     "data": 'rx="18" fill="#d3efdf" stroke="#3f9268"',
     "layer": 'rx="5" fill="#d6e4fb" stroke="#5580c4"',
@@ -183,7 +183,7 @@ def _svg(names: str, root: Box) -> Iterator[str]:
         'font-family="ui-monospace, Menlo, Consolas, DejaVu Sans Mono, Liberation Mono, monospace" font-size="12" '
         f'fill="#1b2430" text-anchor="middle" role="img" aria-label="layers of {escape(names)}">'
     )
-    frames = [box for box in reversed(places) if box.inside and box.lines]  # outer ones first
+    frames = [box for box in reversed(places) if box.inside and box.lines]  # outer frames first
     yield from (_rectangle(places[frame], f'{_STYLES[frame.kind]} fill-opacity="0.1"') for frame in frames)
     yield from map(_line, lines)
     yield from (_text(box, *places[box][:2]) for box in (*frames, *layers([root])))

@@ -23,7 +23,7 @@ class Flow:
     def __init__(self, found: Partition):
         self._found = found
         self._order = {part: n for n, part in enumerate(part for top in found.parts for part, _ in top.walk())}
-        self._parts: dict[int, list[Part]] = {}  # those without loops that compute a variable or, like feeds, name it
+        self._parts: dict[int, list[Part]] = {}  # the parts without loops that compute or name a variable
         for part in self._order:
             for variable in () if part.inside else (part.variable, *(v for e in part.equations for v in e.outvars)):
                 self._parts.setdefault(id(variable), []).append(part)
@@ -43,8 +43,8 @@ class Flow:
         end = len(self._order) if reader is None else self._order[reader]
         waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
         seen = set()
-        reached: dict[tuple[Part, Part | None], None] = {}  # parts, each with the loop that led there
-        for variable, loop in waiting:  # which grows
+        reached: dict[tuple[Part, Part | None], None] = {}  # parts, each with the loop through which it was reached
+        for variable, loop in waiting:  # the loop below appends to `waiting`
             if variable is None or is_literal(variable):  # None stands for a parameter that nothing reads
                 continue
             if (variable, loop) in seen or (variable in found.lengths and not lengths):
@@ -59,11 +59,11 @@ class Flow:
             elif equation is not None:
                 read = [found.inner[variable]] if variable in found.inner else equation.invars
                 waiting += [(v, found.owners.get(id(equation), loop)) for v in read]
-        # The initial values of a loop have a part in its results, but say nothing where something inside has one.
+        # The initial values of a loop are sources of its results only if no layer inside the loop is.
         inside = {loop: {part for part, _ in loop.walk()} for _, loop in reached if loop is not None}
         left = {loop for loop, parts in inside.items() if reader not in parts and any(p in parts for p, _ in reached)}
         sources = list(dict.fromkeys(part for part, loop in reached if loop not in left or part in inside[loop]))
-        # Nearly every layer of a net of sequences reads their lengths, which says nothing about what it works on.
+        # Nearly every layer on sequences reads lengths, so lengths are a source only if there is no other.
         return sources if sources or lengths else self._sources(variables, reader, lengths=True)
 
 
@@ -182,7 +182,7 @@ def _layer(row: Row, name: str) -> Box:
     return Box(kind, lines, hover, live=row.live, structure=structure)
 
 
-# Fewer boxes than this are not worth the thought that a reader spends on an abbreviation.
+# A repetition that saves fewer boxes is harder to read than the boxes.
 _WORTHWHILE = 4
 
 
@@ -220,8 +220,8 @@ def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
             if counts[-1] - counts[second] < best[0] or keys[start:second] != keys[second : second + period]:
                 continue
             handed = _handed([boxes[i : i + period] for i in range(start, len(boxes), period)])
-            # Of runs that save as much, blocks that hand over fewest values end where the user's blocks end. Boxes
-            # before a run often look like the end of a block, so then the last run.
+            # Of runs that save equally many boxes, the one whose blocks pass fewest values follows the user's blocks.
+            # Boxes before a run often resemble the end of a block, so of equal runs the last is chosen.
             saved = len(handed) * (counts[second] - counts[start])
             best = max(best, (saved, -sum(handed), start, period, len(handed) + 1))
     return best[2:]
@@ -235,7 +235,7 @@ def _handed(blocks: Sequence[list[Box]]) -> list[int]:
     for last, block in itertools.pairwise(blocks):
         again, outside = _pattern(block)
         common = set(outside).intersection(layers(last))
-        # The first block may read anything in place of results of a block before it.
+        # The first block has no block before it, so it may read other values.
         alike = not handed or all(b in (a, following.get(a)) for a, b in zip(before, outside, strict=False))
         if again != pattern or not common or not alike:
             break
