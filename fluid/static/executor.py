@@ -91,10 +91,13 @@ class Executor:
         given = _joined(feed)
         fed = {**given, **found.read(given)}
         mode = "test" if found.for_test else "train"
-        results = scope.session.run(inner, feed=fed, fetch=[*names, *kept], mode=mode)
-        for name, value in zip(kept, results[len(names) :], strict=True):
-            scope.keep(name, value)
-        return [_handed_out(name, v, return_numpy) for name, v in zip(names, results[: len(names)], strict=True)]
+        fetched = {name: scope.value(name) for name in names if name in found.rates}
+        fetch = [*(name for name in names if name not in fetched), *kept]
+        results = scope.session.run(inner, feed=fed, fetch=fetch, mode=mode)
+        fetched |= dict(zip(fetch, results, strict=True))
+        for name in kept:
+            scope.keep(name, fetched[name])
+        return [_handed_out(name, fetched[name], return_numpy) for name in names]
 
     def close(self) -> None:
         """Do nothing: values stay in the scope."""

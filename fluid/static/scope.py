@@ -45,8 +45,7 @@ class Tensor:
     def set(self, array: Any, place: Any = None) -> None:
         """Set new numbers of the current shape; `place` is accepted and ignored."""
         del place
-        held = self._scope.session.scope
-        held[self._name] = np.asarray(array).astype(held.specs[self._name].dtype)
+        self._scope.put(self._name, np.asarray(array))
 
     def shape(self) -> list[int]:
         """Return the sizes of the value."""
@@ -89,13 +88,43 @@ class Scope:
     def find_var(self, name: str) -> Tensor | None:
         """Return the value of a name, or None."""
         known = self._session is not None and name in self._session.scope and name in self._initialised
-        return Tensor(self, name) if known or name in self.kept else None
+        return Tensor(self, name) if known or name in self.kept or self._minimisations(name) else None
 
     var = find_var
 
     def value(self, name: str) -> Any:
-        """Return the array of a name."""
+        """Return the array of a name; a learning rate is float32 `[1]`, as in Fluid."""
+        if found := self._minimisations(name):
+            program, position = found[-1]
+            return np.array([self.session.learning_rates(program)[position]], "float32")
         return self.kept[name] if name in self.kept else self.session.scope[name]
+
+    def put(self, name: str, array: np.ndarray) -> None:
+        """Set the array of a name, or a learning rate."""
+        if name in self.kept:
+            self.kept[name] = array
+        for program, position in self._minimisations(name):
+            rates = self.session.engine.rates
+            given = rates.given(program.name)
+            given[position] = array.item()
+            rates.set(program.name, given)
+        held = self.session.scope
+        if name in held:
+            held[name] = array.astype(held.specs[name].dtype)
+
+    def rates_set(self, program: Program) -> dict[str, np.ndarray]:
+        """Return the learning rates of a program that were set, by name."""
+        given = self.session.engine.rates.given
+        return {
+            name: self.value(name)
+            for name in program.rates
+            if any(given(added.name)[position] is not None for added, position in self._minimisations(name))
+        }
+
+    def _minimisations(self, name: str) -> list[tuple[core.Program, int]]:
+        """Return the minimisations with the learning rate of this name: a program in the Session, and the position."""
+        trained = [(written, added) for written, _, added in self._programs.values() if added.minimizes]
+        return [(added, position) for written, added in trained for position in written.rates.get(name, ())]
 
     def on(self, place: Place, seed: int = 0) -> Session:
         """Return the Session of this scope, created on the device `place` if none exists yet.
@@ -137,6 +166,7 @@ class Scope:
                 for rule in session.engine.rules[program.name]
             ]
             session.scope.slots[program.name] = session.engine.place(slots)
+            session.engine.rates.put(program.name, [None] * len(slots))
             self._initialised |= set(first)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
@@ -167,11 +197,12 @@ class Scope:
 
 
 def _take_over(session: Session, old: str, new: str) -> None:
-    """Copy the optimizer state of the previous version of a program to its new version, if their shapes agree."""
+    """Copy optimizer state and learning rates of a program's previous version to its new version, if they agree."""
     slots = session.scope.slots
     before, after = (jax.tree.map(np.shape, slots[name]) for name in (old, new))
     if jax.tree.flatten(before) == jax.tree.flatten(after):
         slots[new] = slots[old]
+        session.engine.rates.put(new, session.engine.rates.given(old))
 
 
 _global = Scope()

@@ -33,6 +33,7 @@ class Program:
       for_test: True if the program runs in test mode.
       first: the loss whose gradients `NAME@GRAD` can be fetched, if no loss is minimised.
       clip: the clip of `fluid.clip.set_gradient_clip`.
+      rates: the positions of the minimisations that have a learning rate, by the name of the learning rate.
       readers: the readers that feed the program, from `layers.py_reader`.
 
     Example:
@@ -54,6 +55,7 @@ class Program:
         self.for_test = False
         self.first: Variable | None = None
         self.clip: Any = None
+        self.rates: dict[str, tuple[int, ...]] = {}
         self.readers: list[Any] = []
         self._global = Block()
         self._current = self._global
@@ -132,6 +134,7 @@ class Program:
         new.arrays = dict(self.arrays)
         new.shared = dict(self.shared)
         new.feeds = dict(self.feeds)
+        new.rates = dict(self.rates)
         new._global = Block()
         new._global.calls = [c for c in self._global.calls if not (for_test and c.function is minimized)]
         new._current = new._global
@@ -288,6 +291,8 @@ class Program:
 
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
         """Find the result shapes of a call, create its output variables, and append the call."""
+        for variable in into or ():
+            variable.check_assignable()
         known = set(self.arrays)
         declared_before = unique_name.counters()
         given = self._visible(call)

@@ -97,6 +97,9 @@ class Variable:
         if not self.structs:
             raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
 
+    def check_assignable(self) -> None:
+        """Refuse an assignment to a variable whose value layers cannot change."""
+
     def held(self) -> Any:
         """Return the value of the variable before the program assigns it, inside a run.
 
