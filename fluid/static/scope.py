@@ -62,13 +62,17 @@ class Tensor:
 class Scope:
     """The values that are kept between runs, by name: parameters, moving averages, counters; stored in a Session.
 
+    Args:
+      outer: the scope whose values this one sees until a startup program runs in this one; see `new_scope`.
+
     Example:
       >>> import fluid.static as fluid
       >>> fluid.Scope().find_var("fc_0.w_0") is None
       True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outer: "Scope | None" = None):
+        self._outer = outer
         self._session: Session | None = None
         self._programs: dict[int, tuple[Program, int, core.Program]] = {}
         self._initialised: set[str] = set()
@@ -86,11 +90,22 @@ class Scope:
         return self._session
 
     def find_var(self, name: str) -> Tensor | None:
-        """Return the value of a name, or None."""
+        """Return the value of a name, here or in an outer scope, or None."""
         known = self._session is not None and name in self._session.scope and name in self._initialised
-        return Tensor(self, name) if known or name in self.kept or self._minimisations(name) else None
+        if known or name in self.kept or self._minimisations(name):
+            return Tensor(self, name)
+        return None if self._outer is None else self._outer.find_var(name)
 
     var = find_var
+
+    def new_scope(self) -> "Scope":
+        """Return a scope inside this one: it has the values of this one until a startup program runs in it."""
+        return Scope(self)
+
+    @property
+    def running(self) -> "Scope":
+        """Return the scope in which programs run: this one, or an outer one if no startup program ran in this one."""
+        return self if self._session is not None or self._outer is None else self._outer.running
 
     def value(self, name: str) -> Any:
         """Return the array of a name; a learning rate is float32 `[1]`, as in Fluid."""

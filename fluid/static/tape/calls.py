@@ -95,6 +95,7 @@ class Call:
       kwargs: its keyword arguments.
       outputs: the variables of its results, in order.
       counters: the counters of automatic names before the call.
+      prefix: the beginning of automatic names.
       nameless: indices of the outputs that the layer itself does not name.
       assigns: True if the outputs existed before, and the call assigns them.
       site: the user's line.
@@ -106,6 +107,7 @@ class Call:
     kwargs: dict[str, Any] = field(default_factory=dict)
     outputs: list[Variable] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
+    prefix: str = ""
     nameless: frozenset[int] = frozenset()
     assigns: bool = False
     site: str = ""
@@ -123,7 +125,7 @@ class Call:
     def run(self, environment: Environment) -> None:
         """Call the layer inside a program function, and store its results in the outputs."""
         frame = core.current_frame("static.Executor.run")
-        frame.naming = Naming(counters=dict(self.counters))
+        frame.naming = Naming(counters=dict(self.counters), prefix=self.prefix)
         try:
             with core.as_fluid():
                 result = self.function(*environment.read(self.args), **environment.read(self.kwargs))

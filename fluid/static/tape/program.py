@@ -1,15 +1,17 @@
 """Program: a record of layers that were called outside any function; and the default programs."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 
-from fluid import core, errors
+from fluid import core, errors, layers
+from fluid.param_attr import ParamAttr
 from fluid.static import unique_name
 from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Call, running
@@ -109,6 +111,78 @@ class Program:
             )
         return self.variables[name]
 
+    def create_var(
+        self,
+        name: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: Any = "float32",
+        persistable: bool = False,
+        stop_gradient: bool = False,
+    ) -> Variable:
+        """Return a new variable without a value, for a later assignment: `layers.assign(x, output=variable)`.
+
+        Args:
+          name: its name; automatic by default.
+          shape: the shape that the variable shows before the assignment, with -1 for the batch size.
+          dtype: the dtype that the variable shows before the assignment.
+          persistable: True if `global_scope().find_var(name)` shall return the value of the last run.
+          stop_gradient: True if no gradient flows through the variable.
+        """
+        variable = self.new_variable(name)
+        variable.persistable, variable.stop_gradient = persistable, stop_gradient
+        if shape is not None:
+            kept = core.FeedSpec(variable.name, (), str(dtype)).held
+            sizes = [tuple(batch if size == -1 else size for size in shape) for batch in BATCHES]
+            variable.declared = tuple(jax.ShapeDtypeStruct(size, kept) for size in sizes)
+        return variable
+
+    def create_parameter(
+        self,
+        shape: Sequence[int],
+        dtype: Any = "float32",
+        name: str | None = None,
+        initializer: Any = None,
+        trainable: bool = True,
+        regularizer: Any = None,
+        optimize_attr: Mapping[str, float] = MappingProxyType({"learning_rate": 1.0}),
+    ) -> Persistent:
+        """Create a parameter, as `layers.create_parameter` does.
+
+        Args:
+          shape: its shape.
+          dtype: its dtype.
+          name: its name; automatic by default.
+          initializer: an initializer of `fluid.initializer`; Xavier by default.
+          trainable: False to keep the initial value.
+          regularizer: a regularizer of `fluid.regularizer`.
+          optimize_attr: `{"learning_rate": factor}`, a factor of the learning rate.
+        """
+        attr = ParamAttr(name, initializer, optimize_attr["learning_rate"], regularizer, trainable)
+        made: Persistent = self.apply(layers.create_parameter, (list(shape), str(dtype)), {"attr": attr})
+        return made
+
+    def prune(self, targets: Variable | str | Sequence[Variable | str]) -> "Program":
+        """Return a copy of the program with only the calls that some variables depend on, without minimisation.
+
+        Args:
+          targets: variables or their names.
+        """
+        listed = [targets] if isinstance(targets, Variable | str) else targets
+        needed = {item if isinstance(item, Variable) else self.var(item) for item in listed}
+        new = self.clone()
+        calls = []
+        for call in reversed(self._global.calls):
+            if not needed.isdisjoint(call.outputs):
+                calls.append(call)
+                needed |= {*call.outputs, *self._read(call)}
+        new._global.calls = calls[::-1]
+        new.variables = {n: v for n, v in self.variables.items() if v in needed}
+        new.feeds = {n: spec for n, spec in self.feeds.items() if n in new.variables}
+        new.readers = [reader for reader in self.readers if new.variables.keys() & set(reader.names)]
+        return new
+
+    _prune = prune
+
     def has_var(self, name: str) -> bool:
         """Return whether the program has a variable of this name."""
         return name in self.variables
@@ -173,7 +247,8 @@ class Program:
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
         args, kwargs = jax.tree.map(_own, (args, dict(kwargs or {})))  # which also copies lists and dicts
-        call = Call(function, args, kwargs, assigns=into is not None, site=core.user_site(), blocks=blocks)
+        site, prefix = core.user_site(), unique_name.prefix()
+        call = Call(function, args, kwargs, prefix=prefix, assigns=into is not None, site=site, blocks=blocks)
         return self._record(call, into)
 
     def new_variable(self, name: str | None, structs: tuple[Any, ...] = ()) -> Variable:
@@ -332,6 +407,13 @@ class Program:
             else:
                 made.append(self.new_variable(name, both))
         return made
+
+    def _read(self, call: Call) -> list[Variable]:
+        """Return the variables that a recorded call may read: all, if it calls functions or runs blocks."""
+        functions = [leaf for leaf in jax.tree.leaves((call.args, call.kwargs)) if callable(leaf)]
+        if functions or call.blocks:
+            return list(self.variables.values())
+        return [*call.variables(), *getattr(call.function, "captures", ())]
 
     def _visible(self, call: Call) -> list[Variable]:
         """Return the variables that a call may read: its arguments; all variables if it calls functions or runs blocks.
