@@ -225,7 +225,9 @@ def load_persistables(
         scope.put(name, rate)
     if "@step" not in found:
         if rates and jax.tree.leaves(_slots(scope, program)):
-            log.warning("%s was written by PaddlePaddle, whose optimizer states are not loaded; they begin anew", dirname)
+            log.warning(
+                "%s was written by PaddlePaddle, whose optimizer states are not loaded; they begin anew", dirname
+            )
         return
     leaves, structure = jax.tree.flatten(_slots(scope, program))
     wanted = {f"{_SLOTS}{i}": (v.shape, str(v.dtype)) for i, v in enumerate(leaves)}

@@ -172,7 +172,9 @@ class Scope:
         """Initialize the parameters and states of all programs of a startup program."""
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
-            session = self.on(place, seed)
+            self.on(place, seed)
+            self._drop_other_shapes(main)
+            session = self.session
             program = self.program(main, place)
             first = program.init(jax.random.key(seed))
             session.scope.arrays |= session.engine.place(first)
@@ -183,6 +185,26 @@ class Scope:
             session.scope.slots[program.name] = session.engine.place(slots)
             session.engine.rates.put(program.name, [None] * len(slots))
             self._initialised |= set(first)
+
+    def _drop_other_shapes(self, main: Program) -> None:
+        """Drop the programs that use a parameter of `main` with another shape, as in Fluid, where the last one counts."""
+        old = self.session
+        known = {n: old.scope.specs[n] for n in main.arrays if n in old.scope.specs}
+        changed = {n for n, s in known.items() if (s.shape, s.dtype) != (main.arrays[n].shape, main.arrays[n].dtype)}
+        if not changed:
+            return
+        self._session = new = Session(place=old.place, seed=main.random_seed)
+        programs, self._programs = self._programs, {}
+        for key, (written, version, added) in programs.items():
+            if changed.isdisjoint([*added.parameters, *added.states]):
+                name = added.name
+                again = new.add(added, initial=False)
+                new.scope.slots[again.name] = old.scope.slots[name]
+                new.engine.rates.put(again.name, old.engine.rates.given(name))
+                self._programs[key] = (written, version, again)
+        new.scope.arrays |= {n: old.scope.arrays[n] for n in new.scope.arrays}
+        new.scope.step, new.scope.root = old.scope.step, old.scope.root
+        self._initialised &= set(new.scope.arrays)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Set values of programs that are in this scope already."""

@@ -30,6 +30,14 @@ from fluid.static.layers.rates import (
 )
 from fluid.static.layers.recorded import __getattr__ as __getattr__
 from fluid.static.layers.rnn import DynamicRNN, StaticRNN
+from fluid.static.layers.sizes import (
+    image_resize,
+    interpolate,
+    reshape,
+    resize_bilinear,
+    resize_nearest,
+    resize_trilinear,
+)
 
 __all__ = [
     *_of_fluid,
@@ -58,7 +66,9 @@ __all__ = [
     "double_buffer",
     "exponential_decay",
     "fill_constant",
+    "image_resize",
     "increment",
+    "interpolate",
     "inverse_time_decay",
     "linear_lr_warmup",
     "natural_exp_decay",
@@ -68,6 +78,10 @@ __all__ = [
     "polynomial_decay",
     "py_reader",
     "read_file",
+    "reshape",
+    "resize_bilinear",
+    "resize_nearest",
+    "resize_trilinear",
     "warmup_cosine",
     "zeros",
 ]
