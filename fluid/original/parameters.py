@@ -134,8 +134,8 @@ def _known(folder: pathlib.Path, names: Iterable[str], there: Collection[str]) -
         )
     if missing:
         raise errors.ParameterFileError(
-            f"{str(folder)!r} lacks {len(missing)} of {len(wanted)} variables: {_some(missing)}; it has {_some(there)}. "
-            f"To load a part, say which: names=[...], or in fluid.static "
+            f"{str(folder)!r} lacks {len(missing)} of {len(wanted)} variables: {_some(missing)}; it has "
+            f"{_some(there)}; to load a part, say which: names=[...], or in fluid.static "
             f"predicate=lambda v: os.path.exists(os.path.join({str(folder)!r}, v.name))"
         )
     return wanted

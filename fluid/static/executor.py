@@ -143,8 +143,8 @@ def fetch_var(name: Fetched, scope: Scope | None = None, return_numpy: bool = Tr
     found = (scope or global_scope()).find_var(name_of(name))
     if found is None:
         raise errors.UnknownNameError(
-            f"the scope has no value of {name_of(name)!r}; run the startup program first, or set persistable = True of a "
-            f"variable that layers compute, and run its program"
+            f"the scope has no value of {name_of(name)!r}; run the startup program first, or set "
+            f"persistable = True of a variable that layers compute, and run its program"
         )
     return _handed_out(name_of(name), np.array(found), return_numpy)
 

@@ -199,8 +199,8 @@ def load_persistables(
 ) -> None:
     """Load a file that `save_persistables` wrote, or a folder of PaddlePaddle, into the global scope.
 
-    Of PaddlePaddle, parameters, states, counters and learning rates are loaded. The optimizer state stays unchanged, with
-    a warning.
+    Of PaddlePaddle, parameters, states, counters and learning rates are loaded. The optimizer state stays unchanged,
+    with a warning.
 
     Args:
       executor: the executor that runs the program.

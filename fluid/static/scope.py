@@ -173,7 +173,7 @@ class Scope:
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
             self.on(place, seed)
-            self._drop_other_shapes(main)
+            self._drop_other_shapes(main, place)
             session = self.session
             program = self.program(main, place)
             first = program.init(jax.random.key(seed))
@@ -186,14 +186,14 @@ class Scope:
             session.engine.rates.put(program.name, [None] * len(slots))
             self._initialised |= set(first)
 
-    def _drop_other_shapes(self, main: Program) -> None:
-        """Drop the programs that use a parameter of `main` with another shape, as in Fluid, where the last one counts."""
+    def _drop_other_shapes(self, main: Program, place: Place) -> None:
+        """Drop the programs that use a parameter of `main` with another shape: as in Fluid, the last startup counts."""
         old = self.session
         known = {n: old.scope.specs[n] for n in main.arrays if n in old.scope.specs}
         changed = {n for n, s in known.items() if (s.shape, s.dtype) != (main.arrays[n].shape, main.arrays[n].dtype)}
         if not changed:
             return
-        self._session = new = Session(place=old.place, seed=main.random_seed)
+        self._session = new = Session(place=place, seed=main.random_seed)
         programs, self._programs = self._programs, {}
         for key, (written, version, added) in programs.items():
             if changed.isdisjoint([*added.parameters, *added.states]):

@@ -80,7 +80,7 @@ def _with_sizes(layer: Callable[..., Any], argument: str) -> Callable[..., Any]:
 
 
 def _sizes(x: Variable, wanted: Any) -> list[int] | None:
-    """Return sizes as numbers, 0 or -1 for a size that follows the batch; None if they are unknown or numbers already."""
+    """Return sizes as numbers, 0 or -1 for a size that follows the batch; None for unknown sizes and for numbers."""
     listed = wanted if isinstance(wanted, list | tuple) else [wanted]
     if x.program.inside_block or not any(isinstance(size, Variable) for size in listed):
         return None
