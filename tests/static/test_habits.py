@@ -153,6 +153,21 @@ def test_a_block_creates_parameters_and_variables():
         np.testing.assert_array_equal(fluid.executor._fetch_var("kept"), found)
 
 
+def test_a_function_of_numpy_fills_a_created_variable():
+    """As in the original's description of `py_func`, whose gradient takes the result and not the input."""
+    with fresh() as (main, startup):
+        x = layers.fc(layers.data("x", shape=[3]), size=2, bias_attr=False)
+        y = main.current_block().create_var(name="y", shape=[-1, 2], dtype="float32")
+        layers.py_func(np.tanh, x, y, lambda y, slope: slope * (1 - y * y), skip_vars_in_backward_input=x)
+        fluid.optimizer.SGD(1.0).minimize(layers.reduce_sum(y))
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        before = scope_value("fc_0.w_0")
+        (found,) = exe.run(main, feed={"x": X}, fetch_list=[y])
+        np.testing.assert_allclose(found, np.tanh(X @ before), rtol=1e-5)
+        np.testing.assert_allclose(before - scope_value("fc_0.w_0"), X.T @ (1 - found**2), rtol=1e-3, atol=1e-5)
+
+
 def test_an_inner_scope_sees_the_outer_one():
     with fresh() as (main, startup):
         y = layers.fc(layers.data("x", shape=[3]), size=1)

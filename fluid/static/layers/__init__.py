@@ -10,6 +10,7 @@ from fluid.static.layers.assign import (
     fill_constant,
     increment,
     ones,
+    py_func,
     zeros,
 )
 from fluid.static.layers.beam import beam_search, beam_search_decode, is_empty, lod_reset, sequence_expand
@@ -76,6 +77,7 @@ __all__ = [
     "ones",
     "piecewise_decay",
     "polynomial_decay",
+    "py_func",
     "py_reader",
     "read_file",
     "reshape",

@@ -122,6 +122,11 @@ class Call:
         """Return the variables among the arguments."""
         return [leaf for leaf in jax.tree.leaves((self.args, self.kwargs)) if isinstance(leaf, Variable)]
 
+    @property
+    def sees_all(self) -> bool:
+        """Return whether the call may read any variable, because it runs blocks or calls functions of the user."""
+        return bool(self.blocks) or any(callable(leaf) for leaf in jax.tree.leaves((self.args, self.kwargs)))
+
     def run(self, environment: Environment) -> None:
         """Call the layer inside a program function, and store its results in the outputs."""
         frame = core.current_frame("static.Executor.run")

@@ -174,7 +174,8 @@ class Program:
         for call in reversed(self._global.calls):
             if not needed.isdisjoint(call.outputs):
                 calls.append(call)
-                needed |= {*call.outputs, *self._read(call)}
+                captured = getattr(call.function, "captures", ())
+                needed |= {*call.outputs, *(self.list_vars() if call.sees_all else [*call.variables(), *captured])}
         new._global.calls = calls[::-1]
         new.variables = {n: v for n, v in self.variables.items() if v in needed}
         new.feeds = {n: spec for n, spec in self.feeds.items() if n in new.variables}
@@ -408,13 +409,6 @@ class Program:
                 made.append(self.new_variable(name, both))
         return made
 
-    def _read(self, call: Call) -> list[Variable]:
-        """Return the variables that a recorded call may read: all, if it calls functions or runs blocks."""
-        functions = [leaf for leaf in jax.tree.leaves((call.args, call.kwargs)) if callable(leaf)]
-        if functions or call.blocks:
-            return list(self.variables.values())
-        return [*call.variables(), *getattr(call.function, "captures", ())]
-
     def _visible(self, call: Call) -> list[Variable]:
         """Return the variables that a call may read: its arguments; all variables if it calls functions or runs blocks.
 
@@ -434,8 +428,7 @@ class Program:
                 )
             if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
                 variable.held()
-        functions = [v for v in jax.tree.leaves((call.args, call.kwargs)) if callable(v)]
-        if not functions and not call.blocks:
+        if not call.sees_all:
             captured = [v for v in getattr(call.function, "captures", ()) if v.structs]
             return [v for v in (*found, *captured) if not isinstance(v, Persistent)]
         every = [v for v in self.variables.values() if v.structs and not isinstance(v, Persistent)]
