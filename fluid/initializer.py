@@ -5,10 +5,8 @@ number of outputs of each input. For a matrix `[in, out]` they are `in` and `out
 `[out, in, height, width]` they are `in * height * width` and `out * height * width`. For a vector both are its length.
 """
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
@@ -437,27 +435,3 @@ XavierInitializer = Xavier
 MSRAInitializer = MSRA
 BilinearInitializer = Bilinear
 NumpyArrayInitializer = NumpyArray
-
-
-@contextlib.contextmanager
-def init_on_cpu() -> Iterator[None]:
-    """Do nothing: XLA decides where initial values are computed.
-
-    Example:
-      >>> import fluid
-      >>> with fluid.initializer.init_on_cpu():
-      ...     fluid.initializer.force_init_on_cpu()
-      False
-    """
-    yield
-
-
-def force_init_on_cpu() -> bool:
-    """Return False: `init_on_cpu` has no effect.
-
-    Example:
-      >>> import fluid
-      >>> fluid.initializer.force_init_on_cpu()
-      False
-    """
-    return False

@@ -193,7 +193,8 @@ class Scope:
         changed = {n for n, s in known.items() if (s.shape, s.dtype) != (main.arrays[n].shape, main.arrays[n].dtype)}
         if not changed:
             return
-        self._session = new = Session(place=place, seed=main.random_seed)
+        self._session = None
+        new = self.on(place, main.random_seed)
         programs, self._programs = self._programs, {}
         for key, (written, version, added) in programs.items():
             if changed.isdisjoint([*added.parameters, *added.states]):

@@ -118,6 +118,7 @@ class Program:
         dtype: Any = "float32",
         persistable: bool = False,
         stop_gradient: bool = False,
+        **others: Any,
     ) -> Variable:
         """Return a new variable without a value, for a later assignment: `layers.assign(x, output=variable)`.
 
@@ -127,10 +128,13 @@ class Program:
           dtype: the dtype that the variable shows before the assignment.
           persistable: True if `global_scope().find_var(name)` shall return the value of the last run.
           stop_gradient: True if no gradient flows through the variable.
+          others: `type`, `lod_level` and others are accepted for programs written for Fluid, but have no effect: they
+            are found from the value.
         """
+        del others
         variable = self.new_variable(name)
         variable.persistable, variable.stop_gradient = persistable, stop_gradient
-        if shape is not None:
+        if shape is not None and dtype is not None:
             kept = core.FeedSpec(variable.name, (), str(dtype)).held
             sizes = [tuple(batch if size == -1 else size for size in shape) for batch in BATCHES]
             variable.declared = tuple(jax.ShapeDtypeStruct(size, kept) for size in sizes)
