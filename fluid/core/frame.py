@@ -350,7 +350,8 @@ class Frame:
         """Append the next number to a name: the first `fc` becomes `fc_0`, the next `fc_1`."""
         count = self.naming.counters.get(stem, 0)
         self.naming.counters[stem] = count + 1
-        return f"{self.naming.prefix}{stem}_{count}"
+        prefix = self.naming.prefix if self.naming.shared is None else ""  # a shared function has a name of its own
+        return f"{prefix}{stem}_{count}"
 
     def array_name(self, name: str) -> str:
         """Return the name of a parameter or state of a layer. All calls of a shared function use one name.

@@ -119,6 +119,15 @@ def test_a_prefix_separates_two_nets_of_one_program():
             pass
 
 
+def test_a_shared_function_has_no_prefix():
+    with fresh() as (main, _):
+        with fluid.unique_name.guard("teacher_"):
+            encoder = fluid.shared(lambda x: layers.fc(x, size=2), name="encoder")
+            for name in "ab":
+                encoder(layers.data(name, shape=[3]))
+        assert [v.name for v in main.all_parameters()] == ["encoder/fc_0.w_0", "encoder/fc_0.b_0"]
+
+
 @pytest.mark.parametrize("prune", [fluid.Program.prune, fluid.Program._prune])
 def test_a_pruned_program_needs_no_label(prune):
     with fresh() as (main, startup):
