@@ -15,14 +15,25 @@ from fluid import (
     create_lod_tensor,
     create_random_int_lodtensor,
     errors,
-    initializer,
     metrics,
     reader,
     regularizer,
 )
 from fluid.name_hints import getattr_of
 from fluid.place import CPUPlace, CUDAPlace
-from fluid.static import backward, clip, core, framework, io, layers, nets, optimizer, profiler, unique_name
+from fluid.static import (
+    backward,
+    clip,
+    core,
+    framework,
+    initializer,
+    io,
+    layers,
+    nets,
+    optimizer,
+    profiler,
+    unique_name,
+)
 from fluid.static import modules as modules
 from fluid.static import parallel as compiler
 from fluid.static.backward import append_backward, gradients

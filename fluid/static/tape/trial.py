@@ -48,8 +48,9 @@ class Trial:
     ):
         frame = core.Frame(
             placeholder_batch=batch,
+            as_fluid=True,
             declared=Declared(arrays=dict(arrays), shared=shared),
-            naming=Naming(counters=dict(unique_name.counters())),
+            naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )
         self.feeds = frame.declared.feeds
         self.arrays = frame.declared.arrays
