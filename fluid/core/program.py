@@ -44,10 +44,9 @@ from fluid.core.frame import (
     running,
     warn,
 )
-from fluid.core.nested import NestedSequenceBatch, data_of, stand_in
 from fluid.core.printing import explained_prints
 from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
-from fluid.core.sequence import SequenceBatch
+from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, stand_in
 from fluid.core.variables import fold_name
 from fluid.formatting import counted, described, html_table
 from fluid.name_hints import KnownAttributes

@@ -16,8 +16,8 @@ from fluid.trainer import (
     EndTrainEvent,
     MeasuredEvent,
 )
+from fluid.trainer.evaluation.history import check_matplotlib, display_picture, draw_curves, in_notebook, write_picture
 from fluid.trainer.evaluation.means import Averaging, TrainingMeans
-from fluid.trainer.evaluation.plotting import check_matplotlib, display_picture, draw_curves, in_notebook, write_picture
 from fluid.trainer.evaluation.values import Every, Interval, by_name, number
 
 

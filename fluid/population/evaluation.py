@@ -15,8 +15,8 @@ from fluid.reader.base import Reader, ReaderLike, Rows, as_readers, opened
 from fluid.reader.converter import Separate
 from fluid.reader.feeder import FeedOrder
 from fluid.runtime import Results
-from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.evaluate import Evaluator, Gathered
+from fluid.trainer.evaluation.monitor import AUTO, direction
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import output_names
 from fluid.trainer.events import EventHandler

@@ -23,10 +23,9 @@ from fluid.runtime.finite import Health
 from fluid.runtime.state_io import names_here
 from fluid.storage.folder import newest_whole
 from fluid.storage.remote import folder_of
-from fluid.trainer.checkpoint.config import CheckpointConfig
+from fluid.trainer.checkpoint.config import CheckpointConfig, check_shared
 from fluid.trainer.checkpoint.match import check_checkpoint, check_seed, describe_optimizers, digests_of
 from fluid.trainer.checkpoint.score import BestMeasured, Score
-from fluid.trainer.checkpoint.shared import check_shared
 from fluid.trainer.checkpoint.writer import Writer
 from fluid.trainer.handlers import Handler
 from fluid.trainer.policy import Call, Policy
