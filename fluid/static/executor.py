@@ -10,6 +10,7 @@ from fluid import errors
 from fluid.lod_tensor import LoDTensor
 from fluid.place import Place
 from fluid.static.backward import Gradient
+from fluid.static.feeding import run_as_fed
 from fluid.static.scope import Scope, global_scope
 from fluid.static.scope import scope_guard as scope_guard
 from fluid.static.tape import values
@@ -91,7 +92,7 @@ class Executor:
         given = _joined(feed)
         fed = {**given, **found.read(given)}
         mode = "test" if found.for_test else "train"
-        results = scope.session.run(inner, feed=fed, fetch=[*names, *kept], mode=mode)
+        results = run_as_fed(scope.session, inner, fed, [*names, *kept], mode)
         for name, value in zip(kept, results[len(names) :], strict=True):
             scope.keep(name, value)
         return [_handed_out(name, v, return_numpy) for name, v in zip(names, results[: len(names)], strict=True)]

@@ -14,7 +14,7 @@ from fluid.static.layers.assign import (
 )
 from fluid.static.layers.beam import beam_search, beam_search_decode, is_empty, lod_reset, sequence_expand
 from fluid.static.layers.control import IfElse, Switch, While
-from fluid.static.layers.data import create_py_reader_by_data, data, double_buffer, py_reader, read_file
+from fluid.static.layers.data import create_py_reader_by_data, data, double_buffer, py_reader, read_file, reshape
 from fluid.static.layers.metrics import accuracy
 from fluid.static.layers.rates import _decay_step_counter as _decay_step_counter
 from fluid.static.layers.rates import (
@@ -68,6 +68,7 @@ __all__ = [
     "polynomial_decay",
     "py_reader",
     "read_file",
+    "reshape",
     "warmup_cosine",
     "zeros",
 ]
