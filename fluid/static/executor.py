@@ -10,7 +10,7 @@ from fluid import errors
 from fluid.lod_tensor import LoDTensor
 from fluid.place import Place
 from fluid.static.backward import Gradient
-from fluid.static.feeding import run_as_fed
+from fluid.static.feeding import check_single_steps, run_as_fed
 from fluid.static.scope import Scope, global_scope
 from fluid.static.scope import scope_guard as scope_guard
 from fluid.static.tape import values
@@ -91,6 +91,7 @@ class Executor:
         kept = [v.name for v in found.outliving() if v.name not in names]
         given = _joined(feed)
         fed = {**given, **found.read(given)}
+        check_single_steps(found.single_steps, inner.feeds, fed)
         mode = "test" if found.for_test else "train"
         results = run_as_fed(scope.session, inner, fed, [*names, *kept], mode)
         for name, value in zip(kept, results[len(names) :], strict=True):

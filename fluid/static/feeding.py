@@ -17,7 +17,7 @@ from fluid.lod_tensor import LoDTensor
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets
 from fluid.reader.columns import read_feed
 from fluid.reader.converter import named
-from fluid.reader.values import fit
+from fluid.reader.values import complaint, fit
 from fluid.runtime import CompiledStep, Request, Session, bind, check_fetch
 from fluid.runtime.fetch import as_array, split_names
 
@@ -87,6 +87,24 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
     if fits or not shape or 0 in shape:
         return spec
     return replace(spec, shape=(None, *shape[1:]), lod_level=level)
+
+
+def check_single_steps(needed: Mapping[str, str], specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> None:
+    """Check that the sequences that meet dense rows have one step each.
+
+    Args:
+      needed: the names of these feeds, and the reason of each.
+      specs: the declarations by name.
+      feed: arrays by name.
+
+    Raises:
+      FeedError: a sequence has no step, or several.
+    """
+    for name in needed.keys() & feed.keys():
+        lengths = np.asarray(getattr(read_feed(as_fed(specs[name], feed[name]), feed[name]), "lengths", ()))
+        for sample in np.flatnonzero(lengths != 1)[:1].tolist():
+            found, expected = f"a row of {lengths[sample]} steps", "one step in each row, which meets dense rows"
+            raise complaint(specs[name], "", sample, found, needed[name], expected)
 
 
 def _holds_sequences(spec: FeedSpec, shape: tuple[int, ...]) -> bool:

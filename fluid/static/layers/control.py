@@ -94,7 +94,7 @@ class _Loop:
         self._cond = cond
         self._carried = carried
         self._most = most
-        self._by_row = {v for v in carried if block.beam is not None and _follows_batch(v)}
+        self._by_row = {v for v in carried if block.beam is not None and v.follows_batch}
 
     def __call__(self) -> list[Any]:
         """Return the values of the carried variables after the loop."""
@@ -298,13 +298,6 @@ def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Se
     """Run a block with given values of its variables from outside; return their values at its end."""
     environment = run_calls(block.calls, dict(zip(carried, held, strict=True)), outer)
     return [environment[variable] for variable in carried]
-
-
-def _follows_batch(variable: Variable) -> bool:
-    """Return whether the first dimension of a variable follows the batch size."""
-    both = variable.element if isinstance(variable, ArrayVariable) else variable.structs
-    sizes = {values.dense_of(struct).shape[:1] for struct in both}
-    return len(sizes) == 2
 
 
 def _content(environment: Environment, variable: Variable) -> Any:

@@ -5,7 +5,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -110,6 +110,17 @@ class Call:
     assigns: bool = False
     site: str = ""
     blocks: tuple["Block", ...] = ()
+
+    def on_single_steps(self) -> "Call":
+        """Return the call on rows in place of sequences of one step."""
+        function = self.function
+
+        @functools.wraps(function)
+        def on_rows(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = values.single_steps((args, kwargs))
+            return function(*args, **kwargs)
+
+        return replace(self, function=on_rows)
 
     @property
     def type(self) -> str:

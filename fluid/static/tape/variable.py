@@ -30,6 +30,7 @@ class Variable:
       persistable: True if the value is kept between runs: `global_scope().find_var(name)` returns the value.
       constant: the number that all elements equal, if known.
       unassigned: True if the variable was created without a value, for a later assignment.
+      lengths_of: the feed whose sequences have the lengths of this variable, if known; else "".
 
     Example:
       >>> import fluid.static as fluid
@@ -52,6 +53,7 @@ class Variable:
         self.persistable = False
         self.constant: float | None = None
         self.unassigned = not structs
+        self.lengths_of = ""
 
     @property
     def block(self) -> Owner:
@@ -62,6 +64,11 @@ class Variable:
     def is_global(self) -> bool:
         """Return whether a layer outside loops and branches computes the variable."""
         return self.made_in is not None and self.made_in.outer is None
+
+    @property
+    def follows_batch(self) -> bool:
+        """Return whether the first dimension of the value follows the batch size."""
+        return len({values.dense_of(struct).shape[:1] for struct in self.structs if values.is_value(struct)}) == 2
 
     @property
     def lod_level(self) -> int:
