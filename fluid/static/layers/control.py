@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from fluid import errors, layers
 from fluid.layers.control.tensor_array import TensorArray
+from fluid.layers.structured.beam_rows import Beams
 from fluid.static.layers.arrays import ArrayVariable, at_present_batch, present_batch
 from fluid.static.layers.beam import BeamVariable
 from fluid.static.layers.bounds import enter, most_turns
@@ -307,6 +308,8 @@ def _content(environment: Environment, variable: Variable) -> Any:
         return found
     if isinstance(variable, ArrayVariable):
         return variable.empty()
+    if isinstance(variable, BeamVariable):  # no run is in progress: only shapes matter
+        return Beams.start(1, 1, 1)
     if variable.structs and not variable.persistable and variable.made_in is not None and variable.unassigned:
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), at_present_batch(variable.structs))
     return variable.held()

@@ -267,7 +267,10 @@ class Program:
 
     def discovered(self) -> core.Program:
         """Return the program recorded until now, for a Session."""
-        return core.Program(self.snapshot(), name="main_program")
+        found = core.Program(self.snapshot(), name="main_program")
+        # The calls ran again just now, and not at the lines that declared the feeds.
+        found.feeds = {name: replace(spec, site=self.feeds[name].site) for name, spec in found.feeds.items()}
+        return found
 
     def outliving(self) -> list[Variable]:
         """Return the variables whose values are kept between runs, by the user's request or as assigned parameters."""
@@ -334,7 +337,8 @@ class Program:
                 found = trials(call.on_single_steps())
             except errors.FluidError:
                 raise error from None
-            self.single_steps |= {name: f"{error} (written down at {call.site})" for name in feeds}
+            reasons = {name: f"{error} (written down at {call.site})" for name in feeds}
+            self.single_steps = reasons | self.single_steps
             return found
 
     def _create(self, name: str) -> None:
