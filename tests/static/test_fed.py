@@ -243,3 +243,25 @@ def test_a_tagger_of_two_sequences_is_exported_and_restored(tmp_path):
         found = exe.run(model, fed(6, 1, 2), targets, return_numpy=False)[0]
     assert found.lod() == wanted.lod()
     np.testing.assert_array_equal(np.array(found), np.array(wanted))
+
+
+def test_a_block_over_paragraphs_reads_sentences():
+    """Sequence layers inside the block of a DynamicRNN see the present sentence of each paragraph."""
+    ids, lengths = np.arange(9).reshape(-1, 1), [[2, 1], [3, 2, 4]]
+    with fresh() as (main, startup):
+        words = layers.data("words", shape=[1], dtype="int64", lod_level=2)
+        embedded = layers.embedding(words, size=[9, 4])
+        rnn = layers.DynamicRNN()
+        with rnn.block():
+            sentence = rnn.step_input(embedded)
+            states, _ = layers.dynamic_lstm(layers.fc(sentence, size=8), size=8, use_peepholes=False)
+            before = rnn.memory(shape=[4])
+            after = before + layers.sequence_pool(sentence, "sum") + 0.0 * layers.sequence_pool(states, "max")[:, :1]
+            rnn.update_memory(before, after)
+            rnn.output(after)
+        last = layers.sequence_last_step(rnn())
+        static.optimizer.SGD(0.1).minimize(layers.mean(last))
+        exe = started(startup)
+        table = scope_value("embedding_0.w_0")
+        (found,) = exe.run(main, {"words": tensor(ids, *lengths)}, [last])
+    np.testing.assert_allclose(found, [table[:5].sum(axis=0), table[5:].sum(axis=0)], rtol=1e-5)
