@@ -135,12 +135,15 @@ class Call:
         """Call the layer inside a program function, and store its results in the outputs."""
         frame = core.current_frame("static.Executor.run")
         frame.naming = Naming(counters=dict(self.counters))
+        around, frame.site = frame.site, self.site
         try:
             with core.as_fluid():
                 result = self.function(*environment.read(self.args), **environment.read(self.kwargs))
         except Exception as error:
             error.add_note(f"written down at {self.site}")
             raise
+        finally:
+            frame.site = around
         for i, (variable, value) in enumerate(zip(self.outputs, values.leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
                 continue  # a parameter that the layer returned

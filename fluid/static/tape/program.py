@@ -267,10 +267,7 @@ class Program:
 
     def discovered(self) -> core.Program:
         """Return the program recorded until now, for a Session."""
-        found = core.Program(self.snapshot(), name="main_program")
-        # The calls ran again just now, and not at the lines that declared the feeds.
-        found.feeds = {name: replace(spec, site=self.feeds[name].site) for name, spec in found.feeds.items()}
-        return found
+        return core.Program(self.snapshot(), name="main_program")
 
     def outliving(self) -> list[Variable]:
         """Return the variables whose values are kept between runs, by the user's request or as assigned parameters."""
