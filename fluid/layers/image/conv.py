@@ -46,8 +46,8 @@ def conv2d(
     """Convolution of images.
 
     Args:
-      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch of
-        images, whose result is one, too.
+      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch
+        of images, whose result is one, too.
       num_filters: the number of filters, which are the channels of the result.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.

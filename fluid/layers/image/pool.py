@@ -42,8 +42,8 @@ def pool2d(
     """Pool images: take the maximum or the mean of the pixels under a sliding window.
 
     Args:
-      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch of
-        images, whose result is one, too.
+      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch
+        of images, whose result is one, too.
       pool_size: the size of the window, `k` or `[kh, kw]`.
       pool_type: "max" or "avg".
       pool_stride: one or two integers.

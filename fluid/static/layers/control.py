@@ -14,7 +14,6 @@ from fluid.layers.structured.beam_rows import Beams
 from fluid.static.layers.arrays import ArrayVariable, at_present_batch, present_batch
 from fluid.static.layers.beam import BeamVariable
 from fluid.static.layers.bounds import enter, most_turns
-from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Environment, outer_environment, run_calls
 from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.variable import Variable
