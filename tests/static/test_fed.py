@@ -265,3 +265,31 @@ def test_a_block_over_paragraphs_reads_sentences():
         table = scope_value("embedding_0.w_0")
         (found,) = exe.run(main, {"words": tensor(ids, *lengths)}, [last])
     np.testing.assert_allclose(found, [table[:5].sum(axis=0), table[5:].sum(axis=0)], rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+def test_labels_of_all_words_are_declared_by_a_negative_size():
+    """As Transformers of 2018 declare labels: `[batch_size * length, 1]` with a batch size of -1."""
+    with fresh() as (main, startup):
+        words = layers.data("words", shape=[-1, 6, 1], dtype="int64", append_batch_size=False)
+        label = layers.data("label", shape=[-1 * 6, 1], dtype="int64", append_batch_size=False)
+        scores = layers.fc(layers.embedding(words, size=[9, 4]), size=5, num_flatten_dims=2)
+        loss = layers.mean(layers.softmax_with_cross_entropy(layers.reshape(scores, shape=[-1, 5]), label))
+        static.optimizer.SGD(0.1).minimize(loss)
+        exe = started(startup)
+        for batch, length in ((3, 6), (2, 4)):
+            feed = {"words": np.ones((batch, length, 1), "int64"), "label": np.full((batch * length, 1), 2)}
+            found, made = exe.run(main, feed=feed, fetch_list=[loss, scores])
+            chances = np.exp(made[0, 0]) / np.exp(made[0, 0]).sum()
+            np.testing.assert_allclose(found, [-np.log(chances[2])], rtol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+def test_a_reader_gives_shorter_rows_than_declared():
+    with fresh() as (main, _):
+        reader = layers.py_reader(capacity=2, shapes=[(-1, 8, 1)], dtypes=["float32"])
+        total = layers.reduce_sum(layers.read_file(reader), dim=[1, 2])
+        reader.decorate_tensor_provider(lambda: ([np.ones((2, size, 1), "float32")] for size in (3, 8)))
+        reader.start()
+        exe = static.Executor(static.CPUPlace())
+        assert [exe.run(main, fetch_list=[total])[0].tolist() for _ in range(2)] == [[3.0, 3.0], [8.0, 8.0]]

@@ -1,5 +1,6 @@
 """Data layers: `data`, and the readers that feed a program."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +29,8 @@ def data(
 
     Args:
       name: the name of the feed.
-      shape: the shape of one example; with `append_batch_size=False`, or with a size of -1, the shape of a batch.
+      shape: the shape of one example; with `append_batch_size=False`, or with a size of -1, the shape of a batch. A
+        first size of -16 stands for 16 rows of each example.
       given: `append_batch_size, dtype, lod_level` in the order of Fluid, or `dtype, lod_level, append_batch_size` in
         the order of `fluid.layers.data`.
       append_batch_size: True puts a batch dimension before `shape`.
@@ -53,7 +55,20 @@ def data(
         order = ("dtype", "lod_level", "append_batch_size")
     options = {"append_batch_size": append_batch_size, "dtype": dtype, "lod_level": lod_level}
     options |= dict(zip(order, given, strict=False))
-    return recorded(layers.data)(name, list(shape), column=column, **options)
+    sizes = list(shape)
+    if sizes and isinstance(sizes[0], int) and sizes[0] < -1 and not lod_level:
+        return recorded(_data_of_rows)(name, sizes, column=column, **options)
+    return recorded(layers.data)(name, sizes, column=column, **options)
+
+
+@functools.wraps(layers.data)
+def _data_of_rows(name: str, shape: Sequence[int], **options: Any) -> Any:
+    """Declare a feed of several rows for each example, as `[batch_size * length, 1]` with a batch size of -1."""
+    frame = core.current_frame("layers.data")
+    if frame.discovering and name not in frame.given.feeds:
+        rows = -shape[0] * (frame.placeholder_batch or 1)
+        frame.given.feeds[name] = jnp.zeros([rows, *map(abs, shape[1:])])
+    return layers.data(name, shape, **options)
 
 
 def whole_data(name: str, shape: Sequence[int | None], dtype: str = "float32", lod_level: int = 0) -> Any:
