@@ -1,12 +1,11 @@
 """Trainer and Inferencer, whose functions are written down once, as in PaddlePaddle Fluid; and their events."""
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import fluid
 from fluid import BeginEpochEvent, BeginStepEvent, CheckpointConfig, EndEpochEvent, EndStepEvent
-from fluid.core.arguments import check_takes_nothing
+from fluid.core.arguments import check_takes_nothing, name_of
 from fluid.static import unique_name
 from fluid.static.tape.program import Program, program_guard
 
@@ -79,5 +78,10 @@ def written_down(function: Any) -> Any:
     with program_guard(program, Program()), unique_name.guard():
         result = function()
     tape = program.snapshot()
-    run: Callable[[], Any] = functools.wraps(function)(lambda: tape.run().read(result))
+
+    @functools.wraps(function)
+    def run() -> Any:
+        return tape.run().read(result)
+
+    run.__name__ = name_of(function)
     return run

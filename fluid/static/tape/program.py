@@ -332,7 +332,7 @@ class Program:
                 raise
             try:
                 found = trials(call.on_single_steps())
-            except errors.FluidError:
+            except Exception:  # the layer takes no rows either: the first error says why
                 raise error from None
             reasons = {name: f"{error} (written down at {call.site})" for name in feeds}
             self.single_steps = reasons | self.single_steps

@@ -33,17 +33,20 @@ def dense_of(value: Any) -> Any:
 
 
 def single_steps(tree: Any) -> Any:
-    """Replace sequences of one step in a tree by rows; a sequence of any other length becomes a row of NaN.
+    """Replace sequences of one step in a tree by rows.
 
-    An integer row of such a sequence holds the smallest integer.
+    A sequence of any other length becomes a row of NaN, of the smallest integer, or of False.
     """
 
     def rows(value: Any) -> Any:
         if not isinstance(value, core.SequenceBatch):
             return value
         first = core.filled(value, 0)[:, 0]
+        is_single = (value.lengths == 1).reshape(-1, *[1] * (first.ndim - 1))
+        if first.dtype == bool:
+            return first & is_single
         nothing = jnp.nan if jnp.issubdtype(first.dtype, jnp.inexact) else jnp.iinfo(first.dtype).min
-        return jnp.where((value.lengths == 1).reshape(-1, *[1] * (first.ndim - 1)), first, nothing)
+        return jnp.where(is_single, first, nothing)
 
     return jax.tree.map(rows, tree, is_leaf=is_leaf)
 
