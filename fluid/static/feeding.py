@@ -44,6 +44,7 @@ def run_as_fed(
     fed = {name: found for name, spec in declared.items() if (found := as_fed(spec, feed[name])) is not spec}
     if not fed:
         return session.run(program, feed=feed, fetch=fetch, mode=mode)
+    _check_rows(declared, fed, feed)
     engine = session.engine
     given, replaced = split_names(program, feed)
     step = bind(engine, program, Request(mode, check_fetch(program, fetch, mode), given, replaced))
@@ -114,7 +115,17 @@ def _holds_sequences(spec: FeedSpec, shape: tuple[int, ...]) -> bool:
     return len(shape) > spec.lod_level and fit(padded, whole) is not None
 
 
-def _refuse(spec: FeedSpec, value: Any, cause: Exception) -> None:
+def _check_rows(declared: Mapping[str, FeedSpec], fed: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> None:
+    """Refuse an array of one row beside feeds of several rows: most likely a column that was given as a row."""
+    rows = {n: len(feed[n]) for n, s in declared.items() if s.shape[:1] == (None,) and isinstance(feed[n], np.ndarray)}
+    if set(rows.values()) == {1}:
+        return
+    for name in [name for name in fed if rows.get(name) == 1]:
+        if feed[name].ndim == len(declared[name].shape):
+            _refuse(declared[name], feed[name], None)
+
+
+def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
     """Raise the error for a value that does not fit its declaration."""
     try:
         read_feed(spec, value)
