@@ -61,7 +61,8 @@ NAMES = {
         RemoteError ShapeError UnknownNameError missing_name nearest
     """,
     "fluid.static": """
-        BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder ExecutionStrategy
+        BeginEpochEvent BeginStepEvent BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder
+        EndEpochEvent EndStepEvent ExecutionStrategy
         Executor Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable
         WeightNormParamAttr append_backward average backward batch clip compiler core cpu_places
         create_lod_tensor create_random_int_lodtensor cuda_places data default_main_program

@@ -300,6 +300,7 @@ class Frame:
       as_fluid: whether layers are called by a program or model that was written for Fluid; see `core.as_fluid`.
       known: the parameters as the discovery of the program declared them, by name; empty during discovery.
       frozen: names of parameters and states that this run leaves unchanged, although the program would change them.
+      site: the user's line of the recorded call that is running, in a program that was written down; else empty.
       awaited: names of requested values that are not computed yet; the run ends when none is left. None for a run of
         the whole function.
       given: the inputs of the run.
@@ -319,6 +320,7 @@ class Frame:
     as_fluid: bool = False
     known: dict[str, ParameterSpec] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
+    site: str = ""
     awaited: set[str] | None = None
     given: Given = field(default_factory=Given)
     declared: Declared = field(default_factory=Declared)
@@ -449,7 +451,12 @@ def is_library(filename: str) -> bool:
 
 
 def user_site() -> str:
-    """Return the innermost line of the call stack that belongs to the user, as `file:line in function`."""
+    """Return the innermost line of the call stack that belongs to the user, as `file:line in function`.
+
+    While a recorded call runs, the line is that of the record.
+    """
+    if (running_frame := _current.get()) is not None and running_frame.site:
+        return running_frame.site
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -481,6 +488,8 @@ def _without_folders(site: str) -> str:
 
 def user_sites() -> str:
     """Return the line of `user_site`, and the user's line that called its function, if there is one."""
+    if (running_frame := _current.get()) is not None and running_frame.site:
+        return running_frame.site
     found: list[str] = []
     frame: Any = sys._getframe(1)
     while frame is not None and len(found) < 2:

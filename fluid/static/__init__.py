@@ -4,11 +4,13 @@ Write `import fluid.static as fluid` in a program that has `import paddle.fluid 
 """
 
 from fluid import (
+    BeginEpochEvent,
+    BeginStepEvent,
     CheckpointConfig,
-    Inferencer,
+    EndEpochEvent,
+    EndStepEvent,
     LoDTensor,
     ParamAttr,
-    Trainer,
     WeightNormParamAttr,
     average,
     batch,
@@ -55,14 +57,19 @@ from fluid.static.readers import DataFeeder
 from fluid.static.scope import Scope, global_scope, scope_guard
 from fluid.static.tape.program import Program, default_main_program, default_startup_program, program_guard
 from fluid.static.tape.variable import Variable
+from fluid.static.trainer import Inferencer, Trainer
 
 __all__ = [
+    "BeginEpochEvent",
+    "BeginStepEvent",
     "BuildStrategy",
     "CPUPlace",
     "CUDAPlace",
     "CheckpointConfig",
     "CompiledProgram",
     "DataFeeder",
+    "EndEpochEvent",
+    "EndStepEvent",
     "ExecutionStrategy",
     "Executor",
     "Inferencer",

@@ -10,6 +10,7 @@ from fluid import errors
 from fluid.lod_tensor import LoDTensor, Single
 from fluid.place import Place
 from fluid.static.backward import Gradient
+from fluid.static.feeding import check_single_steps, run_as_fed
 from fluid.static.scope import Scope, global_scope
 from fluid.static.scope import scope_guard as scope_guard
 from fluid.static.tape import values
@@ -91,10 +92,11 @@ class Executor:
         kept = [v.name for v in found.outliving()]
         given = _joined(feed)
         fed = {**given, **found.read(given)}
+        check_single_steps(found.single_steps, inner.feeds, fed)
         mode = "test" if found.for_test else "train"
         fetched = {name: scope.value(name) for name in names if name in found.rates}
         fetch = [name for name in dict.fromkeys([*names, *kept]) if name not in fetched]
-        results = scope.session.run(inner, feed=fed, fetch=fetch, mode=mode)
+        results = run_as_fed(scope.session, inner, fed, fetch, mode)
         fetched |= dict(zip(fetch, results, strict=True))
         for name in kept:
             scope.keep(name, fetched[name])

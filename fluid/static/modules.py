@@ -5,7 +5,6 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-import fluid
 from fluid import average, metrics, reader, regularizer
 from fluid.static import layers, parallel
 
@@ -21,7 +20,6 @@ _NAMES = {
     "parallel_executor": ["BuildStrategy", "ExecutionStrategy", "ParallelExecutor"],
     "param_attr": ["ParamAttr", "WeightNormParamAttr"],
 }
-_EVENTS = ["BeginEpochEvent", "BeginStepEvent", "EndEpochEvent", "EndStepEvent"]
 
 
 def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: Sequence[str]) -> None:
@@ -38,7 +36,6 @@ for _name in _LAYERS:
     _add(layers, _name, layers, layers.__all__)
 for _name, _names in _NAMES.items():
     _add(_package, _name, _package, _names)
-_add(_package, "trainer", fluid, ["CheckpointConfig", "Trainer", *_EVENTS])
 for _module in (average, metrics, reader, regularizer):
     sys.modules[f"fluid.static.{_module.__name__.rpartition('.')[2]}"] = _module
 sys.modules["fluid.static.compiler"] = parallel

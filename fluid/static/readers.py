@@ -7,7 +7,9 @@ from fluid import core, errors
 from fluid.reader import batch
 from fluid.reader.feeder import Feeder
 from fluid.static.executor import name_of
+from fluid.static.feeding import as_fed
 from fluid.static.tape.program import Program, default_main_program
+from fluid.static.tape.values import dense_of
 from fluid.static.tape.variable import Variable
 
 # A function that returns an iterable, or the iterable itself.
@@ -97,7 +99,9 @@ class PyReader:
         self.names = [v.name for v in feed_list]
         self._iterable = iterable
         self._return_list = return_list
-        self._feeder = Feeder({v.name: _spec(v.program, v.name) for v in feed_list}, self.names)
+        rows = {dense_of(v.structs[0]).shape[:1] for v in feed_list if v.follows_batch}
+        specs = {v.name: _spec(v.program, v.name) for v in feed_list}
+        self._feeder = Feeder(specs, self.names, aligned=len(rows) < 2)
         self._source: Source | None = None
         self._running: Iterator[dict[str, Any]] | None = None
         if not iterable:
@@ -183,7 +187,14 @@ class PyReader:
         if self._source is None:
             raise errors.ProgramError("this reader has no data; first reader.decorate_sample_list_generator(rows)")
         for number, minibatch in enumerate(_opened(self._source)):
-            yield self._feeder.feed(minibatch, number)
+            yield self._in_other_shapes(minibatch) or self._feeder.feed(minibatch, number)
+
+    def _in_other_shapes(self, minibatch: Any) -> dict[str, Any] | None:
+        """Return the columns of a minibatch by name if one has another shape than declared, else None."""
+        if not isinstance(minibatch, tuple) or len(minibatch) != len(self.names):
+            return None
+        columns = dict(zip(self.names, minibatch, strict=True))
+        return columns if any(as_fed(s, columns[n]) is not s for n, s in self._feeder.specs.items()) else None
 
 
 class DataLoader:

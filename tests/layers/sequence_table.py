@@ -108,6 +108,7 @@ INFO, CROWD = np.array([[12.0, 12.0, 1.0]], "float32"), _steps(np.array([[[0], [
 ANCHORED = {"x": real(3, 5, 4), "y": real(3, 5, 1), "b": _steps(boxes(3, 4, scale=12.0)), "c": CROWD}
 SAMPLED = {"x": _steps(boxes(3, 4, scale=12.0), [4, 0, 3]), "c": _steps(1 + whole(2, 3, 4, 1)), "d": CROWD,
            "b": _steps(boxes(3, 4, scale=12.0, salt=2))}  # fmt: skip
+IMAGES = {"x": sequence(3, 3, 2, 4, 3, lengths=[2, 1, 3])}
 YOLO = {"x": real(3, 14, 4, 3), "b": _steps(positive(3, 4, 4) / 2), "k": _steps(whole(2, 3, 4, 1))}
 
 
@@ -148,6 +149,13 @@ SEQUENCE_ROWS = [
     Row("logsumexp", lambda x: layers.logsumexp(x, dim=-1), _seq()),
     Row("logsumexp", lambda x: layers.logsumexp(x, dim=0), _seq(), label="rows", mixes=True, shortest=1),
     Row("data_norm", lambda x: layers.data_norm(x), _seq()),
+    Row("conv2d", lambda x: layers.conv2d(x, 2, 3, padding=1, act="tanh"), IMAGES),
+    Row("conv2d", lambda x: layers.conv2d(x, 2, 3, groups=2, use_cudnn=False), IMAGES, label="depthwise"),
+    Row("conv2d_transpose", lambda x: layers.conv2d_transpose(x, 3, filter_size=2, stride=2), IMAGES),
+    Row("pool2d", lambda x: layers.pool2d(x, 2, "avg", 1, 1), IMAGES),
+    Row("adaptive_pool2d", lambda x: layers.adaptive_pool2d(x, 2), IMAGES),
+    Row("image_resize", lambda x: layers.image_resize(x, [3, 6]), IMAGES),
+    Row("matmul", lambda x: layers.matmul(x, layers.tanh(x), transpose_y=True), _deep(), label="pairs"),
     Row("full_like", lambda x: layers.full_like(x, 2.5), _seq()),
     Row("flip", lambda x: layers.flip(x, dims=1), _seq()),
     Row("argsort", lambda x: layers.argsort(x, descending=True), _seq()),

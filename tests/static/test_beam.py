@@ -13,8 +13,8 @@ START = 0
 END = 1
 
 
-def decoder(context, beam_size, max_length):
-    """Written as the book does."""
+def decoder(context, beam_size, max_length, by_switch=False):
+    """Written as the book does; by a Switch, as the chapter of 2018 does."""
     array_len = pd.fill_constant(shape=[1], dtype="int64", value=max_length)
     counter = pd.zeros(shape=[1], dtype="int64", force_cpu=True)
 
@@ -47,13 +47,24 @@ def decoder(context, beam_size, max_length):
         selected_ids, selected_scores = pd.beam_search(
             pre_ids, pre_score, topk_indices, accu_scores, beam_size, end_id=END, level=0
         )
-        pd.increment(x=counter, value=1, in_place=True)
-        pd.array_write(current_state, array=state_array, i=counter)
-        pd.array_write(selected_ids, array=ids_array, i=counter)
-        pd.array_write(selected_scores, array=scores_array, i=counter)
-        length_cond = pd.less_than(x=counter, y=array_len)
-        finish_cond = pd.logical_not(pd.is_empty(x=selected_ids))
-        pd.logical_and(x=length_cond, y=finish_cond, out=cond)
+
+        def write():
+            pd.increment(x=counter, value=1, in_place=True)
+            pd.array_write(current_state, array=state_array, i=counter)
+            pd.array_write(selected_ids, array=ids_array, i=counter)
+            pd.array_write(selected_scores, array=scores_array, i=counter)
+            length_cond = pd.less_than(x=counter, y=array_len)
+            finish_cond = pd.logical_not(pd.is_empty(x=selected_ids))
+            pd.logical_and(x=length_cond, y=finish_cond, out=cond)
+
+        if not by_switch:
+            write()
+        else:
+            with pd.Switch() as switch:
+                with switch.case(pd.is_empty(selected_ids)):
+                    pd.fill_constant(shape=[1], value=0, dtype="bool", force_cpu=True, out=cond)
+                with switch.default():
+                    write()
     return pd.beam_search_decode(ids=ids_array, scores=scores_array, beam_size=beam_size, end_id=END)
 
 
@@ -83,14 +94,15 @@ def by_hand(state, weights, beam_size, max_length):
 
 
 @pytest.mark.parametrize(
-    ("beam_size", "max_length", "likes_to_end"), [(3, 6, 0.0), (2, 8, 2.5), (4, 5, 1.5), (1, 4, 0.0)]
+    ("beam_size", "max_length", "likes_to_end", "by_switch"),
+    [(3, 6, 0.0, False), (2, 8, 2.5, False), (4, 5, 1.5, False), (1, 4, 0.0, False), (2, 8, 2.5, True)],
 )
-def test_the_sentences_are_those_of_a_search_by_hand(beam_size, max_length, likes_to_end):
+def test_the_sentences_are_those_of_a_search_by_hand(beam_size, max_length, likes_to_end, by_switch):
     draw = np.random.default_rng(beam_size)
     sources = 5
     states = draw.normal(size=(sources, WIDTH)).astype("float32")
     with fresh() as (main, startup):
-        ids, scores = decoder(pd.data("state", shape=[WIDTH]), beam_size, max_length)
+        ids, scores = decoder(pd.data("state", shape=[WIDTH]), beam_size, max_length, by_switch)
         assert (ids.lod_level, scores.lod_level) == (2, 2)
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from static.both import fresh, scope_value
 
+import fluid as functions
 import fluid.static as fluid
 from fluid.static import layers
 
@@ -381,3 +382,71 @@ def test_a_block_in_a_program_function_is_refused():
 
     with pytest.raises(fluid.errors.ArgumentTypeError, match="layers.while_loop"):
         functions.Program(program)
+
+
+def of_trainers(library, guess):
+    """The losses of a Trainer whose function calls `guess`, and what its Inferencer answers, on fixed rows."""
+    rows = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+
+    def infer_program():
+        return guess(library.layers.data("x", shape=[4]))
+
+    def train_program():
+        y = library.layers.data("y", shape=[1])
+        return library.layers.mean(library.layers.square_error_cost(infer_program(), y))
+
+    def reader():
+        yield from ([(row, [row.sum()]) for row in part] for part in (rows[:4], rows[4:]))
+
+    losses = []
+
+    def handle(event):
+        if isinstance(event, library.EndStepEvent):
+            losses.append(float(np.asarray(event.metrics[0]).reshape(())))
+
+    trainer = library.Trainer(train_func=train_program, optimizer_func=lambda: library.optimizer.SGD(0.02))
+    trainer.train(num_epochs=3, event_handler=handle, reader=reader, feed_order=["x", "y"])
+    trainer.save_params("params")
+    found = library.Inferencer(infer_func=infer_program, param_path="params").infer({"x": rows})[0]
+    return losses, np.asarray(found)
+
+
+def test_blocks_in_the_function_of_a_trainer(in_tmp):
+    def three_times(x):
+        once = layers.fc(x, size=1)
+        total = layers.assign(once * 0.0)
+        i = layers.zeros([1], "int64")
+        n = layers.fill_constant([1], "int64", 3)
+        cond = layers.less_than(i, n)
+        with layers.While(cond).block():
+            layers.assign(total + once, output=total)
+            layers.increment(i)
+            layers.less_than(i, n, cond=cond)
+        with layers.Switch() as switch:
+            with switch.case(layers.less_than(n, i)):
+                layers.assign(total * 0.0, output=total)
+            with switch.default():
+                layers.assign(total + 1.0, output=total)
+        return total
+
+    losses, found = of_trainers(fluid, three_times)
+    wanted, answered = of_trainers(functions, lambda x: functions.layers.fc(x, size=1) * 3.0 + 1.0)
+    np.testing.assert_allclose(losses, wanted, rtol=1e-5)
+    np.testing.assert_allclose(found, answered, rtol=1e-5)
+
+
+def test_a_recurrent_block_in_the_function_of_a_trainer():
+    def program():
+        x = layers.data("x", shape=[2], lod_level=1)
+        rnn = layers.DynamicRNN()
+        with rnn.block():
+            step = rnn.step_input(x)
+            total = rnn.memory(shape=[2])
+            rnn.update_memory(total, total + step)
+            rnn.output(total)
+        return layers.reduce_sum(layers.fc(layers.sequence_last_step(rnn()), size=1))
+
+    trainer = fluid.Trainer(train_func=program, optimizer_func=fluid.optimizer.SGD(0.1))
+    line = program.__code__.co_firstlineno + 1
+    assert trainer.program.feeds["x"].site == f"{__file__}:{line} in program"
+    assert list(trainer.program.parameters) == ["fc_0.w_0", "fc_0.b_0"]

@@ -15,7 +15,7 @@ from fluid.layers.image.spatial import (
     Padding,
     check_groups,
     finish_convolution,
-    image_of,
+    images_of,
     kind_without_cudnn,
     paddings,
     seems_channels_last,
@@ -46,7 +46,8 @@ def conv2d(
     """Convolution of images.
 
     Args:
-      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC".
+      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch
+        of images, whose result is one, too.
       num_filters: the number of filters, which are the channels of the result.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.
@@ -148,7 +149,7 @@ def _convolve(
     groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
     """Compute a convolution of images or volumes with `dims` dimensions of pixels; see `conv2d`."""
-    image = image_of(this, input, dims + 2, data_format)
+    image = images_of(this, input, dims + 2, data_format)
     kernel = sizes_of(this, "filter_size", filter_size, dims)
     strides = sizes_of(this, "stride", stride, dims)
     dilations = sizes_of(this, "dilation", dilation, dims)

@@ -16,7 +16,7 @@ from fluid.layers.image.spatial import (
     Pairs,
     check_groups,
     finish_convolution,
-    image_of,
+    images_of,
     kind_without_cudnn,
     paddings,
 )
@@ -150,7 +150,7 @@ def _transposed_convolution(
     dilation: Any, groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
     """Compute a transposed convolution of images or volumes with `dims` dimensions; see `conv2d_transpose`."""
-    image = image_of(this, input, dims + 2, data_format)
+    image = images_of(this, input, dims + 2, data_format)
     strides = sizes_of(this, "stride", stride, dims)
     dilations = sizes_of(this, "dilation", dilation, dims)
     groups = check_groups(this, image.channels, num_filters, groups)

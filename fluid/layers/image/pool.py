@@ -15,7 +15,7 @@ from fluid.layers.image.spatial import (
     Image,
     Padding,
     Pairs,
-    image_of,
+    images_of,
     paddings,
 )
 from fluid.layers.kernels.layout import as_computed, by_layout
@@ -42,7 +42,8 @@ def pool2d(
     """Pool images: take the maximum or the mean of the pixels under a sliding window.
 
     Args:
-      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC".
+      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch
+        of images, whose result is one, too.
       pool_size: the size of the window, `k` or `[kh, kw]`.
       pool_type: "max" or "avg".
       pool_stride: one or two integers.
@@ -71,7 +72,7 @@ def pool2d(
       float32[batch, 3, 4, 4]
     """
     this = Layer("pool2d", name)
-    image = image_of(this, input, 4, data_format)
+    image = images_of(this, input, 4, data_format)
     return _pool(
         this, image, pool_size, pool_type, pool_stride, pool_padding, global_pooling, ceil_mode, exclusive
     )  # fmt: skip
@@ -125,7 +126,7 @@ def pool3d(
       float32[batch, 1, 1, 1, 1]
     """
     this = Layer("pool3d", name)
-    image = image_of(this, input, 5, data_format)
+    image = images_of(this, input, 5, data_format)
     return _pool(
         this, image, pool_size, pool_type, pool_stride, pool_padding, global_pooling, ceil_mode, exclusive
     )  # fmt: skip
@@ -215,7 +216,7 @@ def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_ind
         raise errors.ArgumentError(
             f"{this.name}: require_index=True is not possible; only the pooled values are returned"
         )
-    image = image_of(this, input, ndim, data_format)
+    image = images_of(this, input, ndim, data_format)
     cells = sizes_of(this, "pool_size", size, ndim - 2)
     if any(n > size for n, size in zip(cells, image.pixels, strict=True)):
         raise errors.ShapeError(
@@ -227,7 +228,7 @@ def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_ind
         bounds = [(i * pixels // n, -(-(i + 1) * pixels // n)) for i in range(n)]
         parts = [jax.lax.slice_in_dim(result, low, high, axis=axis) for low, high in bounds]
         result = jnp.concatenate([reduce(p, axis=axis, keepdims=True) for p in parts], axis=axis)
-    return this.output(result.astype(image.array.dtype))
+    return this.output(image.back(result.astype(image.array.dtype)))
 
 
 def _pool(
@@ -247,7 +248,8 @@ def _pool(
     x, axis, as_written = as_computed(image.array, image.channel_axis)
     layout = image.layout if axis == image.channel_axis else "NHWC"
     geometry = (window, strides, pads, layout)
-    return this.output(as_written(largest(x, *geometry) if kind == "max" else _mean(x, *geometry, exclusive)))
+    result = largest(x, *geometry) if kind == "max" else _mean(x, *geometry, exclusive)
+    return this.output(image.back(as_written(result)))
 
 
 def _mean(x: Any, window: Any, strides: Any, pads: Pairs, layout: str, exclusive: bool) -> jax.Array:

@@ -11,7 +11,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer, wide
 from fluid.layers.checks import sizes_of
-from fluid.layers.image.spatial import CHANNELS_FIRST, Image, image_of
+from fluid.layers.image.spatial import CHANNELS_FIRST, Image, images_of
 from fluid.layers.kernels.layout import along_axis
 
 # For each interpolation: the number of dimensions of pixels, and the prefix of automatic names.
@@ -48,7 +48,7 @@ def image_resize(
 
     Args:
       input: `[batch, channels, height, width]`; with a depth before the height for "TRILINEAR", and `[batch, channels,
-        width]` for "LINEAR".
+        width]` for "LINEAR"; or a SequenceBatch of images, whose result is one, too.
       out_shape: `[height', width']`; with a depth before them for "TRILINEAR", and `[width']` for "LINEAR".
       scale: the factor of all sizes, if `out_shape` is not given.
       name: name of the layer; by default `bilinear_interp_N`, `nearest_interp_N` and so on.
@@ -305,11 +305,11 @@ def image_resize_short(
       float32[batch, 3, 4, 6]
     """
     this = _layer_of(resample, name)
-    image = image_of(this, input, 4, CHANNELS_FIRST)
+    image = images_of(this, input, 4, CHANNELS_FIRST)
     short = min(image.pixels)
     core.whole_number(this.name, "out_short_len", out_short_len)
     sizes = [out_short_len if p == short else int(p * (out_short_len / short) + 0.5) for p in image.pixels]
-    return this.output(_resampled(image, sizes, resample, True, 1))
+    return this.output(image.back(_resampled(image, sizes, resample, True, 1)))
 
 
 def _resize(
@@ -319,7 +319,7 @@ def _resize(
     """Resize images by one interpolation, and record the result; see `image_resize`."""
     this = _layer_of(resample, name)
     dims = _INTERPOLATIONS[resample.upper()][0]
-    image = image_of(this, input, dims + 2, data_format or (CHANNELS_FIRST if dims == 2 else _LAYOUTS[dims]))
+    image = images_of(this, input, dims + 2, data_format or (CHANNELS_FIRST if dims == 2 else _LAYOUTS[dims]))
     if actual_shape is not None:
         raise errors.ArgumentError(
             f"{this.name}: actual_shape gives a size that depends on data, which no shape can; give out_shape="
@@ -337,7 +337,7 @@ def _resize(
             f"{this.name}: scale={scale} leaves {list(sizes)} pixels of {describe(input)}; "
             f"expected a larger factor, as in scale=2.0"
         )
-    return this.output(_resampled(image, sizes, resample, align_corners, align_mode))
+    return this.output(image.back(_resampled(image, sizes, resample, align_corners, align_mode)))
 
 
 def _layer_of(resample: Any, name: str | None) -> Layer:

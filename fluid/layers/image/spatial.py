@@ -1,13 +1,13 @@
 """Helpers for layers on images: layouts, padding, and groups of channels."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, describe
+from fluid.layers.base import Layer, array_of, as_rows, dense, describe, is_sequence, like, row_dims
 from fluid.layers.kernels.layout import plus_bias
 
 # The values of `padding=`; `paddings` documents each form.
@@ -31,6 +31,7 @@ class Image(NamedTuple):
       channels: the number of channels.
       pixels: the sizes of the dimensions of pixels: height and width, or depth, height and width.
       axes: the dimensions of pixels.
+      back: converts a result `[batch, ...]` to the kind of the input, which may be a sequence of images.
     """
 
     array: Any
@@ -39,6 +40,18 @@ class Image(NamedTuple):
     channels: int
     pixels: tuple[int, ...]
     axes: tuple[int, ...]
+    back: Callable[[Any], Any] = lambda result: result
+
+
+def images_of(this: Layer, value: Any, ndim: int, layout: str) -> Image:
+    """Check an input that may be a sequence of images, and return all images as one batch; see `image_of`.
+
+    A layer returns `image.back(result)`, which for sequences has one result for each step.
+    """
+    if not is_sequence(value):
+        return image_of(this, value, ndim, layout)
+    (rows,), back = as_rows(this, value)
+    return image_of(this, rows, ndim, layout)._replace(back=back)
 
 
 def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "data_format") -> Image:
@@ -167,7 +180,7 @@ def kind_without_cudnn(kind: str, value: Any, layout: str, groups: int | None, n
       groups: the number of groups, or None.
       num_filters: the number of filters; `conv2d` may have several for each channel.
     """
-    shape = getattr(value, "shape", ())
+    shape = getattr(value, "shape", ())[row_dims(value) - 1 :]
     if not groups or len(shape) != 4 or shape[1 if layout == "NCHW" else 3] != groups:
         return kind
     return f"depthwise_{kind}" if num_filters == groups or kind == "conv2d" and num_filters % groups == 0 else kind
@@ -183,10 +196,11 @@ def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, a
       bias_attr: the setting of the bias.
       act: the activation.
     """
-    recorded = this.output(result)
+    recorded = this.output(image.back(result))
     bias = this.bias(bias_attr, [result.shape[image.channel_axis]], result.dtype)
     if bias is not None:
-        recorded = this.output(plus_bias(recorded, bias, image.channel_axis))
+        axis = image.channel_axis + row_dims(recorded) - 1
+        recorded = this.output(like(recorded, plus_bias(dense(recorded), bias, axis)))
     return this.activate(recorded, act)
 
 

@@ -8,7 +8,19 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, as_rows, axis_of, dense, describe, layer, like, row_dims, wide
+from fluid.layers.base import (
+    Layer,
+    array_of,
+    as_rows,
+    axis_of,
+    dense,
+    describe,
+    is_sequence,
+    layer,
+    like,
+    row_dims,
+    wide,
+)
 from fluid.layers.functional import Activation
 from fluid.layers.kernels.table import times_matrix
 from fluid.layers.no_effect import assigns
@@ -28,7 +40,7 @@ def matmul(
 
     Args:
       x: `[..., n, m]`, a vector `[m]`, or a SequenceBatch of such steps.
-      y: `[..., m, k]`, or a vector `[m]`.
+      y: `[..., m, k]`, or a vector `[m]`; or a SequenceBatch of matrices, one for each matrix of `x`.
       transpose_x: whether `x` is `[..., m, n]` instead, and is transposed.
       transpose_y: whether `y` is `[..., k, m]` instead, and is transposed.
       alpha: a factor of the result.
@@ -49,8 +61,10 @@ def matmul(
       float32[batch, 3, 5]
     """
     this = Layer("matmul", name)
-    left = dense(x)
-    right = array_of(this, y)
+    if all(is_sequence(v) and v.data.ndim >= row_dims(v) + 2 for v in (x, y)):
+        (left, right), back = as_rows(this, x, y)
+    else:
+        left, right, back = dense(x), array_of(this, y), lambda product: like(x, product)
     left = jnp.swapaxes(left, -1, -2) if transpose_x and left.ndim > 1 else left
     right = jnp.swapaxes(right, -1, -2) if transpose_y and right.ndim > 1 else right
     try:
@@ -61,7 +75,7 @@ def matmul(
             f"transpose_y={transpose_y}; the last size of x must be the second to last of y, as in "
             f"matmul(x, y, transpose_y=True)"
         ) from error
-    return this.output(like(x, product if alpha == 1.0 else product * alpha))
+    return this.output(back(product if alpha == 1.0 else product * alpha))
 
 
 @layer

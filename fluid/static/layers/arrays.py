@@ -57,6 +57,11 @@ class ArrayVariable(Variable):
         self.element = tuple(jax.ShapeDtypeStruct(array.data.shape[1:], array.data.dtype) for array in both)
         self.first = self.first or self.element
 
+    @property
+    def follows_batch(self) -> bool:
+        """Return whether the first dimension of the elements follows the batch size."""
+        return len({element.shape[:1] for element in self.element}) == 2
+
     def empty(self) -> TensorArray:
         """Return an empty TensorArray, inside a run."""
         struct = at_present_batch(self.first)

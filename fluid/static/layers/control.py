@@ -10,10 +10,10 @@ import jax.numpy as jnp
 
 from fluid import errors, layers
 from fluid.layers.control.tensor_array import TensorArray
+from fluid.layers.structured.beam import Beams
 from fluid.static.layers.arrays import ArrayVariable, at_present_batch, present_batch
 from fluid.static.layers.beam import BeamVariable
 from fluid.static.layers.bounds import enter, most_turns
-from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Environment, outer_environment, run_calls
 from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.variable import Variable
@@ -94,7 +94,7 @@ class _Loop:
         self._cond = cond
         self._carried = carried
         self._most = most
-        self._by_row = {v for v in carried if block.beam is not None and _follows_batch(v)}
+        self._by_row = {v for v in carried if block.beam is not None and v.follows_batch}
 
     def __call__(self) -> list[Any]:
         """Return the values of the carried variables after the loop."""
@@ -300,13 +300,6 @@ def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Se
     return [environment[variable] for variable in carried]
 
 
-def _follows_batch(variable: Variable) -> bool:
-    """Return whether the first dimension of a variable follows the batch size."""
-    both = variable.element if isinstance(variable, ArrayVariable) else variable.structs
-    sizes = {values.dense_of(struct).shape[:1] for struct in both}
-    return len(sizes) == 2
-
-
 def _content(environment: Environment, variable: Variable) -> Any:
     """Return the value of a variable before a block; zeros for a variable that the block assigns first."""
     found = environment.find(variable)
@@ -314,6 +307,8 @@ def _content(environment: Environment, variable: Variable) -> Any:
         return found
     if isinstance(variable, ArrayVariable):
         return variable.empty()
+    if isinstance(variable, BeamVariable):  # no run is in progress: only shapes matter
+        return Beams.start(1, 1, 1)
     if variable.structs and not variable.persistable and variable.made_in is not None and variable.unassigned:
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), at_present_batch(variable.structs))
     return variable.held()

@@ -1,9 +1,13 @@
 """Data layers: `data`, and the readers that feed a program."""
 
+import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
-from fluid import layers
+import jax.numpy as jnp
+
+from fluid import core, layers
 from fluid.static import unique_name
 from fluid.static.readers import PyReader
 from fluid.static.tape.recording import recorded
@@ -25,7 +29,8 @@ def data(
 
     Args:
       name: the name of the feed.
-      shape: the shape of one example; with `append_batch_size=False`, or with a size of -1, the shape of a batch.
+      shape: the shape of one example; with `append_batch_size=False`, or with a size of -1, the shape of a batch. A
+        first size of -16 stands for 16 rows of each example.
       given: `append_batch_size, dtype, lod_level` in the order of Fluid, or `dtype, lod_level, append_batch_size` in
         the order of `fluid.layers.data`.
       append_batch_size: True puts a batch dimension before `shape`.
@@ -50,7 +55,20 @@ def data(
         order = ("dtype", "lod_level", "append_batch_size")
     options = {"append_batch_size": append_batch_size, "dtype": dtype, "lod_level": lod_level}
     options |= dict(zip(order, given, strict=False))
-    return recorded(layers.data)(name, list(shape), column=column, **options)
+    sizes = list(shape)
+    if sizes and isinstance(sizes[0], int) and sizes[0] < -1 and not lod_level:
+        return recorded(_data_of_rows)(name, sizes, column=column, **options)
+    return recorded(layers.data)(name, sizes, column=column, **options)
+
+
+@functools.wraps(layers.data)
+def _data_of_rows(name: str, shape: Sequence[int], **options: Any) -> Any:
+    """Declare a feed of several rows for each example, as `[batch_size * length, 1]` with a batch size of -1."""
+    frame = core.current_frame("layers.data")
+    if frame.discovering and name not in frame.given.feeds:
+        rows = -shape[0] * (frame.placeholder_batch or 1)
+        frame.given.feeds[name] = jnp.zeros([rows, *map(abs, shape[1:])])
+    return layers.data(name, shape, **options)
 
 
 def whole_data(name: str, shape: Sequence[int | None], dtype: str = "float32", lod_level: int = 0) -> Any:
@@ -69,6 +87,51 @@ def whole_data(name: str, shape: Sequence[int | None], dtype: str = "float32", l
       Variable(x: float32[-1, 4])
     """
     return data(name, shape, append_batch_size=False, dtype=dtype, lod_level=lod_level)
+
+
+def reshape(
+    x: Variable,
+    shape: Sequence[int],
+    actual_shape: Any = None,
+    act: Any = None,
+    inplace: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Change the shape of a value; see `fluid.layers.reshape`.
+
+    A feed of `shape=[1]` may be fed with any shape. Until then, its reshaped value has the batch size in place of -1.
+
+    Args:
+      x: the variable.
+      shape: the new shape.
+      actual_shape: as for `fluid.layers.reshape`.
+      act: name of an activation, or a function.
+      inplace: as for `fluid.layers.reshape`.
+      name: name of the layer; by default `reshape2_N`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     state = fluid.layers.data("state", shape=[1])
+      ...     fluid.layers.reshape(state, shape=[2, -1, 10]).shape
+      (2, -1, 10)
+    """
+    options = {"actual_shape": actual_shape, "act": act, "inplace": inplace, "name": name}
+    feeds = x.program.feeds if isinstance(x, Variable) else {}
+    if isinstance(x, Variable) and x.name in feeds and feeds[x.name].shape == (None, 1) and not x.lod_level:
+        batch = next(iter(feeds.values())).shape[0]  # a number if the first feed has a fixed batch size
+        return recorded(_reshape_any)(x, list(shape), batch, **options)
+    return recorded(layers.reshape)(x, shape, **options)
+
+
+def _reshape_any(x: Any, shape: list[int], batch: int | None, **options: Any) -> Any:
+    """Reshape a feed that may come in any shape; in discovery, make as many elements as the new shape needs."""
+    frame = core.current_frame("layers.reshape")
+    if frame.discovering and 0 not in shape and shape.count(-1) < 2:
+        rest = math.prod(size for size in shape if size != -1)
+        if (x.size % rest) if -1 in shape else (x.size != rest):
+            x = jnp.resize(x, tuple((batch or frame.placeholder_batch) if size == -1 else size for size in shape))
+    return layers.reshape(x, shape, **options)
 
 
 def py_reader(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, layers
+from fluid.static.layers.data import reshape as reshape_any
 from fluid.static.tape import values
 from fluid.static.tape.calls import Call, Environment, inside
 from fluid.static.tape.recording import in_a_function, recorded
@@ -59,14 +60,17 @@ def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], 
     return np.asarray(found[call.outputs.index(variable)])
 
 
-def _with_sizes(layer: Callable[..., Any], argument: str) -> Callable[..., Any]:
+def _with_sizes(
+    layer: Callable[..., Any], argument: str, record: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
     """Wrap a layer: variables in `actual_shape` or in another argument are sizes, if they are known.
 
     Args:
       layer: the layer.
       argument: the argument that takes sizes as numbers.
+      record: the function that records a call; by default `recorded(layer)`.
     """
-    record = recorded(layer)
+    record = record or recorded(layer)
     names = list(inspect.signature(layer).parameters)
 
     @functools.wraps(layer)
@@ -97,7 +101,7 @@ def _sizes(x: Variable, wanted: Any) -> list[int] | None:
     ]
 
 
-reshape = _with_sizes(layers.reshape, "shape")
+reshape = _with_sizes(layers.reshape, "shape", reshape_any)
 image_resize = _with_sizes(layers.image_resize, "out_shape")
 interpolate = _with_sizes(layers.interpolate, "out_shape")
 resize_bilinear = _with_sizes(layers.resize_bilinear, "out_shape")

@@ -11,7 +11,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -119,6 +119,17 @@ class Call:
     site: str = ""
     blocks: tuple["Block", ...] = ()
 
+    def on_single_steps(self) -> "Call":
+        """Return the call on rows in place of sequences of one step."""
+        function = self.function
+
+        @functools.wraps(function)
+        def on_rows(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = values.single_steps((args, kwargs))
+            return function(*args, **kwargs)
+
+        return replace(self, function=on_rows)
+
     @property
     def type(self) -> str:
         """Return the name of the layer."""
@@ -137,12 +148,15 @@ class Call:
         """Call the layer inside a program function, and store its results in the outputs."""
         frame = core.current_frame("static.Executor.run")
         frame.naming = Naming(counters=dict(self.counters), prefix=self.prefix)
+        around, frame.site = frame.site, self.site
         try:
             with core.as_fluid():
                 result = self.function(*environment.read(self.args), **environment.read(self.kwargs))
         except Exception as error:
             error.add_note(f"written down at {self.site}")
             raise
+        finally:
+            frame.site = around
         for i, (variable, value) in enumerate(zip(self.outputs, values.leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
                 continue  # a parameter that the layer returned

@@ -37,6 +37,7 @@ class Program:
       clip: the clip of `fluid.clip.set_gradient_clip`.
       rates: the positions of the minimisations that have a learning rate, by the name of the learning rate.
       readers: the readers that feed the program, from `layers.py_reader`.
+      single_steps: the feeds whose sequences must have one step, as they meet dense rows, and the reason of each.
 
     Example:
       >>> import fluid.static as fluid
@@ -59,6 +60,7 @@ class Program:
         self.clip: Any = None
         self.rates: dict[str, tuple[int, ...]] = {}
         self.readers: list[Any] = []
+        self.single_steps: dict[str, str] = {}
         self._global = Block()
         self._current = self._global
         self._changes = 0
@@ -214,6 +216,7 @@ class Program:
         new.shared = dict(self.shared)
         new.feeds = dict(self.feeds)
         new.rates = dict(self.rates)
+        new.single_steps = dict(self.single_steps)
         new._global = Block()
         new._global.calls = [c for c in self._global.calls if not (for_test and c.function is minimized)]
         new._current = new._global
@@ -375,8 +378,7 @@ class Program:
             variable.check_assignable()
         known = set(self.arrays)
         declared_before = unique_name.counters()
-        given = self._visible(call)
-        first, second = (Trial(call, given, self.arrays, self.shared, batch) for batch in BATCHES)
+        call, first, second = self._tried(call)
         counters = first.naming.counters
         self.feeds |= first.feeds
         self.arrays = first.arrays
@@ -389,8 +391,37 @@ class Program:
         for variable, both in zip(call.outputs, structs, strict=True):
             variable.structs = both
             variable.constant = None
+        for variable, source in zip(call.outputs, first.lengths, strict=True):
+            fed = variable.name if variable.name in self.feeds else ""
+            variable.lengths_of = fed if source is None else source.lengths_of
         self._current.calls.append(call)
         return jax.tree.unflatten(first.tree, call.outputs) if into is None else into
+
+    def _tried(self, call: Call) -> tuple[Call, Trial, Trial]:
+        """Try a call at both trial batch sizes; where sequences meet dense rows, on sequences of one step.
+
+        Returns:
+          The call to record, and both trials.
+        """
+        given = self._visible(call)
+
+        def trials(call: Call) -> tuple[Call, Trial, Trial]:
+            first, second = (Trial(call, given, self.arrays, self.shared, batch) for batch in BATCHES)
+            return call, first, second
+
+        try:
+            return trials(call)
+        except errors.ShapeError as error:
+            feeds = _met_by_rows(call)
+            if not feeds:
+                raise
+            try:
+                found = trials(call.on_single_steps())
+            except Exception:  # the layer takes no rows either: the first error says why
+                raise error from None
+            reasons = {name: f"{error} (written down at {call.site})" for name in feeds}
+            self.single_steps = reasons | self.single_steps
+            return found
 
     def _create(self, name: str) -> None:
         """Create a variable for a new parameter or state, which the current startup program initializes."""
@@ -467,6 +498,15 @@ def default_startup_program() -> Program:
       True
     """
     return _programs.get()[1]
+
+
+def _met_by_rows(call: Call) -> list[str]:
+    """Return the feeds of the sequences that a call reads beside dense rows; none if a sequence is of no feed."""
+    read = call.variables()
+    sequences = [v for v in read if v.lod_level]
+    meet = any(v.follows_batch for v in read if not v.lod_level)
+    known = all(v.lod_level == 1 and v.lengths_of for v in sequences)
+    return [v.lengths_of for v in sequences] if meet and known else []
 
 
 def _own(leaf: Any) -> Any:

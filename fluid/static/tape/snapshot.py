@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from fluid import core
 from fluid.static.tape import values
-from fluid.static.tape.calls import Call, run_calls
+from fluid.static.tape.calls import Call, Environment, run_calls
 from fluid.static.tape.variable import Variable
 
 
@@ -26,17 +26,22 @@ class Tape:
 
     def __call__(self) -> dict[str, Any]:
         """Run the calls; return the final values of the variables by name, the loss first."""
+        environment = self.run()
+        first = self._program.first
+        order = [*([first] if first is not None else []), *self._variables]
+        found = {v.name: environment.find(v) for v in (*order, *environment.written())}
+        results = {n: v for n, v in found.items() if v is not None and values.is_value(v)}
+        return results or {"nothing": jnp.zeros([1])}
+
+    def run(self) -> Environment:
+        """Run the calls, and set the states that they assign; return the final values of all variables."""
         for variable in self._program.list_vars():
             variable.check()
         environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
                 core.set_state(variable.name, environment[variable])
-        first = self._program.first
-        order = [*([first] if first is not None else []), *self._variables]
-        found = {v.name: environment.find(v) for v in (*order, *environment.written())}
-        results = {n: v for n, v in found.items() if v is not None and values.is_value(v)}
-        return results or {"nothing": jnp.zeros([1])}
+        return environment
 
 
 def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: Any) -> None:

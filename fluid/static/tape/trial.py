@@ -33,6 +33,7 @@ class Trial:
       structs: the shape and dtype of each result.
       names: the name that the call gives each result, or None.
       tree: the structure of the results.
+      lengths: for each result, the read variable that has the lengths of its sequences, or None.
       naming: the counters of automatic names after the call.
       feeds: the feeds that the call declares.
       arrays: the declarations of parameters and states by the program and the call.
@@ -56,6 +57,7 @@ class Trial:
         self.arrays = frame.declared.arrays
         self.names: list[str | None] = []
         self.tree: Any = None
+        self.lengths: list[Variable | None] = []
         number = BATCHES.index(batch)
 
         def trace(held: list[Any]) -> list[Any]:
@@ -68,6 +70,7 @@ class Trial:
                 found = values.leaves(result)
                 self.tree = jax.tree.structure(result, is_leaf=values.is_leaf)
                 self.names = [_name_of(frame, value) for value in found]
+                self.lengths = [_same_lengths(value, given, held) for value in found]
                 return [as_array(value) for value in found]
 
         self.structs = jax.eval_shape(trace, [variable.structs[number] for variable in given])
@@ -78,3 +81,11 @@ def _name_of(frame: core.Frame, value: Any) -> str | None:
     """Return the name that a call gave one of its results, or None."""
     found = [name for name, recorded in frame.made.values.items() if recorded is value]
     return found[-1] if found else frame.fact(value, "feed") or frame.fact(value, "parameter")
+
+
+def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) -> Variable | None:
+    """Return the variable, among `given`, whose value in `held` has the lengths of a sequence batch, or None."""
+    if not isinstance(value, core.SequenceBatch):
+        return None
+    pairs = zip(given, held, strict=True)
+    return next((v for v, h in pairs if isinstance(h, core.SequenceBatch) and h.lengths is value.lengths), None)

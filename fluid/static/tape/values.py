@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fluid import core
 from fluid.layers.control.tensor_array import TensorArray
@@ -29,6 +30,25 @@ def leaves(tree: Any) -> list[Any]:
 def dense_of(value: Any) -> Any:
     """Return the array of a value, with its padding; or the shape of that array."""
     return value.data if isinstance(value, SEQUENCES) else value
+
+
+def single_steps(tree: Any) -> Any:
+    """Replace sequences of one step in a tree by rows.
+
+    A sequence of any other length becomes a row of NaN, of the smallest integer, or of False.
+    """
+
+    def rows(value: Any) -> Any:
+        if not isinstance(value, core.SequenceBatch):
+            return value
+        first = core.filled(value, 0)[:, 0]
+        is_single = (value.lengths == 1).reshape(-1, *[1] * (first.ndim - 1))
+        if first.dtype == bool:
+            return first & is_single
+        nothing = jnp.nan if jnp.issubdtype(first.dtype, jnp.inexact) else jnp.iinfo(first.dtype).min
+        return jnp.where(is_single, first, nothing)
+
+    return jax.tree.map(rows, tree, is_leaf=is_leaf)
 
 
 def at_batch(first: Any, second: Any, batches: tuple[int, int], batch: int) -> Any:

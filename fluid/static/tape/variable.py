@@ -31,6 +31,7 @@ class Variable:
       constant: the number that all elements equal, if known.
       unassigned: True if the variable was created without a value, for a later assignment.
       declared: the shape that an unassigned variable shows, at each of the two trial batch sizes; empty if unknown.
+      lengths_of: the feed whose sequences have the lengths of this variable, if known; else "".
 
     Example:
       >>> import fluid.static as fluid
@@ -54,6 +55,7 @@ class Variable:
         self.constant: float | None = None
         self.unassigned = not structs
         self.declared: tuple[Any, ...] = ()
+        self.lengths_of = ""
 
     @property
     def block(self) -> Owner:
@@ -64,6 +66,11 @@ class Variable:
     def is_global(self) -> bool:
         """Return whether a layer outside loops and branches computes the variable."""
         return self.made_in is not None and self.made_in.outer is None
+
+    @property
+    def follows_batch(self) -> bool:
+        """Return whether the first dimension of the value follows the batch size."""
+        return len({values.dense_of(struct).shape[:1] for struct in self.structs if values.is_value(struct)}) == 2
 
     @property
     def lod_level(self) -> int:
