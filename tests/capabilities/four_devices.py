@@ -111,10 +111,10 @@ def row_32():
 
 
 def allocated():
-    """Return the bytes of all arrays of the first device."""
+    """Return the bytes of all buffers of the first device; several arrays may share one."""
     gc.collect()
-    shards = [shard for array in jax.live_arrays() for shard in array.addressable_shards]
-    return sum(shard.data.nbytes for shard in shards if shard.device.id == 0)
+    shards = [shard for array in jax.live_arrays() for shard in array.addressable_shards if shard.device.id == 0]
+    return sum({shard.data.unsafe_buffer_pointer(): shard.data.nbytes for shard in shards}.values())
 
 
 def beyond_16():
