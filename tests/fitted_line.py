@@ -30,6 +30,11 @@ def minibatches(columns, batch_size=8):
     return [{name: c[i : i + batch_size] for name, c in columns.items()} for i in range(0, rows, batch_size)]
 
 
+def guess_of(params, x):
+    """Compute the guesses of `inference_program` with NumPy."""
+    return x @ np.asarray(params["guess.w_0"]) + np.asarray(params["guess.b_0"])
+
+
 def descend(params, batches, rate, epochs=1):
     """Train with NumPy.
 

@@ -134,7 +134,6 @@ def beyond_16():
         del trainer
 
 
-
 if __name__ == "__main__":
     found = {}
     for function in (row_14, row_15, row_27, row_31, row_32, beyond_16):

@@ -12,7 +12,7 @@ import zipfile
 import jax
 import numpy as np
 import pytest
-from fitted_line import assert_params, data, descend, minibatches, train_program
+from fitted_line import assert_params, data, descend, guess_of, minibatches, train_program
 
 import fluid
 from fluid import layers
@@ -76,7 +76,7 @@ def test_row_03_the_feed_map_is_stated_once(fields, order):
     session = fluid.Session(train_program)  # in a loop of one's own
     feeds = fluid.reader.prefetch(reader, session, feed_order=order)
     losses = [float(session.run(feed=feed)["loss"]) for feed in feeds]
-    errors = [(batch["x"] @ before["guess.w_0"] + before["guess.b_0"] - batch["y"]) for batch in minibatches(COLUMNS)]
+    errors = [(guess_of(before, batch["x"]) - batch["y"]) for batch in minibatches(COLUMNS)]
     np.testing.assert_allclose(losses, [(error**2).mean() for error in errors], rtol=1e-4)
 
 
@@ -160,5 +160,5 @@ np.save("guess.npy", guess)
 """
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
-    expected = COLUMNS["x"] @ trainer.params["guess.w_0"] + trainer.params["guess.b_0"]
+    expected = guess_of(trainer.params, COLUMNS["x"])
     np.testing.assert_allclose(np.load(pathlib.Path(tmp_path, "guess.npy")), expected, rtol=1e-5, atol=1e-6)

@@ -198,7 +198,7 @@ def test_row_16_blocks_for_recurrence_and_branches():
     np.testing.assert_allclose(found["static"], unrolled, rtol=1e-5)
 
 
-TRAINER_OF_2018 = '''
+TRAINER_OF_2018 = """
 import paddle
 import paddle.fluid as fluid
 
@@ -236,9 +236,9 @@ trainer.train(reader=paddle.batch(paddle.reader.shuffle(rows, buf_size=500), bat
               event_handler=event_handler, feed_order=['x', 'y'])
 inferencer = fluid.Inferencer(infer_func=inference_program, param_path='params', place=fluid.CPUPlace())
 guess = inferencer.infer({'x': xs})[0]
-'''
+"""
 
-EXECUTOR_OF_2018 = '''
+EXECUTOR_OF_2018 = """
 import paddle
 import paddle.fluid as fluid
 
@@ -258,7 +258,7 @@ for epoch in range(3):
         loss, = exe.run(fluid.default_main_program(), feed=feeder.feed(batch), fetch_list=[avg_cost])
         losses.append("%0.5f" % loss[0])
 guess, = exe.run(fluid.default_main_program().clone(for_test=True), feed={'x': xs, 'y': ys}, fetch_list=[y_predict])
-'''
+"""
 
 
 @pytest.mark.parametrize("name", ["TRAINER_OF_2018", "EXECUTOR_OF_2018"])

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fitted_line import assert_params, data, descend, minibatches, train_program
+from fitted_line import assert_params, data, descend, guess_of, minibatches, train_program
 
 import fluid
 from fluid import layers
@@ -27,7 +27,7 @@ def test_row_18_an_offline_job(tmp_path):
     history = trainer.train(minibatches(COLUMNS), 3, test_reader=minibatches(HELD_OUT, 4), progress=False)
     for epoch in range(3):
         after, losses = descend(before, minibatches(COLUMNS), 0.1, epochs=epoch + 1)
-        error = HELD_OUT["x"] @ after["guess.w_0"] + after["guess.b_0"] - HELD_OUT["y"]
+        error = guess_of(after, HELD_OUT["x"]) - HELD_OUT["y"]
         np.testing.assert_allclose(history["test_loss"][epoch], (error**2).mean(), rtol=1e-4)
         np.testing.assert_allclose(history["loss"][epoch], np.mean(losses[-3:]), rtol=1e-4)
     assert_params(trainer.params, after)
@@ -189,7 +189,7 @@ def test_row_22_online_learning_over_the_network(tmp_path):
     saved = fluid.Inferencer(train_program, checkpoint=tmp_path / "online" / "checkpoints")
     after = descend(fluid.Session(train_program).params(), minibatches(COLUMNS), 0.1)[0]
     (guess,) = saved.infer(COLUMNS, fetch=["guess"])
-    np.testing.assert_allclose(guess, COLUMNS["x"] @ after["guess.w_0"] + after["guess.b_0"], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(guess, guess_of(after, COLUMNS["x"]), rtol=1e-4, atol=1e-5)
 
 
 class Noting(fluid.Handler):
@@ -263,7 +263,7 @@ def test_row_25_onions_within_onions():
 
     def tested(steps):
         after = descend(before, (minibatches(COLUMNS) * 4)[:steps], 0.1)[0]
-        return ((HELD_OUT["x"] @ after["guess.w_0"] + after["guess.b_0"] - HELD_OUT["y"]) ** 2).mean()
+        return ((guess_of(after, HELD_OUT["x"]) - HELD_OUT["y"]) ** 2).mean()
 
     assert [done for done, _ in measured] == [2, 4, 6, 8, 10, 12]
     np.testing.assert_allclose([loss for _, loss in measured], [tested(done) for done, _ in measured], rtol=1e-3)
@@ -296,5 +296,3 @@ def test_row_26_inference_is_training_with_rings_removed():
 def test_row_27_all_cores_train_together(on_four_devices):
     """A batch is divided over the cores of a CPU by one argument."""
     on_four_devices("row_27")
-
-

@@ -6,7 +6,7 @@ import threading
 import jax
 import numpy as np
 import pytest
-from fitted_line import assert_params, data, descend, inference_program, minibatches, train_program
+from fitted_line import assert_params, data, descend, guess_of, inference_program, minibatches, train_program
 
 import fluid
 from fluid import layers
@@ -110,9 +110,7 @@ def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):
         elsewhere = fluid.Inferencer(url=server.url)
         for inferencer in (fluid.Inferencer(inference_program, params=params), elsewhere):
             (guess,) = inferencer.infer({"x": COLUMNS["x"]})
-            np.testing.assert_allclose(
-                guess, COLUMNS["x"] @ params["guess.w_0"] + params["guess.b_0"], rtol=1e-5, atol=1e-6
-            )
+            np.testing.assert_allclose(guess, guess_of(params, COLUMNS["x"]), rtol=1e-5, atol=1e-6)
             with pytest.raises(ValueError, match="'x'"):
                 inferencer.infer({"x": np.ones((2, 4), "float32")})
 
@@ -150,6 +148,7 @@ def test_row_33_configuration_belongs_to_a_run(tmp_path):
 
 def test_row_34_close_releases_and_jobs_start_and_stop():
     """`close()` frees the arrays; a running job is stopped from another thread, and started again."""
+
     def allocated():
         gc.collect()
         return sum(array.size > 2 for array in jax.live_arrays())  # counters and random keys apart
@@ -227,8 +226,6 @@ def test_row_36_inference_is_another_target():
         session.step(batch)
         before = dict(session.params())
         (guess,) = session.run(feed={"x": COLUMNS["x"]}, fetch="guess", mode="test")
-        np.testing.assert_allclose(
-            guess, COLUMNS["x"] @ before["guess.w_0"] + before["guess.b_0"], rtol=1e-4, atol=1e-5
-        )
+        np.testing.assert_allclose(guess, guess_of(before, COLUMNS["x"]), rtol=1e-4, atol=1e-5)
         assert all(np.array_equal(before[name], value) for name, value in session.params().items())
     assert int(session.scope.step) == 3
