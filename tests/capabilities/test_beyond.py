@@ -1,4 +1,4 @@
-"""What no other system has, item by item, as somebody who does not believe it would try it (CAPABILITIES, last part)."""
+"""What no other system has, item by item, as somebody who does not believe a word would try it."""
 
 import os
 import pathlib
@@ -284,7 +284,7 @@ def test_beyond_06_bounded_recompilation():
 
     trainer.train([[(row,) for row in batch] for batch in batches], event_handler=on_event, progress=False)
     assert len(trainer.session.compilations) <= 4
-    np.testing.assert_allclose(*zip(*found), rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(*zip(*found, strict=True), rtol=1e-4, atol=1e-7)
 
 
 def test_beyond_07_a_report_of_the_first_nan():
@@ -400,27 +400,20 @@ def test_beyond_10_exact_evaluation_in_bounded_memory():
     trainer, columns = fluid.Trainer(train_program, SGD), data(rows=600)
     p = trainer.params
     expected = ((guess_of(p, columns["x"]) - columns["y"]) ** 2).mean()
-    most = 0
+    alive, most = set(), 0
 
     def reader(batch_size):
         def fresh():
             nonlocal most
-            alive = weakref.WeakSet()
             for i in range(0, 600, batch_size):
                 x = np.array(columns["x"][i : i + batch_size])
-                alive.add(Held(x))
+                alive.add(i)
+                weakref.finalize(x, alive.discard, i)
                 most = max(most, len(alive))
                 yield {"x": x, "y": columns["y"][i : i + batch_size]}
-                del x
 
         return fresh
 
-    class Held:  # lives as long as the array
-        def __init__(self, array):
-            weakref.finalize(array, lambda: keep.discard(self))
-            keep.add(self)
-
-    keep = set()
     found = [trainer.test(reader(size), fetch=["loss"])["loss"] for size in (1, 7, 64, 600)]
     np.testing.assert_allclose(found, [expected] * 4, rtol=1e-5)
     assert most <= 40  # of 600
@@ -541,7 +534,7 @@ def test_beyond_14_populations_are_one_program():
     before = population.params
     population.train(minibatches(COLUMNS), 2, progress=False)
     assert len(population.session.compilations) == 1
-    for member, (seed, rate) in enumerate(zip(seeds, rates)):
+    for member, (seed, rate) in enumerate(zip(seeds, rates, strict=True)):
         start = fluid.Session(train_program, seed=seed).params()
         assert same(start, {name: value[member] for name, value in before.items()})
         assert_params(population[member], descend(start, minibatches(COLUMNS), rate, epochs=2)[0])

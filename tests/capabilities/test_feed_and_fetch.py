@@ -59,7 +59,9 @@ def test_row_02_minibatches_are_rows():
 
     before, after = trained(reader, epochs=2)
     assert_params(after, descend(before, minibatches(COLUMNS), 0.1, epochs=2)[0])
-    one_number = [[(x, float(y[0])) for x, y in zip(batch["x"], batch["y"])] for batch in minibatches(COLUMNS)]
+    one_number = [
+        [(x, float(y[0])) for x, y in zip(batch["x"], batch["y"], strict=True)] for batch in minibatches(COLUMNS)
+    ]
     assert_params(trained(one_number, epochs=2)[1], after)
 
 
@@ -87,11 +89,11 @@ def test_row_04_data_knows_its_column():
         x, y = layers.data("x", shape=[3], column=2), layers.data("y", shape=[1], column=0)
         return layers.mean(layers.square_error_cost(layers.fc(x, size=1, name="guess"), y))
 
-    rows = [(y, "a remark", x) for x, y in zip(COLUMNS["x"], COLUMNS["y"])]
+    rows = [(y, "a remark", x) for x, y in zip(COLUMNS["x"], COLUMNS["y"], strict=True)]
     before, after = trained(fluid.batch(rows, 8), program=program)
     expected = descend(before, minibatches(COLUMNS), 0.1)[0]
     assert_params(after, expected)
-    assert_params(trained(fluid.batch(list(zip(COLUMNS["x"], COLUMNS["y"])), 8))[1], expected)
+    assert_params(trained(fluid.batch(list(zip(COLUMNS["x"], COLUMNS["y"], strict=True)), 8))[1], expected)
 
 
 def test_row_05_feeds_arrive_over_the_network():

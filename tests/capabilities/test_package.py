@@ -268,7 +268,7 @@ def test_row_17_programs_of_2018_with_the_import_changed(name, in_tmp):
     source = source.replace("paddle.reader", "fluid.reader")
     face = "import fluid" if name.startswith("TRAINER") else "import fluid.static as fluid"
     x, y = COLUMNS["x"], COLUMNS["y"]
-    here = {"xs": x, "ys": y, "rows": lambda: zip(x, y)}
+    here = {"xs": x, "ys": y, "rows": lambda: zip(x, y, strict=True)}
     exec(source.replace("import paddle.fluid as fluid", face), here)  # noqa: S102
 
     w, expected = np.zeros((SIZE, 1)), []

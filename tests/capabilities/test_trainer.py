@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import pathlib
 import subprocess
 import sys
@@ -198,7 +199,7 @@ def test_row_45_save_a_model_and_load_it_without_the_function(in_tmp):
 
 def test_row_46_place_feed_order_num_epochs():
     """The arguments of the original mean what they meant, by keyword and by position."""
-    swapped = [[(y, x) for x, y in zip(batch["x"], batch["y"])] for batch in minibatches(COLUMNS)]
+    swapped = [[(y, x) for x, y in zip(batch["x"], batch["y"], strict=True)] for batch in minibatches(COLUMNS)]
     trainer = fluid.Trainer(train_program, SGD, place=fluid.CPUPlace())
     before, epochs = dict(trainer.params), []
 
@@ -321,11 +322,7 @@ def test_row_50_distributed_by_environment(tmp_path):
     for launcher in ([], ["-m", "fluid", "launch", "--processes", "2"]):
         path = tmp_path / f"{len(launcher)}.params"
         command = [sys.executable, *launcher, str(script), str(path)]
-        environment = {
-            "PYTHONPATH": f"{pathlib.Path(tests).parent}:{tests}",
-            "JAX_PLATFORMS": "cpu",
-            "PATH": "/usr/bin",
-        }
+        environment = {**os.environ, "PYTHONPATH": f"{pathlib.Path(tests).parent}:{tests}"}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         params[len(launcher)] = fluid.io.load_arrays(path)[0]
