@@ -229,3 +229,25 @@ def test_row_36_inference_is_another_target():
         np.testing.assert_allclose(guess, guess_of(before, COLUMNS["x"]), rtol=1e-4, atol=1e-5)
         assert all(np.array_equal(before[name], value) for name, value in session.params().items())
     assert int(session.scope.step) == 3
+
+
+def test_row_36_inference_needs_no_label_sequence():
+    """A tagger answers without its label sequence; one that does not fit is no obstacle either."""
+
+    def tagger():
+        words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+        tags = layers.data("tags", shape=[1], dtype="int64", lod_level=1)
+        scores = layers.fc(layers.embedding(words, size=[9, 4]), size=3, act="softmax", name="scores")
+        loss = layers.mean(layers.cross_entropy(scores, tags))
+        SGD.minimize(loss)
+        return {"loss": loss}
+
+    session, rows = fluid.Session(tagger), [[1, 2, 3], [4]]
+    p = {name: np.asarray(value) for name, value in session.params().items()}
+    exponents = [np.exp(p["embedding_0.w_0"][row] @ p["scores.w_0"] + p["scores.b_0"]) for row in rows]
+    expected = [e / e.sum(axis=1, keepdims=True) for e in exponents]
+    for feed in ({"words": rows}, {"words": rows, "tags": [[0], [1, 2]]}):
+        (scores,) = session.run(feed=feed, fetch="scores", mode="test")
+        found = [np.asarray(scores.data)[row, : len(rows[row])] for row in range(2)]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
