@@ -97,6 +97,11 @@ def test_row_30_a_feed_overrides_any_edge():
     (out,) = session.run(feed={"hidden.tmp_1": -given})  # what comes before the activation
     np.testing.assert_allclose(out, np.maximum(-given, 0) @ p["out.w_0"], rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(session.scope["out.w_0"], p["out.w_0"])
+    for shape in ([1, 1], [4, 2], [3, 1]):  # nothing that would only be broadcast
+        with pytest.raises(ValueError, match=r"'out.w_0' has shape .*expected \[4, 1\];"):
+            session.run(feed={"x": COLUMNS["x"], "out.w_0": np.ones(shape)})
+    with pytest.raises(ValueError, match=r"'out.b_0' has shape \[24\], expected \[1\];"):
+        session.run(feed={"x": COLUMNS["x"], "out.b_0": np.ones(24)})
     with pytest.raises(KeyError, match="hidden"):
         session.run(feed={"x": COLUMNS["x"], "hiden": given})
 
