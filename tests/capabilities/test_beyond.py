@@ -6,14 +6,22 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import weakref
 
 import fitted_line
 import numpy as np
 import optax
 import pytest
-from fitted_line import assert_params, data, descend, guess_of, inference_program, minibatches, train_program
+from fitted_line import (
+    assert_params,
+    data,
+    descend,
+    guess_of,
+    inference_program,
+    minibatches,
+    save_after,
+    train_program,
+)
 
 import fluid
 from fluid import layers
@@ -357,41 +365,39 @@ def test_beyond_08_an_artifact_that_needs_jax_and_numpy(tmp_path):
 
 def test_beyond_09_interrupts_break_nothing():
     """Wherever the interrupt button falls, the same cell run again ends with the bits of an uninterrupted run."""
-    samples = {"x": COLUMNS["x"], "y": COLUMNS["y"]}
+    rows = [dict(zip("xy", row, strict=True)) for row in zip(COLUMNS["x"], COLUMNS["y"], strict=True)]
+    left = {("read", 20), ("read", 70), ("BeginStepEvent", 1), ("EndStepEvent", 11), ("BeginStepEvent", 17)}
+    left |= {("EndStepEvent", 30), ("EndEpochEvent", 2), ("BeginEpochEvent", 3)}
+
+    def press(moment):
+        if moment in left:
+            left.remove(moment)
+            signal.raise_signal(signal.SIGINT)
+
+    def reader(moments):
+        def read(row):
+            reads.append(1)
+            press((moments, len(reads)))
+            return row
+
+        reads = []
+        return fluid.batch(fluid.reader.shuffle(fluid.reader.map(read, rows), 24, seed=1), 3)
+
+    def on_event(event):
+        position = event.epoch if "Epoch" in type(event).__name__ else getattr(event, "epoch", 0) * 8
+        press((type(event).__name__, position + getattr(event, "step", 0)))
+
     whole = fluid.Trainer(two_layers, fluid.optimizer.Adam(0.01))
-    whole.train(fluid.reader.arrays(samples, batch_size=3, shuffle=True, seed=1), 4, progress=False)
-
-    pressed, presses = threading.Event(), []
-
-    def press():
-        for _ in range(4):
-            pressed.wait()
-            pressed.clear()
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    def interrupted(event):
-        kind = type(event).__name__
-        moments = {("BeginStepEvent", 1), ("EndStepEvent", 11), ("BeginStepEvent", 17), ("EndStepEvent", 30)}
-        done = getattr(event, "epoch", 0) * 8 + getattr(event, "step", -1)
-        if (kind, done) in moments - set(presses):
-            presses.append((kind, done))
-            pressed.set()  # falls into whatever the loop does next
-
-    button = threading.Thread(target=press)
-    button.start()
-    trainer, interrupts = fluid.Trainer(two_layers, fluid.optimizer.Adam(0.01)), 0
-    reader = fluid.reader.arrays(samples, batch_size=3, shuffle=True, seed=1)
-    while True:
+    whole.train(reader("never"), 4, progress=False)
+    trainer, pressed, reader = fluid.Trainer(two_layers, fluid.optimizer.Adam(0.01)), len(left), reader("read")
+    interrupts = 0
+    while int(trainer.session.scope.step) < 32:
         try:
-            trainer.train(reader, 4, interrupted, progress=False)
-            if int(trainer.session.scope.step) == 32:
-                break
+            trainer.train(reader, 4, on_event, progress=False)
         except KeyboardInterrupt:
             interrupts += 1
         assert all(np.isfinite(value).all() for value in trainer.params.values())
-    button.join()
-    assert len(presses) == 4
-    assert interrupts >= 1
+    assert (len(left), interrupts) == (0, pressed)
     assert same(trainer.params, whole.params)
 
 
@@ -436,8 +442,7 @@ def test_beyond_11_online_learning_under_remote_control(tmp_path):
             status = remote.status()
             assert (status["accepted"], status["steps"], status["state"]) == (24, 0, "paused")
             remote.resume()
-            while remote.save()["steps"] < 3:
-                pass
+            save_after(remote.save, 3)
             version = remote.publish()["published"]
     after = descend(fluid.Session(train_program).params(), minibatches(COLUMNS), 0.1)[0]
     model = fluid.Inferencer(param_path=tmp_path / "models" / str(version) / "model.fluid")
@@ -575,8 +580,7 @@ def test_beyond_15_each_accepted_row_exactly_once_under_kill(tmp_path):
         assert accepted >= int([0, *acknowledged][-1])
         if accepted < 90:
             online.send({name: column[accepted:] for name, column in columns.items()})
-        while online.save()["steps"] < 11:
-            pass
+        save_after(online.save, 11)
     (guess,) = fluid.Inferencer(train_program, checkpoint=tmp_path / "online/checkpoints").infer(columns, ["guess"])
     start = fluid.Session(train_program).params()
     after = descend(start, minibatches(columns)[:11], 0.1)[0]

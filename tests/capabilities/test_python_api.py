@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fitted_line import assert_params, data, descend, guess_of, minibatches, train_program
+from fitted_line import assert_params, data, descend, guess_of, minibatches, save_after, train_program
 
 import fluid
 from fluid import layers
@@ -178,14 +178,12 @@ def test_row_22_online_learning_over_the_network(tmp_path):
         assert ask("status")["state"] == "stopped"
         ask("start")
         assert ask("rows", "\n".join(map(json.dumps, rows[:16])).encode())["first"] == 0
-        while ask("save")["steps"] < 2:
-            pass
+        save_after(lambda: ask("save"), 2)
         assert ask("stop")["state"] == "stopped"
         ask("rows", "\n".join(map(json.dumps, rows[16:])).encode())
         assert ask("status")["steps"] == 2  # stopped: accepted, and not trained
         ask("start")
-        while ask("save")["steps"] < 3:
-            pass
+        save_after(lambda: ask("save"), 3)
     saved = fluid.Inferencer(train_program, checkpoint=tmp_path / "online" / "checkpoints")
     after = descend(fluid.Session(train_program).params(), minibatches(COLUMNS), 0.1)[0]
     (guess,) = saved.infer(COLUMNS, fetch=["guess"])

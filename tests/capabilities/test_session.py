@@ -6,7 +6,16 @@ import threading
 import jax
 import numpy as np
 import pytest
-from fitted_line import assert_params, data, descend, guess_of, inference_program, minibatches, train_program
+from fitted_line import (
+    assert_params,
+    data,
+    descend,
+    guess_of,
+    inference_program,
+    minibatches,
+    save_after,
+    train_program,
+)
 
 import fluid
 from fluid import layers
@@ -123,8 +132,7 @@ def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):
     with online, online.serve(port=0) as server:
         for trainer in (online, fluid.RemoteTrainer(server.url)):
             first = trainer.send(COLUMNS)
-            while trainer.save()["steps"] < (first + 24) // 8:
-                pass
+            save_after(trainer.save, (first + 24) // 8)
             assert trainer.pause()["state"] == "paused"
             assert trainer.resume()["state"] != "paused"
 
