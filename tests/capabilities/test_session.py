@@ -113,6 +113,8 @@ def test_row_30_a_feed_overrides_any_edge():
         session.run(feed={"x": COLUMNS["x"], "out.b_0": np.ones(24)})
     with pytest.raises(KeyError, match="hidden"):
         session.run(feed={"x": COLUMNS["x"], "hiden": given})
+    with pytest.raises(ValueError, match="'out' and 'out.tmp_1' are one value"):
+        session.run(feed={"out": np.zeros((5, 1)), "out.tmp_1": np.ones((5, 1))})
 
 
 def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):

@@ -9,6 +9,7 @@ import sys
 
 import fitted_line
 import numpy as np
+import optax
 import pytest
 from fitted_line import assert_params, data, descend, guess_of, inference_program, minibatches, train_program
 
@@ -217,6 +218,35 @@ def test_row_46_place_feed_order_num_epochs():
         again.train(swapped, feed_order=["x"])
     with pytest.raises(fluid.errors.FluidError, match="num_epochs"):
         again.train(swapped, num_epochs=-1)
+
+
+def test_spellings_mean_one_thing(in_tmp):
+    """The threads and the programs of 2018 spell one call in several ways, and all of them mean the same."""
+
+    def of_2018():
+        guess = layers.fc(input=layers.data(name="x", shape=[3]), size=1, act=None, param_attr="w", bias_attr=False)
+        return [layers.mean(layers.square_error_cost(input=guess, label=layers.data(name="y", shape=[1])))]
+
+    trainers = [
+        fluid.Trainer(of_2018, SGD),
+        fluid.Trainer(program_func=of_2018, optimizer=SGD),
+        fluid.Trainer(train_func=of_2018, optimizer_func=SGD),
+        fluid.Trainer(train_func=of_2018, optimizer_func=lambda: fluid.optimizer.SGDOptimizer(learning_rate=0.1)),
+        fluid.Trainer(of_2018, optax.sgd(0.1)),
+        fluid.Trainer(of_2018, lambda: optax.sgd(0.1)),
+    ]
+    for number, trainer in enumerate(trainers):
+        if number % 2:
+            trainer.train(minibatches(COLUMNS), 2, lambda event: None, ["x", "y"])
+        else:
+            trainer.train(num_epochs=2, event_handler=None, reader=minibatches(COLUMNS), feed_order=["x", "y"])
+        np.testing.assert_allclose(trainer.params["w"], trainers[0].params["w"], rtol=1e-6)
+    w = np.asarray(fluid.Session(of_2018).params()["w"], "float64")
+    for batch in minibatches(COLUMNS) * 2:
+        w = w - 0.1 * 2 * batch["x"].T @ (batch["x"] @ w - batch["y"]) / 8
+    np.testing.assert_allclose(trainers[0].params["w"], w, rtol=1e-4, atol=1e-5)
+    with pytest.raises(TypeError, match="train_func"):
+        fluid.Trainer(of_2018, SGD, train_func=of_2018)
 
 
 def test_row_47_two_levels_and_loops_of_ones_own():
