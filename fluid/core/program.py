@@ -342,7 +342,7 @@ class Program(KnownAttributes):
             parameters={n: arrays[n] for n in self.parameters},
             states={n: arrays[n] for n in self.states},
             feeds=dict(feeds),
-            overrides={self.aliases.get(n, n): v for n, v in (overrides or {}).items()},
+            overrides=self._recorded(overrides or {}),
             perturbations={self.aliases.get(n, n): v for n, v in (perturbations or {}).items()},
             row_perturbations=dict(row_perturbations or {}),
             key=key,
@@ -359,6 +359,20 @@ class Program(KnownAttributes):
             parts=[part_of(frame, v, r, batch) for v, r in zip(outputs, self.reductions, strict=True)] if parts else [],
             lookups=frame.made.lookups,
         )
+
+    def _recorded(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Return overrides by the names under which the program records their values.
+
+        Raises:
+          ArgumentError: two of the names stand for one value.
+        """
+        names: dict[str, str] = {}
+        for name in overrides:
+            if (other := names.setdefault(self.aliases.get(name, name), name)) != name:
+                raise errors.ArgumentError(
+                    f"{other!r} and {name!r} are one value, which takes one override; feed={{{other!r}: array}}"
+                )
+        return {recorded: overrides[name] for recorded, name in names.items()}
 
     @functools.cached_property
     def returned(self) -> dict[str, str]:

@@ -442,7 +442,7 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     if isinstance(value, np.ndarray):
         value = jnp.asarray(value)
     if spec.name in frame.given.overrides:
-        value = _overridden(spec.name, value, frame.given.overrides[spec.name])
+        value = _overridden(spec.name, value, frame.given.overrides[spec.name], batched=False)
     if spec.trainable is not None:
         value = frame.compute(value) if whole else value  # for a large table, `look_up` converts only the used rows
         value = jax.lax.stop_gradient(value) if frame.freezing else value
@@ -450,7 +450,7 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     return value
 
 
-def _overridden(name: str, value: Any, given: Any) -> Any:
+def _overridden(name: str, value: Any, given: Any, batched: bool = True) -> Any:
     """Return the override of a named value, converted to the dtype of the value.
 
     Args:
@@ -458,6 +458,7 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
       value: an array `[batch, ...]` or a sequence batch.
       given: the override. A scalar replaces every element. Any other override has the type of `value` and the shape of
         `value`, except for the batch size and, in sequences, the number of steps.
+      batched: whether the first dimension may be the batch; that of a parameter or state is not.
 
     Raises:
       FeedError: the override is of another type or shape, or floating-point for a value of integers.
@@ -475,13 +476,14 @@ def _overridden(name: str, value: Any, given: Any) -> Any:
     if sequence and not isinstance(given, type(value)):
         kind = type(value).__name__
         raise errors.FeedError(f"{name!r} is a sequence batch; override it with a fluid.{kind}, found an array")
-    free = (2 if isinstance(value, SequenceBatch) else 3) if sequence else 1
+    free = (2 if isinstance(value, SequenceBatch) else 3) if sequence else int(batched)
     found = tuple(given.shape)
     wanted = tuple(value.shape)
     if len(found) != len(wanted) or found[free:] != wanted[free:]:
+        may_differ = f" (the first {f'{free} dimensions' if sequence else 'dimension'} may differ)" if free else ""
         raise errors.FeedError(
-            f"the override of {name!r} has shape {list(found)}, expected {list(wanted)} "
-            f'(the first {f"{free} dimensions" if sequence else "dimension"} may differ); feed={{"{name}": array}}'
+            f"the override of {name!r} has shape {list(found)}, expected {list(wanted)}{may_differ}; "
+            f'feed={{"{name}": array}}'
         )
     given = jax.tree.map(lambda v, g: jnp.asarray(g, v.dtype), value, given)
     return given.with_data(filled(given, 0)) if sequence else given

@@ -180,15 +180,25 @@ class Engine:
         for program in self.programs.values():
             self.buckets(program)
 
-    def find(self, program: str | Callable[[], Any] | Program | None = None) -> Program:
-        """Return a program by its name, its function or itself; the only one by None.
+    def find(
+        self,
+        program: str | Callable[[], Any] | Program | None = None,
+        fits: Callable[[Program], bool] = lambda program: False,
+    ) -> Program:
+        """Return a program by its name, its function or itself.
+
+        Args:
+          program: None for the only program, or for the only one of several that fits.
+          fits: whether a program can run a request that names no program.
 
         Raises:
           UnknownNameError: there is no such program.
           ArgumentTypeError: there are several programs, and none is named.
         """
-        if program is None and len(self.programs) == 1:
-            return next(iter(self.programs.values()))
+        if program is None:
+            fitting = [one for one in self.programs.values() if len(self.programs) == 1 or fits(one)]
+            if len(fitting) == 1:
+                return fitting[0]
         for name, known in self.programs.items():
             original = getattr(known.function, "__wrapped__", known.function)
             if program is known or program == name or (callable(program) and program in (known.function, original)):

@@ -94,6 +94,14 @@ def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
     )
 
 
+def can_fetch(program: Program, fetch: Fetch) -> bool:
+    """Return whether a program has all values of a fetch list."""
+    try:
+        return bool(check_fetch(program, fetch))
+    except errors.UnknownNameError:
+        return False
+
+
 def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
     """Return the error for an unknown program, or for a missing name if a session has several programs.
 

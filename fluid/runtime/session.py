@@ -28,7 +28,7 @@ from fluid.runtime.compilation_cache import keep_compilations
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.custom_step import StepFunction, check_function
 from fluid.runtime.engine import Engine
-from fluid.runtime.fetch import Fetch, check_feed, check_fetch, split_names
+from fluid.runtime.fetch import Fetch, can_fetch, check_feed, check_fetch, split_names
 from fluid.runtime.in_flight import InFlight
 from fluid.runtime.lazy_values import ValuesOnDemand
 from fluid.runtime.request import Request, checked_mode
@@ -224,7 +224,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         of the session only, and differs from the numbers of training steps.
 
         Args:
-          program: its name, its function or itself; optional if there is one program.
+          program: its name, its function or itself; optional if there is one program, or one that has all of `fetch`.
           feed: arrays by name, for feeds and for any other named values, which they replace; a scalar replaces a whole
             array. Feeds that the results do not need may be left out.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (after the run), or
@@ -243,7 +243,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
           ArgumentError: the seed is for a training step, or is no whole number from 0 to 2**64 - 1.
         """
         self._check_open()
-        found = self.engine.find(program)
+        found = self.engine.find(program, lambda one: fetch is not None and can_fetch(one, fetch))
         mode = checked_mode(mode or self._mode or (TRAIN if found.minimizes else TEST))
         feed = {} if feed is None else check_feed(found, feed)
         given, replaced = split_names(found, feed)
@@ -271,7 +271,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
 
         Args:
           feed: as for `run`.
-          program: as for `run`.
+          program: as for `run`; optional if one program minimises something.
           fetch: as for `run`.
 
         Returns:
@@ -295,7 +295,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
           True
         """
         self._check_open()
-        found = self.engine.find(program)
+        found = self.engine.find(program, lambda one: bool(one.minimizes))
         if not found.minimizes:
             raise errors.ArgumentError(
                 f"session.step: the program {found.name} minimises nothing, expected optimizer.minimize(loss) in it; "
@@ -354,6 +354,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         """Release all arrays and compiled steps. A closed session cannot be run."""
         self._closed = True
         self._fed = None
+        self._in_flight.rest()  # results of the last steps, which may be large
         self.engine.close()
 
 

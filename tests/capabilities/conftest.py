@@ -1,0 +1,27 @@
+"""Fixtures of the capabilities: what needs several devices runs in a process that has them."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = pathlib.Path(__file__).with_name("four_devices.py")
+
+
+@pytest.fixture(scope="session")
+def on_four_devices():
+    """Run all functions of `four_devices.py` in one process with four devices; return a check of one of them."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    paths = os.pathsep.join([str(SCRIPT.parents[2]), str(SCRIPT.parents[1])])
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
+    done = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    failures = json.loads(done.stdout.splitlines()[-1])
+
+    def check(name):
+        assert not failures[name], failures[name]
+
+    return check

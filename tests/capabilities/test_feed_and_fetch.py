@@ -1,0 +1,166 @@
+"""Rows 1 to 7 of CAPABILITIES, as a user of feed and fetch operators would try them (seed 000)."""
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import threading
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+from fitted_line import assert_params, data, descend, guess_of, minibatches, train_program
+
+import fluid
+from fluid import layers
+
+COLUMNS = data()
+SGD = fluid.optimizer.SGD(0.1)
+
+
+def trained(reader, epochs=1, program=train_program, **options):
+    """Train a line on a reader; return its parameters before and after."""
+    trainer = fluid.Trainer(program, SGD)
+    before = dict(trainer.params)
+    trainer.train(reader, epochs, progress=False, **options)
+    return before, trainer.params
+
+
+def test_row_01_feed_numpy_by_name_fetch_named_results():
+    """NumPy arrays are fed by name, and results come back by the names that were asked for."""
+    session = fluid.Session(train_program)
+    w, b = (np.asarray(session.scope[name]) for name in ("guess.w_0", "guess.b_0"))
+    guess = COLUMNS["x"] @ w + b
+
+    found = session.run(train_program, COLUMNS, fetch=["loss", "guess", "guess.w_0", "y"])
+    np.testing.assert_allclose(found["guess"], guess, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found["loss"], ((guess - COLUMNS["y"]) ** 2).mean(), rtol=1e-5)
+    np.testing.assert_array_equal(found["guess.w_0"], w)
+    np.testing.assert_array_equal(found["y"], COLUMNS["y"])
+    assert [np.asarray(value).shape for value in found] == [(), guess.shape, w.shape, guess.shape]  # in the order asked
+
+    lists = {name: column.astype("float64").tolist() for name, column in COLUMNS.items()}
+    np.testing.assert_array_equal(session.run(train_program, lists)["guess"], found["guess"])
+    with pytest.raises(KeyError, match="guess"):
+        session.run(train_program, COLUMNS, fetch=["gues"])
+    with pytest.raises(KeyError, match="'x'"):
+        session.run(train_program, {"X": COLUMNS["x"], "y": COLUMNS["y"]})
+
+
+def test_row_02_minibatches_are_rows():
+    """A reader yields a minibatch as rows, tuples of fields, and nobody splits columns."""
+
+    def reader():
+        for batch in minibatches(COLUMNS):
+            yield list(zip(batch["x"], batch["y"], strict=True))
+
+    before, after = trained(reader, epochs=2)
+    assert_params(after, descend(before, minibatches(COLUMNS), 0.1, epochs=2)[0])
+    one_number = [
+        [(x, float(y[0])) for x, y in zip(batch["x"], batch["y"], strict=True)] for batch in minibatches(COLUMNS)
+    ]
+    assert_params(trained(one_number, epochs=2)[1], after)
+
+
+@pytest.mark.parametrize(
+    ("fields", "order"), [(("y", "x"), ["y", "x"]), (("id", "y", "none", "x"), {"x": 3, "y": 1})], ids=["list", "dict"]
+)
+def test_row_03_the_feed_map_is_stated_once(fields, order):
+    """Which field is which feed is stated once, outside of the loop, as a list or as numbers of columns."""
+    rows = COLUMNS | {"id": np.arange(24), "none": [None] * 24}
+    reader = fluid.batch([tuple(rows[field][i] for field in fields) for i in range(24)], 8)
+    before, after = trained(reader, feed_order=order)
+    assert_params(after, descend(before, minibatches(COLUMNS), 0.1)[0])
+
+    session = fluid.Session(train_program)  # in a loop of one's own
+    feeds = fluid.reader.prefetch(reader, session, feed_order=order)
+    losses = [float(session.run(feed=feed)["loss"]) for feed in feeds]
+    errors = [(guess_of(before, batch["x"]) - batch["y"]) for batch in minibatches(COLUMNS)]
+    np.testing.assert_allclose(losses, [(error**2).mean() for error in errors], rtol=1e-4)
+
+
+def test_row_04_data_knows_its_column():
+    """`layers.data(column=)` says which field of a row it reads; without, declarations come in order."""
+
+    def program():
+        x, y = layers.data("x", shape=[3], column=2), layers.data("y", shape=[1], column=0)
+        return layers.mean(layers.square_error_cost(layers.fc(x, size=1, name="guess"), y))
+
+    rows = [(y, "a remark", x) for x, y in zip(COLUMNS["x"], COLUMNS["y"], strict=True)]
+    before, after = trained(fluid.batch(rows, 8), program=program)
+    expected = descend(before, minibatches(COLUMNS), 0.1)[0]
+    assert_params(after, expected)
+    assert_params(trained(fluid.batch(list(zip(COLUMNS["x"], COLUMNS["y"], strict=True)), 8))[1], expected)
+
+
+def test_row_05_feeds_arrive_over_the_network():
+    """Minibatches may come from a socket as well as from a disk; the program knows of neither."""
+    here, there = socket.socketpair()
+
+    def send():
+        with there, there.makefile("w") as stream:
+            for batch in minibatches(COLUMNS):
+                stream.write(json.dumps({name: column.tolist() for name, column in batch.items()}) + "\n")
+                stream.flush()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    with here, here.makefile() as stream:
+        before, after = trained(map(json.loads, stream))
+    sender.join()
+    assert_params(after, descend(before, minibatches(COLUMNS), 0.1)[0])
+
+
+def test_row_06_a_distributed_file_system():
+    """Rows are read from files in a distributed store, and divided among processes without loss."""
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    for number, batch in enumerate(minibatches(COLUMNS)):
+        with store.open(f"/capabilities/{number}.npz", "wb") as file:
+            np.savez(file, **batch)
+    rows = fluid.reader.files("memory://capabilities/*.npz")
+    before, after = trained(fluid.batch(rows, 8))
+    assert_params(after, descend(before, minibatches(COLUMNS), 0.1)[0])
+
+    shuffled = fluid.reader.files("memory://capabilities/*.npz", shuffle=True, seed=1)
+    shares = [[float(row["y"][0]) for row in fluid.reader.shard(shuffled, 3, i)()] for i in range(3)]
+    assert [len(share) for share in shares] == [8, 8, 8]
+    assert sorted(sum(shares, [])) == sorted(COLUMNS["y"].ravel().tolist())
+    assert sum(shares, []) != COLUMNS["y"].ravel().tolist()
+
+
+def test_row_07_compile_and_run_are_separate(tmp_path):
+    """The Python of a program runs while it is compiled, and never again; what is exported runs without it."""
+    runs = []
+
+    def program():
+        runs.append(1)
+        return train_program()
+
+    trainer = fluid.Trainer(program, SGD)
+    trainer.train(minibatches(COLUMNS), progress=False)
+    compiled = len(runs)
+    trainer.train(minibatches(COLUMNS), num_epochs=20, progress=False)
+    assert len(runs) == compiled
+
+    trainer.save_inference_model(tmp_path / "line.fluid", fetch=["guess"], platforms=["cpu"])
+    with zipfile.ZipFile(tmp_path / "line.fluid") as archive:
+        archive.extract("standalone.py", tmp_path)
+        blobs = [archive.read(name) for name in archive.namelist() if name.startswith("functions/")]
+    assert all("stablehlo" in jax.export.deserialize(bytearray(blob)).mlir_module() for blob in blobs)
+    np.save(tmp_path / "x.npy", COLUMNS["x"])
+    script = """
+import sys
+import numpy as np
+sys.modules["fluid"] = None  # cannot be imported
+import standalone
+(guess,) = standalone.load("line.fluid")({"x": np.load("x.npy")})
+np.save("guess.npy", guess)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
+    expected = guess_of(trainer.params, COLUMNS["x"])
+    np.testing.assert_allclose(np.load(pathlib.Path(tmp_path, "guess.npy")), expected, rtol=1e-5, atol=1e-6)
