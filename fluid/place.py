@@ -1,15 +1,19 @@
 """Places and meshes: the device of a Session, or several devices along named axes."""
 
+import functools
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from fluid import errors
 from fluid.core import own_array
+
+log = logging.getLogger("fluid")
 
 
 @dataclass(frozen=True)
@@ -39,24 +43,26 @@ class CUDAPlace:
     device_id: int = 0
 
 
-OnePlace = CPUPlace | CUDAPlace | str
-Place = OnePlace | list[OnePlace] | tuple[OnePlace, ...] | None
+OnePlace: TypeAlias = CPUPlace | CUDAPlace | jax.Device | str
+Place: TypeAlias = OnePlace | list[OnePlace] | tuple[OnePlace, ...] | None
 
 
 def device_of(place: Place) -> jax.Device:
     """Return the JAX device of a place.
 
     Args:
-      place: None for JAX's default device, a CPUPlace or CUDAPlace, or a string such as "cpu", "gpu:0", "tpu:1".
+      place: None for JAX's default device, a CPUPlace or CUDAPlace, a `jax.Device`, or a string such as "cpu", "gpu:0",
+        "TPU:1", in upper or lower case.
 
     Raises:
       ArgumentError: the value is not a place, or is a list of several places.
       DeviceError: this machine does not have the device.
 
     Example:
-      >>> device_of("cpu:0").platform
+      >>> device_of("CPU:0").platform
       'cpu'
     """
+    place = _listed(place)
     if place is None:
         return next(iter(jax.device_put(np.int32(0)).devices()))  # respects jax.default_device
     if isinstance(place, list | tuple):
@@ -66,6 +72,8 @@ def device_of(place: Place) -> jax.Device:
             f"place={place!r}: {len(place)} places need parallel=, which says what is divided among their devices: "
             f"place={place!r}, parallel=True"
         )
+    if isinstance(place, jax.Device):
+        return place
     kind, index = _kind_and_index(place)
     devices = _devices(kind)
     if index < len(devices):
@@ -78,7 +86,8 @@ def devices_of(place: Place) -> list[jax.Device]:
 
     Args:
       place: None for all devices of JAX's default kind, in all processes; "cpu", "gpu" or "tpu" for all devices of this
-        kind; "gpu:1" for one device; or a list of places, each of which stands for one device.
+        kind; "gpu:1" for one device; or a list of places, each of which stands for one device, also written
+        "gpu:0,gpu:1".
 
     Raises:
       ArgumentError: the value is not a place, or names a device twice.
@@ -88,6 +97,7 @@ def devices_of(place: Place) -> list[jax.Device]:
       >>> [device.platform for device in devices_of(["cpu:0"])]
       ['cpu']
     """
+    place = _listed(place)
     if place is None:
         return jax.devices()
     if isinstance(place, list | tuple):
@@ -95,6 +105,8 @@ def devices_of(place: Place) -> list[jax.Device]:
         if not found or len(set(found)) < len(found):
             raise errors.ArgumentError(f'place={place!r}: expected devices, each once, as in ["gpu:0", "gpu:1"]')
         return found
+    if isinstance(place, jax.Device):
+        return [place]
     kind, _ = _kind_and_index(place)
     if isinstance(place, CPUPlace) or place == kind:
         found = _devices(kind, everywhere=True)
@@ -102,6 +114,32 @@ def devices_of(place: Place) -> list[jax.Device]:
             raise _not_here(place)
         return found
     return [device_of(place)]
+
+
+def is_several(place: Place) -> bool:
+    """Return whether a place is a list of several devices, or a string of them.
+
+    Example:
+      >>> is_several("cpu:1,cpu:2"), is_several("cpu:1"), is_several(["cpu:1"])
+      (True, False, False)
+    """
+    listed = _listed(place)
+    return isinstance(listed, list | tuple) and len(listed) > 1
+
+
+@functools.cache
+def remark_on_other_devices() -> None:
+    """Log, once, which device is used and how to use all, if this machine has several and the user named none."""
+    devices = jax.local_devices()
+    if len(devices) > 1 and jax.config.jax_default_device is None:
+        used, other = (f'"{device.platform}:{device.id}"' for device in (device_of(None), devices[1]))
+        log.warning(
+            "one of %d devices is used, %s; parallel=True uses all, place=%s another one, and place=%s this one",
+            len(devices),
+            used,
+            other,
+            used,
+        )
 
 
 class Mesh:
@@ -259,6 +297,18 @@ def _devices(kind: str, everywhere: bool = False) -> list[jax.Device]:
         return jax.devices(kind) if everywhere else jax.local_devices(backend=kind)
     except RuntimeError:
         return []
+
+
+def _listed(place: Place) -> Place:
+    """Return a place in lower case, and a string of several devices, "gpu:0,gpu:1", as a list."""
+    if not isinstance(place, str):
+        return (
+            [one.lower() if isinstance(one, str) else one for one in place]
+            if isinstance(place, list | tuple)
+            else place
+        )
+    parts: list[OnePlace] = [part.strip().lower() for part in place.split(",")]
+    return parts if len(parts) > 1 else parts[0]
 
 
 def _not_here(place: Any) -> errors.DeviceError:

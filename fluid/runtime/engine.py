@@ -251,8 +251,10 @@ class Engine:
         return self.layout.place(value)
 
     def move(self, layout: OneDevice | OnMesh) -> None:
-        """Move all arrays to another device, before the first run."""
+        """Move all arrays to another device, or whole to several, before the first run."""
         self.layout = layout
+        for program in self.programs.values():
+            layout.add(program)
         self.steps.clear()
         self.scope.move(self.place)
         self.strategy.move(self.place)
