@@ -131,8 +131,8 @@ def is_several(place: Place) -> bool:
 def remark_on_other_devices() -> None:
     """Log, once, which device is used and how to use all, if this machine has several and the user named none."""
     devices = jax.local_devices()
-    if len(devices) > 1 and jax.config.jax_default_device is None:
-        used, other = (f'"{device.platform}:{device.id}"' for device in (device_of(None), devices[1]))
+    if len(devices) > 1 and device_of(None) == devices[0]:  # else jax.default_device names one
+        used, other = (f'"{device.platform}:{device.id}"' for device in devices[:2])
         log.warning(
             "one of %d devices is used, %s; parallel=True uses all, place=%s another one, and place=%s this one",
             len(devices),
