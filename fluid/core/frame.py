@@ -294,6 +294,7 @@ class Frame:
       inside_loop: whether the frame belongs to the inside of a loop or branch, whose values do not exist outside.
       labelling: whether named values in loops and branches carry their names in the equations; see
         `core.equations.label`.
+      plain: whether layers compute in their plain form, as for a drawing, and not in a form for one platform.
       freezing: whether `with fluid.frozen():` is open.
       as_fluid: whether layers are called by a program or model that was written for Fluid; see `core.as_fluid`.
       known: the parameters as the discovery of the program declared them, by name; empty during discovery.
@@ -313,6 +314,7 @@ class Frame:
     placeholder_batch: int | None = None
     inside_loop: bool = False
     labelling: bool = False
+    plain: bool = False
     freezing: bool = False
     as_fluid: bool = False
     known: dict[str, ParameterSpec] = field(default_factory=dict)

@@ -126,7 +126,7 @@ class CompiledStep:
         self._mesh = None if isinstance(engine.layout, OneDevice) else engine.layout
         self._names = program.output_names if request.fetch is None else request.fetch
         self._absent = AbsentFeeds(program, request.feeds)
-        self._checked = not self._absent.names
+        self._checked: set[frozenset[str]] = set()  # by the overrides that are scalars, whose sizes come from feeds
         self._log = _Log(engine, program, request)
         self._frozen = engine.freezing.names
         self._forms: dict[frozenset[str], _Form] = {}
@@ -155,9 +155,8 @@ class CompiledStep:
             if isinstance(feed, Fed):
                 found = self._update(self._several(), feed)
             else:
-                if not self._checked:
-                    self._absent.check(self._pure(), feed, overrides)
-                    self._checked = True
+                if self._absent.names:
+                    self._check_absent(feed, overrides)
                 if self.request.trains:
                     found = self._update(self._form.run, feed, overrides)
                 else:
@@ -165,6 +164,13 @@ class CompiledStep:
         finally:
             self._log.end()
         return StepResults(found, self._names, self.request.also, count)
+
+    def _check_absent(self, feed: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        """Check, once for each set of scalar overrides, that the results do not depend on absent feeds."""
+        scalars = frozenset(name for name, value in overrides.items() if not value.shape)
+        if scalars not in self._checked:
+            self._absent.check(self._pure(), feed, overrides)
+            self._checked.add(scalars)
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
         """Call a training function on the arrays of the scope, and store the new arrays; return the results."""

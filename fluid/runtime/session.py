@@ -223,6 +223,11 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     ) -> Results:
         """Run a program once.
 
+        Results of operators have the names of Fluid's layers: `a * b` is `elementwise_mul_0.tmp_0`, if no layer has this
+        name. Values inside loops and branches have the names of their layers. Fetched, a value in a loop has a leading
+        dimension of iterations, and a value in a branch that is not taken is NaN, or 0 if it is an integer. An override
+        of a value in a loop replaces the value in every iteration.
+
         A program that draws random numbers in test mode draws new ones in each run. Their sequence depends on the seed
         of the session only, and differs from the numbers of training steps.
 
