@@ -1,9 +1,10 @@
 """Places and meshes: the device of a Session, or several devices along named axes."""
 
+import contextlib
 import functools
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -11,7 +12,8 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import own_array
+from fluid.core import current_frame, own_array
+from fluid.core.equations import DEVICE
 
 log = logging.getLogger("fluid")
 
@@ -142,6 +144,51 @@ def remark_on_other_devices() -> None:
         )
 
 
+@contextlib.contextmanager
+def device_guard(device: OnePlace | None = None) -> Iterator[None]:
+    """Compute the layers inside on another device; their parameters and optimizer states are there too.
+
+    Numbers equal the numbers on one device. Each device has its own compiled functions, and results move between them.
+    The guard surrounds whole loops, and is not inside one. A program with a guard runs without `parallel`.
+
+    Args:
+      device: a device, see `fluid.place.device_of`; None for the device of the Session.
+
+    Raises:
+      OutsideProgramError: no program function is running.
+      ArgumentError: the value is not a place, or the guard is inside a loop or branch.
+      DeviceError: this machine does not have the device.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     hidden = fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=3)
+      ...     with fluid.device_guard("cpu:0"):
+      ...         return fluid.layers.fc(hidden, size=1)
+      >>> session = fluid.Session(program)
+      >>> session.scope["fc_1.w_0"].devices()
+      {CpuDevice(id=0)}
+    """
+    frame = current_frame("device_guard")
+    if frame.inside_loop:
+        raise errors.ArgumentError(
+            f"device_guard({device!r}) is inside a loop or branch, expected around it: a loop runs on one device"
+        )
+    outer = frame.device
+    frame.device = "" if device is None else place_of(device_of(device))
+    frame.declared.devices |= {frame.device} - {""}
+    try:
+        with jax.named_scope(f"{DEVICE}{frame.device})"):
+            yield
+    finally:
+        frame.device = outer
+
+
+def place_of(device: jax.Device) -> str:
+    """Return the name of a device, in the form of `place=`."""
+    return f"{device.platform}:{device.id}"
+
+
 class Mesh:
     """Devices along named axes, over which arrays are divided.
 
@@ -221,9 +268,11 @@ class OneDevice:
     Attributes:
       device: the device.
       mesh: None.
+      in_parts: whether arrays are on further devices, see `fluid.parallel.OnDevices`.
     """
 
     mesh = None
+    in_parts = False
 
     def __init__(self, device: jax.Device):
         self.device = device
@@ -267,6 +316,10 @@ class OneDevice:
             n: v.copy() if type(v) is np.ndarray else jax.tree.map(lambda a: own(a, self.device), v)
             for n, v in feed.items()
         }
+
+    def jit(self, function: Callable[..., Any], donate_argnums: Sequence[int] = ()) -> Any:
+        """Return a pure step as a compiled function."""
+        return jax.jit(function, donate_argnums=donate_argnums)
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
         """Return the sharding of a feed's array after `take`; None for the memory of the host."""

@@ -45,8 +45,8 @@ class InferenceFunction:
         given, self._replaced = split_names(program, program.feeds if feed is None else feed)
         if inner := next((n for n in self._replaced if is_inner(program, n)), None):
             raise errors.ArgumentError(
-                f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or a "
-                f'value with a name of its own: fluid.layers.identity(x, name="h")'
+                f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or "
+                f'a value with a name of its own: fluid.layers.identity(x, name="h")'
             )
         # The needed feeds are found below, from a step that ends after the last requested value.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))

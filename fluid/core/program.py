@@ -124,6 +124,7 @@ class Program(KnownAttributes):
       equations: the number of equations; an equation inside a loop or branch counts once.
       convolves: whether one of the equations is a convolution.
       shared: the shared functions that the program calls, by name.
+      devices: the devices of `with fluid.device_guard(...)`.
       random: whether a layer draws random numbers, in training or in test mode.
       dense_uses: parameters that are used as a whole.
       minimizes: one Minimize for each `optimizer.minimize` call.
@@ -152,6 +153,7 @@ class Program(KnownAttributes):
     shared: Mapping[str, SharedFunction] = {}
     unused: Sequence[str] = ()
     exported = False
+    devices: Collection[str] = frozenset()
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
     _draws: bool | None = None
@@ -192,6 +194,7 @@ class Program(KnownAttributes):
         self.digest = digest(found.jaxpr, found.losses) if found.losses else ""
         self.shared = frame.declared.shared
         self.random = frame.declared.uses_randomness
+        self.devices = frozenset(frame.declared.devices)
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
         self.dense_uses = frozenset(frame.declared.used_whole)

@@ -231,15 +231,17 @@ class CompiledStep:
         rules = engine.rules.get(self._program.name, ())
         step = Step(self._program, rules, self.request, engine.function, self._frozen, mesh)
         train, test = engine.strategy.functions(step)
+        jit = engine.layout.jit if isinstance(engine.layout, OneDevice) else jax.jit
         if not step.training:
             test = self._recording(test, 1)
-            run = jax.jit(test) if mesh is None else mesh.taking(jax.jit(test, out_shardings=mesh.results))
+            run = jit(test) if mesh is None else mesh.taking(jax.jit(test, out_shardings=mesh.results))
             return _Form(step, run)
-        options: dict[str, Any] = {}
-        if mesh is not None:  # each result of a step has the sharding of the array that it replaces
-            state, _ = engine.arguments(step)
-            options["out_shardings"] = (mesh.shardings(state), mesh.results)
-        return _Form(step, jax.jit(self._recording(train, 2), donate_argnums=0, **options))
+        train = self._recording(train, 2)
+        if mesh is None:
+            return _Form(step, jit(train, donate_argnums=(0,)))
+        state, _ = engine.arguments(step)  # each result of a step has the sharding of the array that it replaces
+        shardings = (mesh.shardings(state), mesh.results)
+        return _Form(step, jax.jit(train, donate_argnums=0, out_shardings=shardings))
 
     def _several(self) -> Any:
         """Return the jitted function that trains on several minibatches in one call."""
@@ -301,7 +303,7 @@ class CompiledStep:
         self._follow_freezing()
         form = self._form
         jitted = form.run
-        if isinstance(jitted, Ahead) or not self.request.trains:
+        if isinstance(jitted, Ahead) or not self.request.trains or self.engine.layout.in_parts:
             return
 
         def take(fed: Mapping[str, Any]) -> None:
@@ -331,6 +333,11 @@ class CompiledStep:
           feeds: as for `lowered`.
         """
         self._follow_freezing()
+        if self.engine.layout.in_parts:
+            raise errors.ArgumentError(
+                f"the step of {self._program.name} has one compiled function for each device, expected one function: "
+                f"leave out device_guard, and shardings= with devices"
+            )
         step, run = self._form.step, self._form.run
         traced: jax.stages.Traced
         try:

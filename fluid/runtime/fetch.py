@@ -176,14 +176,14 @@ def _checked_gradient(program: Program, name: str) -> str:
     return name
 
 
-def _matching(program: Program, name: str, known: Mapping[str, Any]) -> list[str]:
+def _matching(program: Program, name: str, known: Iterable[str]) -> list[str]:
     base = name.removesuffix(GRAD)
     aliases = set(program.aliases) - set(program.output_names or ())
     found = [n for n in known if n not in aliases and fnmatch.fnmatchcase(n, base)]
     if name != base:
         found = [n + GRAD for n in found if _differentiable(program, program.aliases.get(n, n))]
-    if not found and name == base and known.keys().isdisjoint(program.equation_values):
-        return _matching(program, name, dict.fromkeys(program.equation_values))
+    if not found and name == base:
+        found = [n for n, value in program.equation_values.items() if n == value.name and fnmatch.fnmatchcase(n, base)]
     if not found:
         raise errors.UnknownNameError(
             f"no value of the program {program.name} matches {name!r}. {errors.nearest(base, known)}{_absent(program)}"

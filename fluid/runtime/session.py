@@ -21,7 +21,7 @@ from fluid.distributed.cluster import warn_if_alone
 from fluid.formatting import counted, html_table, scaled
 from fluid.name_hints import KnownAttributes
 from fluid.param_attr import Shardings
-from fluid.place import OneDevice, Parallel, Place, device_of, is_several, remark_on_other_devices
+from fluid.place import OneDevice, Parallel, Place, device_of, is_several, place_of, remark_on_other_devices
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.prefetch import Feed
 from fluid.runtime.compilation_cache import keep_compilations
@@ -59,7 +59,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         "fsdp" also divides parameters and optimizer state; or a `fluid.Mesh`. Results equal the results on one device,
         see `docs/parallel.md`.
       shardings: by name or glob of parameters, the mesh axis that divides each dimension, or None:
-        `{"*/fc_*.w_0": (None, "model")}`. The first match decides, before `ParamAttr(sharding=)`.
+        `{"*/fc_*.w_0": (None, "model")}`. The first match decides, before `ParamAttr(sharding=)`. Without `parallel`,
+        a device instead, as in `{"decoder/*": "gpu:1"}`: whole arrays, with their layers, see `fluid.device_guard`.
       initial: False uses zeros instead of initial values, if every array is set next, as by `load_params`.
 
     Attributes:
@@ -161,7 +162,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
           'cpu:0'
         """
         mesh = self.engine.layout.mesh
-        return _device_name(self.device) if mesh is None else [_device_name(device) for device in mesh.devices.flat]
+        return place_of(self.device) if mesh is None else [place_of(device) for device in mesh.devices.flat]
 
     @place.setter
     def place(self, place: Place) -> None:
@@ -223,10 +224,10 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     ) -> Results:
         """Run a program once.
 
-        Results of operators have the names of Fluid's layers: `a * b` is `elementwise_mul_0.tmp_0`, if no layer has this
-        name. Values inside loops and branches have the names of their layers. Fetched, a value in a loop has a leading
-        dimension of iterations, and a value in a branch that is not taken is NaN, or 0 if it is an integer. An override
-        of a value in a loop replaces the value in every iteration.
+        Results of operators have the names of Fluid's layers: `a * b` is `elementwise_mul_0.tmp_0`, if no layer has
+        this name. Values inside loops and branches have the names of their layers. Fetched, a value in a loop has a
+        leading dimension of iterations, and a value in a branch that is not taken is NaN, or 0 if it is an integer. An
+        override of a value in a loop replaces the value in every iteration.
 
         A program that draws random numbers in test mode draws new ones in each run. Their sequence depends on the seed
         of the session only, and differs from the numbers of training steps.
@@ -369,15 +370,10 @@ def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "O
     """Return the device or the mesh of devices for the arguments of a Session."""
     if parallel is None and is_several(place):
         parallel = True
-    if parallel in (None, False) and shardings is None:
+    if parallel in (None, False) and not shardings:
         if place is None and parallel is None:
             remark_on_other_devices()
         return OneDevice(device_of(place))
     from fluid.parallel import layout_of  # loaded on use
 
     return layout_of(place, parallel, shardings)
-
-
-def _device_name(device: jax.Device) -> str:
-    """Return the name of a device, in the form of `place=`."""
-    return f"{device.platform}:{device.id}"
