@@ -13,7 +13,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import current_frame, own_array
-from fluid.core.equations import DEVICE
+from fluid.core.equations import DEFAULT, DEVICE
 
 log = logging.getLogger("fluid")
 
@@ -178,7 +178,7 @@ def device_guard(device: OnePlace | None = None) -> Iterator[None]:
     frame.device = "" if device is None else place_of(device_of(device))
     frame.declared.devices |= {frame.device} - {""}
     try:
-        with jax.named_scope(f"{DEVICE}{frame.device})"):
+        with jax.named_scope(f"{DEVICE}{frame.device or DEFAULT})"):
             yield
     finally:
         frame.device = outer

@@ -31,6 +31,7 @@ _COSTS = frozenset(
 _LABEL = "fluid:"
 # The beginning of the name scope of `with fluid.device_guard(...)`, which JAX writes into the equations inside.
 DEVICE = "device_guard("
+DEFAULT = "default"  # the device of the Session
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
@@ -350,7 +351,7 @@ def labelled(equation: Any) -> str | None:
 
 
 def device_in(equation: Any) -> str:
-    """Return the device of the innermost `with fluid.device_guard(...)` around an equation, or ""."""
+    """Return the device of the innermost `with fluid.device_guard(...)` around an equation, `DEFAULT`, or ""."""
     _, found, rest = str(equation.source_info.name_stack).rpartition(DEVICE)
     return rest.partition(")")[0] if found else ""
 

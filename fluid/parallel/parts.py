@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid.core import Program, own_array
-from fluid.core.equations import device_in, is_literal
+from fluid.core.equations import DEFAULT, device_in, is_literal
 from fluid.naming import select
 from fluid.place import OneDevice, device_of
 
@@ -169,7 +169,8 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
         inputs = [v for v in equation.invars if not is_literal(v)]
         guard = device_in(equation)
         parameters = [fixed[v] for v in inputs if v in fixed]
-        chosen = [device_of(guard)] if guard else parameters + [moving[v] for v in inputs if v in moving]
+        guarded = [default if guard == DEFAULT else device_of(guard)] if guard else []
+        chosen = guarded or parameters + [moving[v] for v in inputs if v in moving]
         found.append((*chosen, default)[0])
         kind = fixed if inputs and len(parameters) == len(inputs) and not guard else moving
         if chosen:

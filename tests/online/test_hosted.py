@@ -118,21 +118,19 @@ def test_a_failure_is_in_the_status(serve):
     assert status["state"] == "failed" and "the disk is gone" in status["error"]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "words"),
-    [
-        (lambda r: r.pause(), errors.OnlineError, "is stopped, expected one that trains"),
-        (lambda r: r.resume(), errors.OnlineError, "expected a paused one"),
-        (lambda r: r.test(), errors.OnlineError, "expected a test reader"),
-        (lambda r: r.send(DATA), errors.OnlineError, "trains on the rows of its own reader"),
-        (lambda r: r.train(0), errors.ArgumentError, "num_epochs"),
-        (lambda r: r.publish(), errors.RemoteError, "there is nothing here; the paths are"),
-        (lambda r: (r.train(), r.train()), errors.OnlineError, "is training, expected a stopped one"),
-    ],
-)
-def test_what_is_wrong(serve, call, kind, words):
-    with pytest.raises(kind, match=words):
-        call(serve(endless))
+def test_calls_out_of_order_are_refused(serve):
+    remote = serve(endless)
+    for call, kind, words in [
+        (remote.pause, errors.OnlineError, "is stopped, expected one that trains"),
+        (remote.resume, errors.OnlineError, "expected a paused one"),
+        (remote.test, errors.OnlineError, "expected a test reader"),
+        (lambda: remote.send(DATA), errors.OnlineError, "trains on the rows of its own reader"),
+        (lambda: remote.train(0), errors.ArgumentError, "num_epochs"),
+        (remote.publish, errors.RemoteError, "there is nothing here; the paths are"),
+        (lambda: (remote.train(), remote.train()), errors.OnlineError, "is training, expected a stopped one"),
+    ]:
+        with pytest.raises(kind, match=words):
+            call()
 
 
 def test_an_online_trainer_has_no_readers(tmp_path):

@@ -47,15 +47,9 @@ def one_device():
     return losses, dict(trainer.params)
 
 
-WAYS = {
-    "guard": {"program": net("cpu:3", "cpu:5")},
-    "both": {"program": net("cpu:1", jax.devices()[5]), "shardings": {"[dl]*": "cpu:3"}},
-}
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_numbers_are_those_of_one_device(way, one_device):
-    losses, trainer = trained(**WAYS[way])
+def test_numbers_are_those_of_one_device(one_device):
+    guarded = net("cpu:1", jax.devices()[5])
+    losses, trainer = trained(guarded, shardings={"[dl]*": "cpu:3"})  # before the guard
     np.testing.assert_allclose(losses, one_device[0], rtol=1e-5)
     for name, array in trainer.session.scope.arrays.items():
         assert where(array) == [PLACES.get(name, 0)], name
@@ -71,6 +65,21 @@ def test_each_part_is_computed_on_its_device():
     names = ["embedding_0", "encoder", "decoder", "elementwise_mul_0", "out", "loss"]
     found = session.run(feed=FEED, fetch=names, mode="test")
     assert [where(value) for value in found] == [[5], [0], [3], [3], [0], [0]]
+
+
+def test_a_guard_inside_a_guard_counts():
+    def program():
+        x = layers.data("x", shape=[6])
+        with fluid.device_guard("cpu:1"):
+            first = layers.scale(x, 2.0)
+            with fluid.device_guard():
+                second = layers.scale(first, 2.0)
+            with fluid.device_guard("cpu:2"):
+                third = layers.fc(second, 3)
+            return first, second, third, layers.scale(third, 2.0)
+
+    assert [where(value) for value in fluid.Session(program).run(feed={"x": X})] == [[1], [0], [2], [1]]
+    assert "fc_0" in str(fluid.summary(program))
 
 
 def test_training_testing_and_files_go_on(tmp_path):
