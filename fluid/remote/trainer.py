@@ -62,8 +62,7 @@ class RemoteTrainer:
     """
 
     def __init__(self, url: str, token: str | None = None):
-        start = "python -m fluid online FILE.py:FUNCTION FOLDER, or python -m fluid remote FILE.py:make_trainer"
-        self._connection = Connection(url, token, start, _KINDS)
+        self._connection = Connection(url, token, "python -m fluid online MODULE:FUNCTION", _KINDS)
         self.url = url
         signature = self._get("/signature")
         self._rows = None if signature.get("trainer") else _row_format(signature, url)
