@@ -27,7 +27,7 @@ from .lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtenso
 from .metrics import average
 from .online import OnlineTrainer
 from .param_attr import ParamAttr, WeightNormParamAttr
-from .place import CPUPlace, CUDAPlace, Mesh
+from .place import CPUPlace, CUDAPlace, Mesh, device_guard
 from .planning import plan
 from .population import Population
 from .reader import DataFeeder, batch
@@ -99,6 +99,7 @@ __all__ = [
     "create_lod_tensor",
     "create_random_int_lodtensor",
     "data",
+    "device_guard",
     "distributed",
     "draw",
     "embedding",

@@ -5,11 +5,11 @@ import os
 import sys
 
 from fluid import errors
-from fluid.cli import convert, export, inspect, launch, online, plan, serve, summary
+from fluid.cli import convert, export, inspect, launch, online, plan, remote, serve, summary
 from fluid.formatting import printable
 
 _SIGPIPE = 128 + 13  # the exit status of a program that SIGPIPE ended
-_COMMANDS = (convert, export, inspect, launch, online, plan, serve, summary)
+_COMMANDS = (convert, export, inspect, launch, online, plan, remote, serve, summary)
 
 
 def main(arguments: list[str] | None = None) -> int:

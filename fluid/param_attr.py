@@ -10,8 +10,8 @@ from fluid.regularizer import L1Decay, L2Decay
 
 # For each dimension of an array one axis, several axes, or None; dimensions after the last entry are not divided.
 Sharding = Sequence[str | Sequence[str] | None]
-# Shardings by names and globs of parameters.
-Shardings = Mapping[str, Sharding]
+# Shardings by names and globs of parameters; or the device of whole parameters.
+Shardings = Mapping[str, Sharding | str]
 
 
 @fitting("fluid.ParamAttr")

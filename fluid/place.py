@@ -1,15 +1,21 @@
 """Places and meshes: the device of a Session, or several devices along named axes."""
 
+import contextlib
+import functools
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
 from fluid import errors
-from fluid.core import own_array
+from fluid.core import current_frame, own_array
+from fluid.core.equations import DEFAULT, DEVICE
+
+log = logging.getLogger("fluid")
 
 
 @dataclass(frozen=True)
@@ -39,24 +45,26 @@ class CUDAPlace:
     device_id: int = 0
 
 
-OnePlace = CPUPlace | CUDAPlace | str
-Place = OnePlace | list[OnePlace] | tuple[OnePlace, ...] | None
+OnePlace: TypeAlias = CPUPlace | CUDAPlace | jax.Device | str
+Place: TypeAlias = OnePlace | list[OnePlace] | tuple[OnePlace, ...] | None
 
 
 def device_of(place: Place) -> jax.Device:
     """Return the JAX device of a place.
 
     Args:
-      place: None for JAX's default device, a CPUPlace or CUDAPlace, or a string such as "cpu", "gpu:0", "tpu:1".
+      place: None for JAX's default device, a CPUPlace or CUDAPlace, a `jax.Device`, or a string such as "cpu", "gpu:0",
+        "TPU:1", in upper or lower case.
 
     Raises:
       ArgumentError: the value is not a place, or is a list of several places.
       DeviceError: this machine does not have the device.
 
     Example:
-      >>> device_of("cpu:0").platform
+      >>> device_of("CPU:0").platform
       'cpu'
     """
+    place = _listed(place)
     if place is None:
         return next(iter(jax.device_put(np.int32(0)).devices()))  # respects jax.default_device
     if isinstance(place, list | tuple):
@@ -66,6 +74,8 @@ def device_of(place: Place) -> jax.Device:
             f"place={place!r}: {len(place)} places need parallel=, which says what is divided among their devices: "
             f"place={place!r}, parallel=True"
         )
+    if isinstance(place, jax.Device):
+        return place
     kind, index = _kind_and_index(place)
     devices = _devices(kind)
     if index < len(devices):
@@ -78,7 +88,8 @@ def devices_of(place: Place) -> list[jax.Device]:
 
     Args:
       place: None for all devices of JAX's default kind, in all processes; "cpu", "gpu" or "tpu" for all devices of this
-        kind; "gpu:1" for one device; or a list of places, each of which stands for one device.
+        kind; "gpu:1" for one device; or a list of places, each of which stands for one device, also written
+        "gpu:0,gpu:1".
 
     Raises:
       ArgumentError: the value is not a place, or names a device twice.
@@ -88,6 +99,7 @@ def devices_of(place: Place) -> list[jax.Device]:
       >>> [device.platform for device in devices_of(["cpu:0"])]
       ['cpu']
     """
+    place = _listed(place)
     if place is None:
         return jax.devices()
     if isinstance(place, list | tuple):
@@ -95,6 +107,8 @@ def devices_of(place: Place) -> list[jax.Device]:
         if not found or len(set(found)) < len(found):
             raise errors.ArgumentError(f'place={place!r}: expected devices, each once, as in ["gpu:0", "gpu:1"]')
         return found
+    if isinstance(place, jax.Device):
+        return [place]
     kind, _ = _kind_and_index(place)
     if isinstance(place, CPUPlace) or place == kind:
         found = _devices(kind, everywhere=True)
@@ -102,6 +116,77 @@ def devices_of(place: Place) -> list[jax.Device]:
             raise _not_here(place)
         return found
     return [device_of(place)]
+
+
+def is_several(place: Place) -> bool:
+    """Return whether a place is a list of several devices, or a string of them.
+
+    Example:
+      >>> is_several("cpu:1,cpu:2"), is_several("cpu:1"), is_several(["cpu:1"])
+      (True, False, False)
+    """
+    listed = _listed(place)
+    return isinstance(listed, list | tuple) and len(listed) > 1
+
+
+@functools.cache
+def remark_on_other_devices() -> None:
+    """Log, once, which device is used and how to use all, if this machine has several and the user named none."""
+    devices = jax.local_devices()
+    if len(devices) > 1 and device_of(None) == devices[0]:  # else jax.default_device names one
+        used, other = (f'"{device.platform}:{device.id}"' for device in devices[:2])
+        log.warning(
+            "one of %d devices is used, %s; parallel=True uses all, place=%s another one, and place=%s this one",
+            len(devices),
+            used,
+            other,
+            used,
+        )
+
+
+@contextlib.contextmanager
+def device_guard(device: OnePlace | None = None) -> Iterator[None]:
+    """Compute the layers inside on another device; their parameters and optimizer states are there too.
+
+    Numbers equal the numbers on one device. Each device has its own compiled functions, and results move between them.
+    The guard surrounds whole loops, and is not inside one. A program with a guard runs without `parallel`.
+
+    Args:
+      device: a device, see `fluid.place.device_of`; None for the device of the Session.
+
+    Raises:
+      OutsideProgramError: no program function is running.
+      ArgumentError: the value is not a place, or the guard is inside a loop or branch.
+      DeviceError: this machine does not have the device.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     hidden = fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=3)
+      ...     with fluid.device_guard("cpu:0"):
+      ...         return fluid.layers.fc(hidden, size=1)
+      >>> session = fluid.Session(program)
+      >>> session.scope["fc_1.w_0"].devices()
+      {CpuDevice(id=0)}
+    """
+    frame = current_frame("device_guard")
+    if frame.inside_loop:
+        raise errors.ArgumentError(
+            f"device_guard({device!r}) is inside a loop or branch, expected around it: a loop runs on one device"
+        )
+    outer = frame.device
+    frame.device = "" if device is None else place_of(device_of(device))
+    frame.declared.devices |= {frame.device} - {""}
+    try:
+        with jax.named_scope(f"{DEVICE}{frame.device or DEFAULT})"):
+            yield
+    finally:
+        frame.device = outer
+
+
+def place_of(device: jax.Device) -> str:
+    """Return the name of a device, in the form of `place=`."""
+    return f"{device.platform}:{device.id}"
 
 
 class Mesh:
@@ -183,9 +268,11 @@ class OneDevice:
     Attributes:
       device: the device.
       mesh: None.
+      in_parts: whether arrays are on further devices, see `fluid.parallel.OnDevices`.
     """
 
     mesh = None
+    in_parts = False
 
     def __init__(self, device: jax.Device):
         self.device = device
@@ -230,6 +317,10 @@ class OneDevice:
             for n, v in feed.items()
         }
 
+    def jit(self, function: Callable[..., Any], donate_argnums: Sequence[int] = ()) -> Any:
+        """Return a pure step as a compiled function."""
+        return jax.jit(function, donate_argnums=donate_argnums)
+
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
         """Return the sharding of a feed's array after `take`; None for the memory of the host."""
         return None if self.device.platform == "cpu" else self._sharding
@@ -259,6 +350,18 @@ def _devices(kind: str, everywhere: bool = False) -> list[jax.Device]:
         return jax.devices(kind) if everywhere else jax.local_devices(backend=kind)
     except RuntimeError:
         return []
+
+
+def _listed(place: Place) -> Place:
+    """Return a place in lower case, and a string of several devices, "gpu:0,gpu:1", as a list."""
+    if not isinstance(place, str):
+        return (
+            [one.lower() if isinstance(one, str) else one for one in place]
+            if isinstance(place, list | tuple)
+            else place
+        )
+    parts: list[OnePlace] = [part.strip().lower() for part in place.split(",")]
+    return parts if len(parts) > 1 else parts[0]
 
 
 def _not_here(place: Any) -> errors.DeviceError:

@@ -184,7 +184,8 @@ def test_the_place_can_be_set_before_the_first_run(rate):
     assert dict(there.train(data(), 2)) == dict(moved.train(data(), 2))
     for array in (*moved.session.scope.arrays.values(), moved.session.scope.step):
         assert array.devices() == {last}
-    moved.place = name  # where it is already
+    for same in (name, name.upper(), last):  # where it is already
+        moved.place = same
 
 
 def test_a_population_can_be_placed_too():

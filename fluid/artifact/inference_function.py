@@ -13,7 +13,7 @@ from fluid.artifact.signature import Output, leaves_of, level_of, value_of
 from fluid.core import TEST, FeedSpec, Program, stand_in
 from fluid.core.equations import live_equations
 from fluid.runtime import Request, absent_feeds, check_fetch
-from fluid.runtime.fetch import GRAD, Fetch, split_names
+from fluid.runtime.fetch import GRAD, Fetch, is_inner, split_names
 from fluid.runtime.step import Step
 
 # Sizes that differ show where one is taken for another. Two batch sizes show the dimensions that follow the batch.
@@ -43,6 +43,11 @@ class InferenceFunction:
         self._program = program
         self._names = None if fetch is None else _without_gradients(check_fetch(program, fetch))
         given, self._replaced = split_names(program, program.feeds if feed is None else feed)
+        if inner := next((n for n in self._replaced if is_inner(program, n)), None):
+            raise errors.ArgumentError(
+                f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or "
+                f'a value with a name of its own: fluid.layers.identity(x, name="h")'
+            )
         # The needed feeds are found below, from a step that ends after the last requested value.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}

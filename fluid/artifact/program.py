@@ -55,6 +55,7 @@ class ExportedProgram(Program):
         self.sample_shapes = {}
         self.aliases = {o.name: o.value for o in entry.outputs if o.name is not None and o.value is not None}
         self.lines = {}
+        self.equation_values = {}
         self.returned = {}
         self.minimizes = []
         self.random = self._draws = entry.random
@@ -80,6 +81,7 @@ class ExportedProgram(Program):
         perturbations: Mapping[str, Any] | None = None,
         row_perturbations: Mapping[str, list[Any]] | None = None,
         labelling: bool = False,
+        plain: bool = False,
         parts: bool = False,
         frozen: frozenset[str] = frozenset(),
         gather: Any = None,

@@ -77,8 +77,8 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
 class Body:
     """A function that calls layers, as a pure function of its arguments and of the states that it changes.
 
-    During discovery, the constructor runs the function once, which creates the parameters outside the loop. Named
-    values inside cannot be fetched or overridden, and embeddings that are looked up inside are updated densely.
+    During discovery, the constructor runs the function once, which creates the parameters outside the loop. An override
+    of a named value inside holds for each iteration. Embeddings that are looked up inside are updated densely.
 
     Args:
       function: takes and returns pytrees of arrays.

@@ -29,6 +29,9 @@ _COSTS = frozenset(
 )
 # This prefix separates labels from names that users give for `jax.checkpoint`.
 _LABEL = "fluid:"
+# The beginning of the name scope of `with fluid.device_guard(...)`, which JAX writes into the equations inside.
+DEVICE = "device_guard("
+DEFAULT = "default"  # the device of the Session
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
@@ -212,7 +215,8 @@ def negated_cost(jaxpr: Any, loss: Any) -> str | None:
     makers, negative = _Makers(jaxpr), False
     while len(origins := makers.origins(loss)) == 1:
         equation, makers = origins[0]
-        layer = str(equation.source_info.name_stack).partition("/")[0]
+        scopes = str(equation.source_info.name_stack).split("/")
+        layer = next((scope for scope in scopes if not scope.startswith(DEVICE)), "")
         if layer in _COSTS:
             return layer if negative else None
         name = equation.primitive.name
@@ -344,6 +348,12 @@ def labelled(equation: Any) -> str | None:
     """Return the name that `label` wrote into an equation; None for other equations."""
     name = equation.params.get("name", "") if equation.primitive.name == "name" else ""
     return name.removeprefix(_LABEL) if name.startswith(_LABEL) else None
+
+
+def device_in(equation: Any) -> str:
+    """Return the device of the innermost `with fluid.device_guard(...)` around an equation, `DEFAULT`, or ""."""
+    _, found, rest = str(equation.source_info.name_stack).rpartition(DEVICE)
+    return rest.partition(")")[0] if found else ""
 
 
 def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any]:

@@ -94,6 +94,7 @@ class ParameterSpec:
       site: the user's line that created the array.
       kind: the kind of layer that the automatic name comes from, such as "fc"; empty if the user named the array.
       layer: the name of the layer that created the array, such as "batch_norm_0"; empty if no layer did.
+      device: the device of `with fluid.device_guard(...)`, such as "gpu:1"; empty outside.
     """
 
     name: str
@@ -105,6 +106,7 @@ class ParameterSpec:
     site: str = ""
     kind: str = ""
     layer: str = ""
+    device: str = ""
 
 
 @dataclass
@@ -224,6 +226,7 @@ class Declared:
       shared: the shared functions by name.
       openings: the openings of each name scope, in order, by the whole prefix of the scope.
       only_frozen: the parameters that would be trainable outside `with fluid.frozen():`.
+      devices: the devices of `with fluid.device_guard(...)`.
       uses_randomness: whether a layer draws random numbers.
     """
 
@@ -237,6 +240,7 @@ class Declared:
     shared: dict[str, SharedFunction] = field(default_factory=dict)
     openings: dict[str, list[Opening]] = field(default_factory=dict)
     only_frozen: set[str] = field(default_factory=set)
+    devices: set[str] = field(default_factory=set)
     uses_randomness: bool = False
 
 
@@ -296,7 +300,9 @@ class Frame:
       inside_loop: whether the frame belongs to the inside of a loop or branch, whose values do not exist outside.
       labelling: whether named values in loops and branches carry their names in the equations; see
         `core.equations.label`.
+      plain: whether layers compute in their plain form, as for a drawing, and not in a form for one platform.
       freezing: whether `with fluid.frozen():` is open.
+      device: the device of the open `with fluid.device_guard(...)`; empty outside.
       as_fluid: whether layers are called by a program or model that was written for Fluid; see `core.as_fluid`.
       known: the parameters as the discovery of the program declared them, by name; empty during discovery.
       frozen: names of parameters and states that this run leaves unchanged, although the program would change them.
@@ -316,7 +322,9 @@ class Frame:
     placeholder_batch: int | None = None
     inside_loop: bool = False
     labelling: bool = False
+    plain: bool = False
     freezing: bool = False
+    device: str = ""
     as_fluid: bool = False
     known: dict[str, ParameterSpec] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()

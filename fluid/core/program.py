@@ -29,10 +29,12 @@ from fluid.core.discovery import (
     warn_of_likely_mistakes,
     warn_of_random_constants,
 )
+from fluid.core.equation_values import with_equation_values
 from fluid.core.equations import count, digest, has_arrays, last_values, uses
 from fluid.core.explain import in_own_words
 from fluid.core.frame import (
     TEST,
+    TRAIN,
     Array,
     Complete,
     Declared,
@@ -62,6 +64,13 @@ class Minimize(NamedTuple):
 
     optimizer: Any
     parameters: tuple[str, ...]
+
+
+class EquationValue(NamedTuple):
+    """A value that only the equations of a program hold: its name, shape and dtype; None stands for the batch."""
+
+    name: str
+    array: Array
 
 
 @jax.tree_util.register_dataclass
@@ -118,6 +127,7 @@ class Program(KnownAttributes):
       equations: the number of equations; an equation inside a loop or branch counts once.
       convolves: whether one of the equations is a convolution.
       shared: the shared functions that the program calls, by name.
+      devices: the devices of `with fluid.device_guard(...)`.
       random: whether a layer draws random numbers, in training or in test mode.
       dense_uses: parameters that are used as a whole.
       minimizes: one Minimize for each `optimizer.minimize` call.
@@ -146,6 +156,7 @@ class Program(KnownAttributes):
     shared: Mapping[str, SharedFunction] = {}
     unused: Sequence[str] = ()
     exported = False
+    devices: Collection[str] = frozenset()
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
     _draws: bool | None = None
@@ -186,6 +197,7 @@ class Program(KnownAttributes):
         self.digest = digest(found.jaxpr, found.losses) if found.losses else ""
         self.shared = frame.declared.shared
         self.random = frame.declared.uses_randomness
+        self.devices = frozenset(frame.declared.devices)
         self._bodies = frame.declared.bodies
         self.lookups = tuple(frame.made.lookups)
         self.dense_uses = frozenset(frame.declared.used_whole)
@@ -287,6 +299,33 @@ class Program(KnownAttributes):
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
         return {line: marked(array_of(v.aval), array_of(second.get(line, v).aval)) for line, v in first.items()}
 
+    @functools.cached_property
+    def equation_values(self) -> dict[str, EquationValue]:
+        """The values that only the equations hold, by name: results of operators, and values inside loops and branches.
+
+        The name of a layer in a loop stands for the last result of the layer. The first read runs the function again.
+        """
+        first = self._equation_shapes(_BATCHES[0])
+        try:
+            second = self._equation_shapes(_BATCHES[1])
+        except Exception:  # a function may work for one batch size only; its dimensions keep their numbers
+            second = first
+        found = {n: EquationValue(n, marked(array, second.get(n, array))) for n, array in first.items()}
+        return {name.rpartition(".tmp_")[0]: value for name, value in found.items() if ".tmp_" in name} | found
+
+    def _equation_shapes(self, batch: int) -> dict[str, Array]:
+        """Return shape and dtype of the values that only the equations of a run in train mode hold, by name."""
+
+        def values(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
+            def apply(_: Any) -> Applied:
+                return self.apply(arrays, feeds, key=jax.random.key(0), mode=TRAIN, labelling=True)
+
+            return with_equation_values(apply, (), self.values)[1]
+
+        with explained_prints(batch, again=True):
+            shapes = jax.eval_shape(values, self._empty_arrays(), self.stand_ins(batch))
+        return {name: array_of(shape) for name, shape in shapes.items()}
+
     def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
         """Return the initial values of parameters and states, by name.
 
@@ -315,6 +354,7 @@ class Program(KnownAttributes):
         perturbations: Mapping[str, Any] | None = None,
         row_perturbations: Mapping[str, list[Any]] | None = None,
         labelling: bool = False,
+        plain: bool = False,
         parts: bool = False,
         frozen: frozenset[str] = frozenset(),
         gather: Callable[[str, Any], Any] | None = None,
@@ -332,6 +372,7 @@ class Program(KnownAttributes):
             respect to the named value.
           row_perturbations: values added to the rows of each look-up in a table, by name of the table.
           labelling: whether named values inside loops and branches carry their names in the equations.
+          plain: whether layers compute in their plain form, and not in a form for one platform.
           parts: whether to return the contribution of each output to its value over several minibatches.
           frozen: names of parameters and states that a training step leaves unchanged.
           gather: called with the name of a stack and a sharded array of this stack, returns the whole array; None if
@@ -348,7 +389,7 @@ class Program(KnownAttributes):
             key=key,
             gather=gather,
         )
-        frame, outputs = self._run(given, mode, labelling, frozen, until)
+        frame, outputs = self._run(given, mode, labelling, plain, frozen, until)
         batch = _batch_size(self.feeds, given.feeds)
         return Applied(
             outputs=outputs,
@@ -426,13 +467,14 @@ class Program(KnownAttributes):
         given: Given,
         mode: str,
         labelling: bool = False,
+        plain: bool = False,
         frozen: frozenset[str] = frozenset(),
         until: frozenset[str] | None = None,
     ) -> tuple[Frame, list[Any]]:
         """Run the function; return its frame and its outputs."""
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
-        frame = Frame(mode, self.precision, labelling=labelling, frozen=frozen, given=given, declared=declared)
-        frame.known = self.parameters
+        frame = Frame(mode, self.precision, labelling=labelling, plain=plain, given=given, declared=declared)
+        frame.frozen, frame.known = frozen, self.parameters
         if until is not None:
             if not until:
                 return frame, []

@@ -149,7 +149,8 @@ class Stack(Body):
         given = child.given
         given.parameters = self._others(given.parameters)
         given.states = self._others(given.states)
-        given.overrides = self._others(given.overrides)
+        stacks = self._frame.declared.arrays.keys() - self._others(self._frame.declared.arrays)
+        given.overrides = {n: v for n, v in given.overrides.items() if n not in stacks}
         child.declared.arrays = self._others(child.declared.arrays)
         child.naming.scopes = (self._scope,)
         return child

@@ -420,7 +420,7 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
       ParameterError: the name is already declared with another shape or dtype.
     """
     frame = current_frame("layers.create_parameter")
-    known = frame.declared.arrays.setdefault(spec.name, spec)
+    known = frame.declared.arrays.setdefault(spec.name, replace(spec, device=frame.device) if frame.device else spec)
     if (known.shape, known.dtype) != (spec.shape, spec.dtype):
         raise errors.ParameterError(
             f"the parameter {spec.name!r} is used with two shapes:\n"

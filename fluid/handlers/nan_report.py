@@ -172,7 +172,7 @@ class _Replay:
         key = step_key(scope.root if program.random else None, self.before.step)
 
         def forward(arrays: Mapping[str, Any], feed: Mapping[str, Any]) -> dict[str, Any]:
-            return program.apply(arrays, feed, key=key, mode=TRAIN, labelling=True).values
+            return program.apply(arrays, feed, key=key, mode=TRAIN, labelling=True, plain=True).values
 
         closed, shapes = jax.make_jaxpr(forward, return_shape=True)(arrays, self.feed)
         variables = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)

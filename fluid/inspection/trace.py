@@ -58,7 +58,7 @@ def trace(program: Program, sizes: Sizes) -> Traced:
     names: list[str] = []
 
     def forward(arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: jax.Array) -> Applied:
-        applied = program.apply(arrays, feeds, key=key, mode=TEST, labelling=True)
+        applied = program.apply(arrays, feeds, key=key, mode=TEST, labelling=True, plain=True)
         # JAX sorts dicts by name. Feeds come first, then the values of the program in their order.
         names.extend(n for n in dict.fromkeys((*program.feeds, *applied.values)) if n not in arrays)
         return applied

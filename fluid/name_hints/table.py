@@ -137,8 +137,6 @@ HINTS: dict[str, Mapping[str, str]] = {
         "debugger": "fluid.summary, or fluid.draw",
         "default_main_program": "the program function itself: fluid.Session(program); or fluid.static",
         "default_startup_program": "nothing: a Session or Trainer has the initial parameters from the start",
-        "device_guard": "place= of fluid.Trainer for the device of a program; fluid.Mesh and shardings= divide "
-        "parameters among devices, and layers.repeat(..., pipeline=) divides a stack of blocks",
         "disable_dygraph": "program functions; there is one way to run them",
         "dygraph": "a program function; values are there when fluid.Session(program).run(...) returns",
         "enable_dygraph": "program functions; there is one way to run them",

@@ -1,4 +1,4 @@
-"""App: the ASGI application that takes rows and verbs for an OnlineTrainer, with its metrics."""
+"""App and TrainerApp: the ASGI applications for an OnlineTrainer and a HostedTrainer, with their metrics."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -35,10 +35,10 @@ _OUTPUTS = {
 
 
 class Metrics(http.Metrics):
-    """The status of an OnlineTrainer as Prometheus metrics, and a counter of requests.
+    """The status of a training as Prometheus metrics, and a counter of requests.
 
     Args:
-      status: returns the status, see `OnlineTrainer.status`.
+      status: returns the status, see `OnlineTrainer.status` and `HostedTrainer.status`.
       paths: of the requests that are counted by path.
     """
 
@@ -61,9 +61,10 @@ class Metrics(http.Metrics):
 
         status = self._status()
         for name, (metric, what) in _COUNTERS.items():
-            yield CounterMetricFamily(metric, what, value=status[name])
+            if name in status:
+                yield CounterMetricFamily(metric, what, value=status[name])
         for name, (metric, what) in _GAUGES.items():
-            if status[name] is not None:
+            if status.get(name) is not None:
                 yield GaugeMetricFamily(metric, what, value=status[name])
         state = GaugeMetricFamily("fluid_online_state", "1 for what it does now.", labels=["state"])
         for name in _STATES:
@@ -76,11 +77,13 @@ class Metrics(http.Metrics):
             yield family
 
 
-class App(http.Application):
-    """An ASGI application that takes rows and verbs for an OnlineTrainer.
+class VerbApp(http.Application):
+    """The base of ASGI applications with verbs, which control a training in another thread.
 
     Args:
-      online: the OnlineTrainer.
+      training: has a method for each verb, `status` and `folders`.
+      paths: the method and the endpoint of each further path.
+      verbs: the verbs, each a path; the response is the result of the method, JSON.
       settings: the limits.
       access: the access policy.
     """
@@ -94,24 +97,30 @@ class App(http.Application):
     log = logging.getLogger("fluid.online")
     failed = "the trainer failed on this request"
 
-    def __init__(self, online: Any, settings: Settings, access: AccessPolicy):
+    def __init__(
+        self,
+        training: Any,
+        paths: Mapping[str, tuple[str, http.Endpoint]],
+        verbs: Iterable[str],
+        settings: Settings,
+        access: AccessPolicy,
+    ):
         self._paths: dict[str, tuple[str, http.Endpoint]] = {
-            "/rows": ("POST", self._rows),
+            **paths,
             "/status": ("GET", self._status),
-            "/signature": ("GET", self._signature),
             "/metrics": ("GET", self.read_metrics),
             "/health/live": ("GET", self.is_live),
             "/health/ready": ("GET", self.is_ready),
-            **{f"/{verb}": ("POST", self._verb(verb)) for verb in _VERBS},
+            **{f"/{verb}": ("POST", self.verb(verb)) for verb in verbs},
         }
-        super().__init__(settings, access, Metrics(online.status, self._paths))
-        self.folders = online.folders
-        self._online = online
+        super().__init__(settings, access, Metrics(training.status, self._paths))
+        self.folders = training.folders
+        self._training = training
         self._verbs_in_flight = 0
 
     @property
     def ready(self) -> bool:
-        """True while rows are accepted."""
+        """True while requests are accepted."""
         return self.started and not self.draining
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
@@ -124,6 +133,44 @@ class App(http.Application):
         """Refuse all pages in a browser: it sends their requests without the consent of the user."""
         if request.headers.get("origin") is not None:
             raise Refusal(403, "pages in a browser cannot ask this server")
+
+    def verb(self, name: str, *arguments: Any) -> http.Endpoint:
+        """Return the endpoint of a verb, which calls the method of its name."""
+
+        async def endpoint(request: Request) -> Response:
+            if self._verbs_in_flight >= _MOST_VERBS:
+                raise Refusal(503, f"{_MOST_VERBS} requests wait for the trainer already; ask again later")
+            self._verbs_in_flight += 1
+            try:
+                call = getattr(self._training, name)
+                return self._status_response(await run_in_thread(lambda: call(*arguments)))
+            finally:
+                self._verbs_in_flight -= 1
+
+        return endpoint
+
+    async def _status(self, request: Request) -> Response:
+        return self._status_response(await run_in_thread(self._training.status))
+
+    def _status_response(self, status: dict[str, Any]) -> Response:
+        """Return a status as a response, without the folders in its error."""
+        error = status.get("error")
+        return json_response(status | ({"error": http.without_folders(error, self.folders)} if error else {}))
+
+
+class App(VerbApp):
+    """An ASGI application that takes rows and verbs for an OnlineTrainer.
+
+    Args:
+      online: the OnlineTrainer.
+      settings: the limits.
+      access: the access policy.
+    """
+
+    def __init__(self, online: Any, settings: Settings, access: AccessPolicy):
+        self._online = online
+        paths = {"/rows": ("POST", self._rows), "/signature": ("GET", self._signature)}
+        super().__init__(online, paths, _VERBS, settings, access)
 
     async def _rows(self, request: Request) -> Response:
         if self.draining:
@@ -155,30 +202,43 @@ class App(http.Application):
         packed: Packed = rows.pack(minibatch, most_bytes)
         return packed
 
-    def _verb(self, name: str) -> http.Endpoint:
-        """Return the endpoint of a verb."""
-
-        async def endpoint(request: Request) -> Response:
-            if self._verbs_in_flight >= _MOST_VERBS:
-                raise Refusal(503, f"{_MOST_VERBS} requests wait for the trainer already; ask again later")
-            self._verbs_in_flight += 1
-            try:
-                return self._status_response(await run_in_thread(getattr(self._online, name)))
-            finally:
-                self._verbs_in_flight -= 1
-
-        return endpoint
-
-    async def _status(self, request: Request) -> Response:
-        return self._status_response(await run_in_thread(self._online.status))
-
     async def _signature(self, request: Request) -> Response:
         return json_response(self._online.signature())
 
-    def _status_response(self, status: dict[str, Any]) -> Response:
-        """Return a status as a response, without the folders in its error."""
-        error = status["error"]
-        return json_response(status | {"error": error and http.without_folders(error, self.folders)})
+
+class TrainerApp(VerbApp):
+    """An ASGI application that takes verbs for a HostedTrainer, and returns its events.
+
+    Args:
+      hosted: the HostedTrainer.
+      settings: the limits.
+      access: the access policy.
+    """
+
+    def __init__(self, hosted: Any, settings: Settings, access: AccessPolicy):
+        self._hosted = hosted
+        paths = {"/signature": ("GET", self._signature)}
+        super().__init__(hosted, paths, ("pause", "resume", "stop", "save", "test"), settings, access)
+
+    def route(self, request: Request) -> tuple[str, http.Endpoint]:
+        """Return the method and the endpoint of a path; `/train/3` and `/events/17` end with a number."""
+        name, _, number = request.path[1:].partition("/")
+        if name == "train" and number.isdecimal():
+            return "POST", self.verb("train", int(number))
+        if name == "events" and number.isdecimal():
+            return "GET", self._events(int(number))
+        return super().route(request)
+
+    def _events(self, after: int) -> http.Endpoint:
+        """Return the endpoint of the events, which waits for the next one."""
+
+        async def endpoint(request: Request) -> Response:
+            return json_response(await run_in_thread(lambda: self._hosted.events(after)))
+
+        return endpoint
+
+    async def _signature(self, request: Request) -> Response:
+        return json_response({"trainer": True})
 
 
 def parse_lines(body: bytes, most: int | None) -> list[dict[str, Any]]:

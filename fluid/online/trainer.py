@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import logging
-import math
 import os
 import pathlib
 import stat
@@ -30,7 +29,7 @@ from fluid.serving.settings import Settings
 from fluid.storage import recognized
 from fluid.storage.folder import Folder
 from fluid.trainer import CheckpointConfig, Trainer
-from fluid.trainer.evaluation.values import number
+from fluid.trainer.evaluation.values import finite, number
 from fluid.trainer.handlers import Handlers, listed
 
 LOG = logging.getLogger("fluid.online")
@@ -332,8 +331,8 @@ class OnlineTrainer(KnownAttributes):
             "steps": steps,
             "saved": saved[-1] if saved else None,
             "published": None if self._publisher is None else self._publisher.newest,
-            "last": _finite({name: number(value) for name, value in self._control.outputs.items()}),
-            "test": _finite(self._moving.means()),
+            "last": finite({name: number(value) for name, value in self._control.outputs.items()}),
+            "test": finite(self._moving.means()),
         }
 
     def metrics(self) -> str:
@@ -443,8 +442,3 @@ def _made_folder(folder: PathLike) -> pathlib.Path:
         except PermissionError:  # another user owns it, for example a mounted volume
             LOG.warning("other users can write to %s, and replace the journal there; expected chmod go-w", path)
     return path
-
-
-def _finite(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Return values that JSON can hold: non-finite numbers as "nan", "inf" or "-inf"."""
-    return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}

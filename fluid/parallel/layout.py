@@ -12,11 +12,12 @@ from fluid import errors
 from fluid.core import FSDP, Program, own_array, partition, stack_depth
 from fluid.parallel.gathering import gathered, gathering_again
 from fluid.parallel.mesh import mesh_of
+from fluid.parallel.parts import OnDevices
 from fluid.parallel.placing import put, rows_here, rows_sharding, split_rows
 from fluid.parallel.rules import Rules
 from fluid.parallel.tables import DividedTable
 from fluid.param_attr import Shardings
-from fluid.place import Mesh, OneDevice, Parallel, Place, devices_of, own
+from fluid.place import Mesh, OneDevice, Parallel, Place, device_of, devices_of, own
 
 # A divided parameter with at least this many elements is initialized in shards, and never whole on one device.
 LARGE = 1 << 24
@@ -34,6 +35,8 @@ def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> 
       ArgumentError: the number of devices differs from the mesh, or an argument is invalid.
       DeviceError: there is no such device.
     """
+    if parallel in (None, False) and all(isinstance(device, str) for device in (shardings or {}).values()):
+        return OnDevices(device_of(place), shardings)
     if parallel is None or parallel is False:
         raise errors.ArgumentError(
             'shardings= says how parameters are divided over a mesh; give one: parallel="fsdp", or '
@@ -59,6 +62,7 @@ class OnMesh:
     Attributes:
       mesh: the devices.
       device: a device of this process.
+      in_parts: False, see `OneDevice`.
 
     Example:
       >>> import fluid
@@ -66,6 +70,8 @@ class OnMesh:
       >>> tuple(layout.sharding_in_step("x", (4, 2)).spec)
       ('data',)
     """
+
+    in_parts = False
 
     def __init__(self, mesh: jax.sharding.Mesh, rules: Rules):
         self.mesh = mesh

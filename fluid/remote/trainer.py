@@ -1,12 +1,13 @@
-"""RemoteTrainer: a client of an OnlineTrainer behind HTTP."""
+"""RemoteTrainer: a client of an OnlineTrainer, or of a Trainer with its readers, behind HTTP."""
 
 import dataclasses
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fluid import errors, protocol
+from fluid.core import whole_number
 from fluid.remote.connection import Connection
 from fluid.remote.rows import RowFormat
 
@@ -26,10 +27,15 @@ _PAUSE = 1.0  # seconds before another try, if the server does not name them
 
 
 class RemoteTrainer:
-    """A client of `python -m fluid online` or `OnlineTrainer.serve`, with the verbs of an OnlineTrainer.
+    """A client of a training that runs elsewhere: of an OnlineTrainer, or of a Trainer with its readers.
 
-    The client checks rows against the feeds of the program, and raises the errors of an OnlineTrainer. Several threads
-    may use it.
+    `python -m fluid online` and `OnlineTrainer.serve` train on the rows that clients `send`. The client checks rows
+    against the feeds of the program, and raises the errors of an OnlineTrainer.
+
+    `python -m fluid remote FILE.py:make_trainer` hosts a Trainer: the function returns `trainer, reader`, or `trainer,
+    reader, test_reader`. Clients `train`, `pause`, `resume`, `stop`, `test` and `save`, and read `events`.
+
+    Several threads may use a client.
 
     Args:
       url: of the server.
@@ -40,7 +46,7 @@ class RemoteTrainer:
 
     Raises:
       ArgumentError: the URL is none.
-      RemoteError: the server does not respond, refuses, or is no OnlineTrainer.
+      RemoteError: the server does not respond, refuses, or has no training.
 
     Example:
       >>> import fluid
@@ -58,7 +64,9 @@ class RemoteTrainer:
     def __init__(self, url: str, token: str | None = None):
         self._connection = Connection(url, token, "python -m fluid online MODULE:FUNCTION", _KINDS)
         self.url = url
-        self._rows = _row_format(self._get("/signature"), url)
+        signature = self._get("/signature")
+        self._rows = None if signature.get("trainer") else _row_format(signature, url)
+        self._next_event = 0
 
     def send(self, rows: Any, key: str | None = None, wait: float = 60.0) -> int:
         """Send rows; when this returns, they are on the disk of the server.
@@ -80,6 +88,8 @@ class RemoteTrainer:
           OnlineError: other rows had this key.
           RemoteError: the server refuses; or it does not respond, and rows sent again with the same key are safe.
         """
+        if self._rows is None:
+            raise errors.OnlineError(f"{self.url} trains on the rows of its own reader, expected train(num_epochs)")
         packed = self._rows.pack(rows)
         headers = {
             "Content-Type": "application/octet-stream",
@@ -103,20 +113,60 @@ class RemoteTrainer:
                 raise failure
             time.sleep(pause)
 
+    def train(self, num_epochs: int = 1) -> dict[str, Any]:
+        """Begin to train on the reader of a hosted Trainer; return the status, and do not wait for the end.
+
+        Raises:
+          OnlineError: the trainer trains already, or is paused; or the server has an OnlineTrainer.
+          ArgumentError: `num_epochs` is no positive integer.
+        """
+        self._check_hosted("train(num_epochs)")
+        return self._post(f"/train/{whole_number('RemoteTrainer.train', 'num_epochs', num_epochs)}")
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield the events of a hosted Trainer as they come, until nothing is trained any more.
+
+        The first call begins with the first event of the server, and a later call after the events already yielded.
+
+        Returns:
+          An iterator of dicts with the name of the `event`, as "EndStepEvent"; its `epoch`, `step`, `steps`,
+          `completed`, `epochs` or `stopped`, as in `fluid.trainer`; and `metrics`, the scalar outputs of a step.
+
+        Raises:
+          OnlineError: the server has an OnlineTrainer; or the events are so old that they are not kept.
+        """
+        self._check_hosted("events()")
+        while True:
+            found = self._get(f"/events/{self._next_event}")
+            for event in found["events"]:
+                self._next_event += 1
+                yield event
+            if found["state"] != "training":
+                return
+
+    def test(self) -> dict[str, Any]:
+        """Test a hosted Trainer on its test reader, between two steps; return the scalar results by name.
+
+        Raises:
+          OnlineError: there is no test reader, or the server has an OnlineTrainer.
+        """
+        self._check_hosted("test()")
+        return self._post("/test")
+
     def start(self) -> dict[str, Any]:
         """See `OnlineTrainer.start`."""
         return self._post("/start")
 
     def pause(self) -> dict[str, Any]:
-        """See `OnlineTrainer.pause`."""
+        """Pause after the current step, see `OnlineTrainer.pause`; return the status."""
         return self._post("/pause")
 
     def resume(self) -> dict[str, Any]:
-        """See `OnlineTrainer.resume`."""
+        """Continue after `pause`; return the status."""
         return self._post("/resume")
 
     def save(self) -> dict[str, Any]:
-        """See `OnlineTrainer.save`."""
+        """Save, see `OnlineTrainer.save`; a hosted Trainer writes its parameters to the folder of the server."""
         return self._post("/save")
 
     def publish(self) -> dict[str, Any]:
@@ -124,16 +174,22 @@ class RemoteTrainer:
         return self._post("/publish")
 
     def stop(self) -> dict[str, Any]:
-        """See `OnlineTrainer.stop`; the server goes on, and accepts rows."""
+        """End the training after the current step, see `OnlineTrainer.stop`; the server goes on, and accepts rows."""
         return self._post("/stop")
 
     def status(self) -> dict[str, Any]:
-        """See `OnlineTrainer.status`."""
+        """Return the status, see `OnlineTrainer.status`; of a hosted Trainer also the numbers of epochs and events."""
         return self._get("/status")
 
     def metrics(self) -> str:
         """See `OnlineTrainer.metrics`; also with the number of requests."""
         return self._connection.call("GET", self._path("/metrics")).decode()
+
+    def _check_hosted(self, call: str) -> None:
+        if self._rows is not None:
+            raise errors.OnlineError(
+                f"{self.url} has an OnlineTrainer, for which there is no {call}; expected send(rows)"
+            )
 
     def _path(self, path: str) -> str:
         return f"{self._connection.path}{path}"

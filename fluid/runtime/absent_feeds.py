@@ -13,6 +13,7 @@ import jax
 from fluid import errors
 from fluid.core import FeedSpec, NestedSequenceBatch, Program, SequenceBatch, data_of, stand_in
 from fluid.core.equations import independent, unneeded, unread
+from fluid.runtime.fetch import is_inner
 
 
 class AbsentFeeds:
@@ -78,7 +79,9 @@ class AbsentFeeds:
 
     def _takes_its_size(self, name: str, value: Any) -> bool:
         """Return True if `value` is a scalar override of a value whose shape follows the batch."""
-        known = self._program.values.get(self._program.aliases.get(name, name))
+        program = self._program
+        inner = program.equation_values[name].array if is_inner(program, name) else None
+        known = inner or program.values.get(program.aliases.get(name, name))
         return not value.shape and known is not None and None in known.shape
 
     def _needed_in_discovery(self, results: Callable[[Any, Any, Any], Any]) -> set[str]:

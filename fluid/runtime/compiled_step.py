@@ -130,7 +130,7 @@ class CompiledStep:
         self._mesh = None if isinstance(engine.layout, OneDevice) else engine.layout
         self._names = program.output_names if request.fetch is None else request.fetch
         self._absent = AbsentFeeds(program, request.feeds)
-        self._checked = not self._absent.names
+        self._checked: set[frozenset[str]] = set()  # by the overrides that are scalars, whose sizes come from feeds
         self._log = _Log(engine, program, request)
         self._frozen = engine.freezing.names
         self._forms: dict[frozenset[str], _Form] = {}
@@ -159,9 +159,8 @@ class CompiledStep:
             if isinstance(feed, Fed):
                 found = self._update(self._several(), feed)
             else:
-                if not self._checked:
-                    self._absent.check(self._pure(), feed, overrides)
-                    self._checked = True
+                if self._absent.names:
+                    self._check_absent(feed, overrides)
                 if self.request.trains:
                     found = self._update(self._form.run, feed, overrides)
                 else:
@@ -169,6 +168,13 @@ class CompiledStep:
         finally:
             self._log.end()
         return StepResults(found, self._names, self.request.also, count)
+
+    def _check_absent(self, feed: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+        """Check, once for each set of scalar overrides, that the results do not depend on absent feeds."""
+        scalars = frozenset(name for name, value in overrides.items() if not value.shape)
+        if scalars not in self._checked:
+            self._absent.check(self._pure(), feed, overrides)
+            self._checked.add(scalars)
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
         """Call a training function on the arrays of the scope, and store the new arrays; return the results."""
@@ -229,15 +235,17 @@ class CompiledStep:
         rules = engine.rules.get(self._program.name, ())
         step = Step(self._program, rules, self.request, engine.function, self._frozen, mesh)
         train, test = engine.strategy.functions(step)
+        jit = engine.layout.jit if isinstance(engine.layout, OneDevice) else jax.jit
         if not step.training:
             test = self._recording(test, 1)
-            run = jax.jit(test) if mesh is None else mesh.taking(jax.jit(test, out_shardings=mesh.results))
+            run = jit(test) if mesh is None else mesh.taking(jax.jit(test, out_shardings=mesh.results))
             return _Form(step, run)
-        options: dict[str, Any] = {}
-        if mesh is not None:  # each result of a step has the sharding of the array that it replaces
-            state, _ = engine.arguments(step)
-            options["out_shardings"] = (mesh.shardings(state), mesh.results)
-        return _Form(step, jax.jit(self._recording(train, 2), donate_argnums=0, **options))
+        train = self._recording(train, 2)
+        if mesh is None:
+            return _Form(step, jit(train, donate_argnums=(0,)))
+        state, _ = engine.arguments(step)  # each result of a step has the sharding of the array that it replaces
+        shardings = (mesh.shardings(state), mesh.results)
+        return _Form(step, jax.jit(train, donate_argnums=0, out_shardings=shardings))
 
     def _several(self) -> Any:
         """Return the jitted function that trains on several minibatches in one call."""
@@ -299,7 +307,7 @@ class CompiledStep:
         self._follow_freezing()
         form = self._form
         jitted = form.run
-        if isinstance(jitted, Ahead) or not self.request.trains:
+        if isinstance(jitted, Ahead) or not self.request.trains or self.engine.layout.in_parts:
             return
 
         def take(fed: Mapping[str, Any]) -> None:
@@ -329,6 +337,11 @@ class CompiledStep:
           feeds: as for `lowered`.
         """
         self._follow_freezing()
+        if self.engine.layout.in_parts:
+            raise errors.ArgumentError(
+                f"the step of {self._program.name} has one compiled function for each device, expected one function: "
+                f"leave out device_guard, and shardings= with devices"
+            )
         step, run = self._form.step, self._form.run
         traced: jax.stages.Traced
         try:

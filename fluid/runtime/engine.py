@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 
+from fluid import errors
 from fluid.core import TRAIN, Program, Scope, check_same_nets
 from fluid.place import OneDevice
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
@@ -156,6 +157,8 @@ class Engine:
         rules = rules_of(program)
         if self.function is not None:
             check_tables(rules)
+        if program.devices and not self.layout.in_parts:
+            self._move_parts(program)
         self.layout.add(program)
         root = jax.random.wrap_key_data(self.scope.root) if initial else None
         specs = self.strategy.specs(program.parameters | program.states)
@@ -167,6 +170,18 @@ class Engine:
         self.programs[program.name] = program
         self.rules[program.name] = rules
         return program
+
+    def _move_parts(self, program: Program) -> None:
+        """Change to a layout that has the devices of `with fluid.device_guard(...)` of a program."""
+        if self.layout.mesh is not None or self.members is not None:
+            raise errors.ArgumentError(
+                f"the program {program.name} has device_guard({min(program.devices)!r}), found "
+                f"{'parallel=' if self.members is None else 'a Population'}, expected one training without parallel=: "
+                f"leave one of the two out"
+            )
+        from fluid.parallel import OnDevices  # loaded on use
+
+        self.move(OnDevices(self.device))
 
     def check(self) -> None:
         """Check that the names in `buckets` and in the layout belong to the programs, once all are added.
@@ -260,8 +275,10 @@ class Engine:
         return self.layout.place(value)
 
     def move(self, layout: OneDevice | OnMesh) -> None:
-        """Move all arrays to another device, before the first run."""
+        """Move all arrays to another device, or whole to several, before the first run."""
         self.layout = layout
+        for program in self.programs.values():
+            layout.add(program)
         self.steps.clear()
         self.scope.move(self.place)
         self.strategy.move(self.place)

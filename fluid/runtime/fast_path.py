@@ -85,7 +85,12 @@ def fast_step(engine: Engine, program: Program, request: Request) -> "CompiledSt
       request: a request in test mode.
     """
     step = bind(engine, program, request)
-    one_cpu = engine.layout.mesh is None and engine.device.platform == "cpu" and engine.members is None
+    one_cpu = (
+        engine.layout.mesh is None
+        and not engine.layout.in_parts
+        and engine.device.platform == "cpu"
+        and engine.members is None
+    )
     dense = not any(spec.lod_level for spec in program.feeds.values())
     pure = not program.random and not request.overrides and len(request.feeds) == len(program.feeds)
     return FastStep(step, engine.scope) if one_cpu and dense and pure else step

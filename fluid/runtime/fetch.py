@@ -42,8 +42,9 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
     Args:
       program: the program.
       fetch: one name or several. A name is an output of a dict, a named value, a layer (its last result), a feed, a
-        parameter or a state. A glob such as "fc_*.w_0" stands for all matching names. A line of the program,
-        "net.py:12", stands for the last value computed there. "@GRAD" after any of them requests the gradient.
+        parameter, a state, a result of an operator, or a value inside a loop or branch. A glob such as "fc_*.w_0"
+        stands for all matching names; it matches the last two kinds only if it matches nothing else. A line of the
+        program, "net.py:12", stands for the last value computed there. "@GRAD" after any of them requests the gradient.
       mode: "train" or "test"; only a training step has the values of `step_names`.
 
     Returns:
@@ -73,11 +74,22 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
                 f'{base!r} is a value of training steps, and this run is none; write fetch=[{base!r}], mode="train", '
                 f"which trains one step; or let a handler list it in fetches()"
             )
+        elif base in program.equation_values:
+            found.append(_checked_gradient(program, name))
         else:
+            known |= dict.fromkeys(program.equation_values)
             raise errors.UnknownNameError(
                 f"the program {program.name} has no value {base!r}. {errors.nearest(base, known)}{_absent(program)}"
             )
     return tuple(found)
+
+
+def is_inner(program: Program, name: str) -> bool:
+    """Return whether a name is a value that only the equations of a program hold, see `Program.equation_values`."""
+    steps = step_names(program)
+    if name.endswith(GRAD) or is_line(name) or name in _fetchable(program, TEST) or name in steps:
+        return False
+    return name in program.equation_values
 
 
 def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
@@ -129,7 +141,7 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
     """
     known = {**program.feeds, **program.values, **program.parameters, **program.states, **program.aliases}
     for name in names:
-        if name in known:
+        if name in known or is_inner(program, name):
             continue
         if name in (program.output_names or ()):
             raise errors.UnknownNameError(
@@ -178,6 +190,8 @@ def _matching(program: Program, name: str, known: Iterable[str]) -> list[str]:
     found = [n for n in known if n not in aliases and fnmatch.fnmatchcase(n, base)]
     if name != base:
         found = [n + GRAD for n in found if _differentiable(program, program.aliases.get(n, n))]
+    if not found and name == base:
+        found = [n for n, value in program.equation_values.items() if n == value.name and fnmatch.fnmatchcase(n, base)]
     if not found:
         raise errors.UnknownNameError(
             f"no value of the program {program.name} matches {name!r}. {errors.nearest(base, known)}{_absent(program)}"

@@ -8,8 +8,9 @@ import jax
 
 from fluid import errors
 from fluid.core import TEST, Applied, Program, data_of
+from fluid.core.equation_values import with_equation_values
 from fluid.core.equations import last_values
-from fluid.runtime.fetch import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_line
+from fluid.runtime.fetch import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_inner, is_line
 from fluid.runtime.request import Request
 
 
@@ -38,6 +39,8 @@ class RequestedValues:
     Attributes:
       gradients: names of the values whose gradient is requested, as the program records them.
       lines: the requested lines of source code, "net.py:12"; each stands for the last value computed in the line.
+      inner: the requested values that only the equations hold, see `Program.equation_values`.
+      reads_equations: whether such a value is requested or replaced.
       of_rules: pairs of a kind, such as "grad_norm", and the index of a `minimize`.
     """
 
@@ -49,6 +52,8 @@ class RequestedValues:
         self._request = request
         self._outputs = program.output_names or ()
         self.lines = tuple(filter(is_line, names))
+        self.inner = [self.recorded(name) for name in names if is_inner(program, name)]
+        self.reads_equations = bool(self.inner) or any(is_inner(program, name) for name in request.overrides)
         self.gradients = [self.recorded(name.removesuffix(GRAD)) for name in names if name.endswith(GRAD)]
         self.of_rules = frozenset(of_rules[name] for name in names if name in of_rules)
 
@@ -59,6 +64,8 @@ class RequestedValues:
 
     def recorded(self, name: str) -> str:
         """Return the name under which the program records a value: the target of an alias, or the name itself."""
+        if is_inner(self._program, name):
+            return self._program.equation_values[name].name
         return self._program.aliases.get(name, name)
 
     def last_needed(self) -> frozenset[str] | None:
@@ -67,7 +74,7 @@ class RequestedValues:
         All of it runs if every feed is given, as in training and tests, so that effects such as `layers.Print` happen.
         """
         request, program = self._request, self._program
-        if request.mode != TEST or request.parts or request.fetch is None or self.gradients or self.lines:
+        if request.mode != TEST or request.parts or request.fetch is None or self.gradients or self.lines or self.inner:
             return None
         if all(name in request.feeds for name in program.feeds):
             return None
@@ -123,6 +130,34 @@ class RequestedValues:
         is_array = gradient is data_of(gradient)
         # The lengths of a sequence have no gradient; the gradient gets the lengths of the value.
         return gradient if is_array else values[name].with_data(gradient.data)
+
+
+def with_inner(
+    apply: Callable[[Any], Applied],
+    variables: Any,
+    program: Program,
+    names: Sequence[str],
+    overrides: Mapping[str, Any],
+) -> Applied:
+    """Apply a program, and add values that only its equations hold to its named values.
+
+    Args:
+      apply: a pure function, which labels the values inside loops and branches.
+      variables: its argument.
+      program: the program.
+      names: names in `Program.equation_values`.
+      overrides: values by recorded name, of which results of operators are replaced here, and others by `apply`.
+
+    Raises:
+      UnknownNameError: the program does not compute a value in the mode of this run.
+    """
+    applied, values = with_equation_values(apply, variables, program.values, names, overrides)
+    if absent := [name for name in names if name not in values]:
+        raise errors.UnknownNameError(
+            f"{absent[0]!r} is a value of the program {program.name} in train mode, and a run in test mode does not "
+            f'compute it; write mode="train"'
+        )
+    return replace(applied, values={**applied.values, **values})
 
 
 def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[str]) -> Applied:

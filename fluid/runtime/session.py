@@ -21,7 +21,7 @@ from fluid.distributed.cluster import warn_if_alone
 from fluid.formatting import counted, html_table, scaled
 from fluid.name_hints import KnownAttributes
 from fluid.param_attr import Shardings
-from fluid.place import OneDevice, Parallel, Place, device_of
+from fluid.place import OneDevice, Parallel, Place, device_of, is_several, place_of, remark_on_other_devices
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.prefetch import Feed
 from fluid.runtime.compilation_cache import keep_compilations
@@ -46,7 +46,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     Args:
       program_functions: program functions or Programs; they share parameters by name.
       place: a device, see `fluid.place.device_of`, None for JAX's default; or with `parallel` the devices, see
-        `fluid.place.devices_of`, None for all.
+        `fluid.place.devices_of`, None for all. A list of several means `parallel=True` among them.
       seed: seed of initial values, and of random layers in training and in test mode.
       precision: "bfloat16" or "float16" for computation in that dtype, see Program.
       buckets: sizes to pad sequences to: a list for all feeds, or a dict of lists by feed; None derives them from the
@@ -55,10 +55,12 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
       mode: mode of runs that do not name one; None for "train" if the program minimises, else "test". Trainers pass
         "test".
       step: a custom training step, a function of a `fluid.TrainingStep`; None for one gradient and one update.
-      parallel: None for one device; True divides each batch among all devices; "fsdp" also divides parameters and
-        optimizer state; or a `fluid.Mesh`. Results equal the results on one device, see `docs/parallel.md`.
+      parallel: None for one device, unless `place` is a list of several; True divides each batch among all devices;
+        "fsdp" also divides parameters and optimizer state; or a `fluid.Mesh`. Results equal the results on one device,
+        see `docs/parallel.md`.
       shardings: by name or glob of parameters, the mesh axis that divides each dimension, or None:
-        `{"*/fc_*.w_0": (None, "model")}`. The first match decides, before `ParamAttr(sharding=)`.
+        `{"*/fc_*.w_0": (None, "model")}`. The first match decides, before `ParamAttr(sharding=)`. Without `parallel`,
+        a device instead, as in `{"decoder/*": "gpu:1"}`: whole arrays, with their layers, see `fluid.device_guard`.
       initial: False uses zeros instead of initial values, if every array is set next, as by `load_params`.
 
     Attributes:
@@ -145,11 +147,12 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     def place(self) -> str | list[str]:
         """The device, such as "cpu:0"; a list of devices with `parallel`.
 
-        Before the first run, it can be set to any value that `place=` of a Session accepts. All arrays move there.
+        Before the first run, it can be set to any value that `place=` of a Session accepts. All arrays move there. A
+        list of several devices divides the rows of each batch among them, as `parallel=True` does.
 
         Raises:
           DeviceError: this machine has no such device.
-          ArgumentError: a program has already run, or there are several devices.
+          ArgumentError: a program has already run, or the arrays are already divided among several devices.
 
         Example:
           >>> import fluid
@@ -159,18 +162,18 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
           'cpu:0'
         """
         mesh = self.engine.layout.mesh
-        return _device_name(self.device) if mesh is None else [_device_name(device) for device in mesh.devices.flat]
+        return place_of(self.device) if mesh is None else [place_of(device) for device in mesh.devices.flat]
 
     @place.setter
     def place(self, place: Place) -> None:
         self._check_open()
+        if place == self.place or place == self.device or str(place).lower() == self.place:
+            return
         if self.engine.layout.mesh is not None:
             raise errors.ArgumentError(
                 f"place = {place!r}: the arrays are divided among {len(self.place)} devices, which are given when a "
                 f"Session or Trainer is made: fluid.Trainer(program, optimizer, place=..., parallel=...)"
             )
-        if place == self.place:
-            return
         if len(self.compilations) or self._fed is not None:
             raise errors.ArgumentError(
                 f"place = {place!r}: a program has run on {self.place}, and the place is fixed from then on; make "
@@ -178,7 +181,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
                 f"fluid.Trainer(program, optimizer, place={place!r}, params=trainer.params), or "
                 f"session = fluid.Session(program, place={place!r}) and session.load_params(other.params())"
             )
-        self.engine.move(self.engine.layout.on(device_of(place)))
+        several = is_several(place) and self.engine.members is None
+        self.engine.move(_layout(place, True, None) if several else self.engine.layout.on(device_of(place)))
 
     def __enter__(self) -> "Session":
         return self
@@ -219,6 +223,11 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         seed: int | None = None,
     ) -> Results:
         """Run a program once.
+
+        Results of operators have the names of Fluid's layers: `a * b` is `elementwise_mul_0.tmp_0`, if no layer has
+        this name. Values inside loops and branches have the names of their layers. Fetched, a value in a loop has a
+        leading dimension of iterations, and a value in a branch that is not taken is NaN, or 0 if it is an integer. An
+        override of a value in a loop replaces the value in every iteration.
 
         A program that draws random numbers in test mode draws new ones in each run. Their sequence depends on the seed
         of the session only, and differs from the numbers of training steps.
@@ -360,13 +369,12 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
 
 def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
     """Return the device or the mesh of devices for the arguments of a Session."""
-    if parallel in (None, False) and shardings is None:
+    if parallel is None and is_several(place):
+        parallel = True
+    if parallel in (None, False) and not shardings:
+        if place is None and parallel is None:
+            remark_on_other_devices()
         return OneDevice(device_of(place))
     from fluid.parallel import layout_of  # loaded on use
 
     return layout_of(place, parallel, shardings)
-
-
-def _device_name(device: jax.Device) -> str:
-    """Return the name of a device, in the form of `place=`."""
-    return f"{device.platform}:{device.id}"

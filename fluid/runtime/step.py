@@ -21,7 +21,7 @@ from fluid.optimizer.parts import norm, ratio
 from fluid.runtime.custom_step import Machinery, StepFunction, TrainingStep, check_result
 from fluid.runtime.fetch import GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO
 from fluid.runtime.request import Request
-from fluid.runtime.requested_values import Found, RequestedValues, with_lines
+from fluid.runtime.requested_values import Found, RequestedValues, with_inner, with_lines
 from fluid.runtime.sparse_update import merge
 from fluid.runtime.update_rules import Rule
 
@@ -182,7 +182,8 @@ class Step:
           overrides: values that replace named values.
           key: random key of the step; None for a program that draws nothing.
         """
-        mesh = self._mesh
+        mesh, requested = self._mesh, self._requested
+        overrides = {requested.recorded(name): value for name, value in overrides.items()}
 
         def apply(variables: Variables) -> Applied:
             every = {**arrays, **variables.arrays}
@@ -195,13 +196,18 @@ class Step:
                 perturbations=variables.perturbations,
                 row_perturbations=variables.row_perturbations,
                 parts=self._request.parts,
+                labelling=requested.reads_equations,
                 frozen=self._frozen,
                 gather=None if mesh is None else mesh.gather_one,
-                until=self._requested.last_needed(),
+                until=requested.last_needed(),
             )
 
-        lines = self._requested.lines
-        return with_lines(apply, variables, lines) if lines else apply(variables)
+        def applied(variables: Variables) -> Applied:
+            if not requested.reads_equations:
+                return apply(variables)
+            return with_inner(apply, variables, self.program, requested.inner, overrides)
+
+        return with_lines(applied, variables, requested.lines) if requested.lines else applied(variables)
 
     def gradients(
         self, arrays: Mapping[str, Any], slots: Sequence[Any], feeds: Any, overrides: Any, key: Any

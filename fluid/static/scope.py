@@ -148,7 +148,7 @@ class Scope:
           ArgumentError: the Session is on another device.
         """
         if self._session is None:
-            self._session = Session(place=place, seed=seed)
+            self._session = Session(place=None if place is None else device_of(place), seed=seed)
         elif place is not None and device_of(place) != self._session.device:
             raise errors.ArgumentError(
                 f"the values of this scope are on {self._session.device}, and the executor is on {device_of(place)}; "

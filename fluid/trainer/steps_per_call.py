@@ -128,7 +128,7 @@ def _reason_against(member: Member, session: Session) -> str | None:
     """Return the reason why steps of a program run one by one; None if several can run in one call."""
     if group().size > 1:
         return "several processes train together, and agree after each step on the next one"
-    if session.engine.layout.mesh is not None:
+    if session.engine.layout.mesh is not None or session.engine.layout.in_parts:
         return "the steps of several devices run one by one"
     if member.chain is not None:
         return f"the feeds of {member.name} come from other programs, which compute them anew for each step"

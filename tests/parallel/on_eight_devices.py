@@ -7,7 +7,7 @@ from compiles import counted
 from test_pages import check
 
 import fluid
-from fluid import errors, layers
+from fluid import errors, layers, place
 
 MESHES = {
     "data": {"parallel": True},
@@ -114,7 +114,7 @@ def test_what_is_wrong():
     refused("uses an axis twice", parallel=mesh, shardings={"fc_0.w_0": ("model", "model")})
     refused("expected for each dimension", parallel=mesh, shardings={"fc_0.w_0": "model"})
     refused("each once", parallel=True, place=["cpu:1", "cpu:1"])
-    refused("need parallel=", place=["cpu:0", "cpu:1"])
+    refused("need parallel=", place=["cpu:0", "cpu:1"], parallel=False)
 
 
 @pytest.mark.parametrize("see", [layers.Print, lambda x: layers.py_func(np.sinh, x, x)], ids=["Print", "py_func"])
@@ -128,6 +128,42 @@ def test_places_say_which_devices():
     session = fluid.Session(net, parallel=True, place=["cpu:3", "cpu:5"])
     assert sorted(d.id for d in session.engine.layout.mesh.devices.flat) == [3, 5]
     assert fluid.Session(net, parallel=True, place="cpu:2").engine.layout.mesh is None
+
+
+@pytest.mark.parametrize("spelled", ["cpu:3,cpu:5", "CPU:3, CPU:5", ["cpu:3", "CPU:5"], (3, 5)], ids=str)
+def test_several_places_train_in_parallel(spelled, one_device):
+    spelled = [jax.devices()[i] for i in spelled] if isinstance(spelled, tuple) else spelled
+    trained_there = trained(net, [{"x": X[:56], "y": Y[:56]}], place=spelled)
+    assert trained_there[2].place == ["cpu:3", "cpu:5"]
+    assert_equal(trained_there, one_device[56])
+
+
+@pytest.mark.parametrize("spelled", [jax.devices()[-1], "CPU:7", "cpu:7", ["cpu:7"]], ids=str)
+def test_one_place_has_several_spellings(spelled):
+    assert fluid.Session(net, place=spelled).place == "cpu:7"
+
+
+def test_a_session_moves_to_several_devices(one_device):
+    session = fluid.Session(net)
+    session.place = "cpu:2,cpu:3"
+    assert session.place == ["cpu:2", "cpu:3"]
+    session.place = session.place
+    feed = {"x": X[:56], "y": Y[:56]}
+    losses = [float(session.step(feed)[0]) for _ in range(20)]
+    np.testing.assert_allclose(losses, one_device[56][0], rtol=1e-5)
+    with pytest.raises(errors.ArgumentError, match="divided among 2 devices"):
+        session.place = "cpu:1"
+
+
+def test_the_other_devices_are_remarked_on_once(caplog):
+    place.remark_on_other_devices.cache_clear()
+    for settings in ({"place": "cpu:0"}, {"parallel": False}, {"parallel": True}):
+        fluid.Session(net, **settings)
+    assert not caplog.messages
+    for _ in range(2):
+        fluid.Session(net)
+    (message,) = caplog.messages
+    assert message.startswith('one of 8 devices is used, "cpu:0"; parallel=True uses all, place="cpu:1" another one')
     assert fluid.Session(net, parallel="fsdp", place="cpu").engine.layout.mesh.shape == {"fsdp": 8}
 
 

@@ -20,7 +20,7 @@ def on_cpu(alone: bool = False) -> bool:
       alone: True for a form that is slow on other devices: it is not chosen for an exported model that also runs there.
     """
     frame = core.present_frame()
-    here = jax.default_backend() == "cpu" and not (frame is not None and frame.labelling)
+    here = jax.default_backend() == "cpu" and not (frame is not None and frame.plain)
     return here and not (alone and _elsewhere.get())
 
 

@@ -105,6 +105,11 @@ def number(value: Any) -> Any:
     return float(numbers[0]) if len(numbers) == 1 else numbers
 
 
+def finite(values: Mapping[str, float]) -> dict[str, float | str]:
+    """Return values that JSON can hold: non-finite numbers as "nan", "inf" or "-inf"."""
+    return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
+
+
 def as_json(value: Any) -> Any:
     """Convert a number to JSON; in a population, to a list."""
     return value.tolist() if isinstance(value, np.ndarray) else value

@@ -1,0 +1,219 @@
+"""Equation values: results of operators, and named values inside loops and branches, which only the equations hold."""
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fluid import errors
+from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, scan_counts
+from fluid.core.frame import is_library
+
+# The kinds of layers that Fluid writes for operators, by the primitive, or the jitted function, that computes them.
+_OPERATORS = {
+    "add": "elementwise_add",
+    "sub": "elementwise_sub",
+    "mul": "elementwise_mul",
+    "div": "elementwise_div",
+    "pow": "elementwise_pow",
+    "integer_pow": "elementwise_pow",
+    "square": "elementwise_pow",
+    "remainder": "elementwise_mod",
+    "floor_divide": "elementwise_floordiv",
+    "neg": "scale",
+    "lt": "less_than",
+    "le": "less_equal",
+    "gt": "greater_than",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
+# JAX's function behind the operators of arrays, in the call stack of an equation.
+_OPERATOR = "_forward_operator_to_aval"
+# The equations whose inner functions are evaluated anew, so that their values can be returned and replaced.
+_EVALUATED = ("scan", "cond", "checkpoint", "remat2")
+
+
+def with_equation_values(
+    apply: Callable[[Any], Any],
+    variables: Any,
+    taken: Collection[str],
+    wanted: Collection[str] | None = None,
+    replaced: Mapping[str, Any] | None = None,
+) -> tuple[Any, dict[str, Any]]:
+    """Apply a function, and return the values that only its equations hold as well.
+
+    Args:
+      apply: a pure function, which labels named values in loops and branches, see `core.equations.label`.
+      variables: its argument.
+      taken: names in use, which no result of an operator gets.
+      wanted: the names of the values to return; None for all.
+      replaced: values that replace results of operators, by name.
+
+    Returns:
+      The result of the function; and the values by name. A value inside a loop has a leading dimension of iterations.
+      A value in a branch that is not taken is NaN, or 0 if it is an integer.
+
+    Raises:
+      FeedError: a replacement has another shape than the result of the operator, or is floating-point for integers.
+
+    Example:
+      >>> result, values = with_equation_values(lambda x: x * 3.0 + 1.0, jnp.float32(2), ())
+      >>> float(result), {name: float(value) for name, value in values.items()}
+      (7.0, {'elementwise_mul_0.tmp_0': 6.0, 'elementwise_add_0.tmp_0': 7.0})
+    """
+    closed, shapes = jax.make_jaxpr(apply, return_shape=True)(variables)
+    evaluation = _Evaluation(_names(closed.jaxpr, taken), wanted, replaced or {})
+    # Not jitted here: the transformations around this call, such as vjp, must see each equation.
+    results, values = evaluation.run(closed.jaxpr, closed.consts, jax.tree.leaves(variables))
+    return jax.tree.unflatten(jax.tree.structure(shapes), results), values
+
+
+def _names(jaxpr: Any, taken: Collection[str]) -> dict[int, str]:
+    """Return the names of equations, by the `id` of the equation: labels, and results of the user's operators."""
+    every = list(_evaluated(jaxpr))
+    found = {id(equation): name for equation in every if (name := labelled(equation)) is not None}
+    used = {*taken, *found.values()}
+    for equation in every:
+        if kind := _operator(equation):
+            name = next(name for n in itertools.count() if (name := f"{kind}_{n}.tmp_0") not in used)
+            used.add(name)
+            found[id(equation)] = name
+    return found
+
+
+def _evaluated(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations in order, with the equations of inner functions that `_Evaluation` evaluates anew."""
+    for equation in jaxpr.eqns:
+        yield equation
+        if equation.primitive.name in _EVALUATED:
+            for inner in inner_jaxprs(equation):
+                yield from _evaluated(inner)
+
+
+def _operator(equation: Any) -> str | None:
+    """Return the kind of layer that Fluid writes for an operator that the user applied; None for other equations."""
+    primitive = equation.primitive.name
+    kind = _OPERATORS.get(equation.params.get("name") if primitive in ("jit", "pjit") else primitive)
+    if kind is None:
+        return None
+    stack = frames(equation)
+    user = next((i for i, frame in enumerate(stack) if not is_library(frame.file_name)), 0)
+    return kind if user and stack[user - 1].function_name.startswith(_OPERATOR) else None
+
+
+class _Evaluation:
+    """An evaluation of equations that returns, and replaces, values by name.
+
+    Args:
+      names: the names of equations, by the `id` of the equation.
+      wanted: the names of the values to return; None for all.
+      replaced: values that replace results of operators, by name.
+    """
+
+    def __init__(self, names: Mapping[int, str], wanted: Collection[str] | None, replaced: Mapping[str, Any]):
+        chosen = set(names.values()) if wanted is None else {*wanted, *replaced}
+        self._names = {equation: name for equation, name in names.items() if name in chosen}
+        self._wanted = chosen if wanted is None else set(wanted)
+        self._replaced = replaced
+
+    def run(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the results of a jaxpr, and the wanted values by name."""
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
+        values: dict[str, Any] = {}
+
+        def read(variable: Any) -> Any:
+            return variable.val if is_literal(variable) else known[variable]
+
+        for equation in jaxpr.eqns:
+            inputs = [read(v) for v in equation.invars]
+            name = self._names.get(id(equation))
+            results, inside = self._results(jaxpr, equation, inputs, name)
+            known |= zip(equation.outvars, results, strict=True)
+            values |= inside
+            if name in self._wanted:
+                values[name] = results[0]
+        return [read(v) for v in jaxpr.outvars], values
+
+    def _results(
+        self, jaxpr: Any, equation: Any, inputs: list[Any], name: str | None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the results of one equation of a jaxpr, and the wanted values inside the equation."""
+        if name is not None and name in self._replaced:
+            return [_replacement(name, self._replaced[name], equation.outvars[0].aval)], {}
+        kind, params = equation.primitive.name, equation.params
+        if not any(id(inner) in self._names for function in inner_jaxprs(equation) for inner in _evaluated(function)):
+            return _bind(jaxpr, equation, inputs), {}
+        if kind == "scan":
+            return self._scan(equation, inputs)
+        if kind == "cond":
+            return self._cond(params["branches"], inputs)
+        policy = {"policy": params["policy"], "prevent_cse": params["prevent_cse"]}
+        again = jax.checkpoint(lambda *operands: self.run(params["jaxpr"], (), operands), **policy)
+        found: tuple[list[Any], dict[str, Any]] = again(*inputs)
+        return found
+
+    def _scan(self, equation: Any, inputs: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        params = equation.params
+        body = params["jaxpr"]
+        constants, carried = scan_counts(equation)
+        fixed, start, slices = inputs[:constants], inputs[constants:][:carried], inputs[constants + carried :]
+
+        def step(carry: list[Any], given: list[Any]) -> tuple[list[Any], Any]:
+            results, values = self.run(body.jaxpr, body.consts, [*fixed, *carry, *given])
+            return results[:carried], (results[carried:], values)
+
+        settings = {key: params[key] for key in ("length", "reverse", "unroll")}
+        last, (stacked, values) = jax.lax.scan(step, start, slices, **settings)
+        return [*last, *stacked], values
+
+    def _cond(self, branches: Sequence[Any], inputs: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        index, *operands = inputs
+
+        def run(branch: Any) -> Callable[..., Any]:
+            return lambda *operands: self.run(branch.jaxpr, branch.consts, operands)
+
+        shapes: dict[str, Any] = {}
+        for branch in branches:
+            shapes |= jax.eval_shape(run(branch), *operands)[1]
+        absent = {name: _not_computed(shape) for name, shape in shapes.items()}
+
+        def padded(branch: Any) -> Callable[..., Any]:
+            def call(*operands: Any) -> Any:
+                results, values = run(branch)(*operands)
+                return results, {**absent, **values}
+
+            return call
+
+        found: tuple[list[Any], dict[str, Any]] = jax.lax.switch(index, list(map(padded, branches)), *operands)
+        return found
+
+
+def _bind(jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
+    """Return the results of one equation of a jaxpr."""
+    known = {v: value for v, value in zip(equation.invars, inputs, strict=True) if not is_literal(v)}
+    one = jaxpr.replace(constvars=[], invars=list(known), eqns=[equation], outvars=equation.outvars)
+    results: list[Any] = jax.core.eval_jaxpr(one, (), *known.values())
+    return results
+
+
+def _replacement(name: str, given: Any, array: Any) -> Any:
+    """Return the replacement of a value, in the shape and dtype of the value; a scalar replaces every element."""
+    if jnp.issubdtype(jnp.result_type(given), jnp.inexact) and not jnp.issubdtype(array.dtype, jnp.inexact):
+        raise errors.FeedTypeError(
+            f"the override of {name!r} holds floating-point numbers, expected {array.dtype}: fractions would be cut "
+            f"off; feed={{{name!r}: value.astype('{array.dtype}')}}"
+        )
+    if jnp.ndim(given) and jnp.shape(given) != array.shape:
+        raise errors.FeedError(
+            f"the override of {name!r} has shape {list(jnp.shape(given))}, expected {list(array.shape)}, or a scalar; "
+            f'feed={{"{name}": array}}'
+        )
+    return jnp.broadcast_to(jnp.asarray(given, array.dtype), array.shape)
+
+
+def _not_computed(shape: Any) -> Any:
+    """Return the stand-in for a value in a branch that is not taken."""
+    return jnp.full(shape.shape, jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else 0, shape.dtype)

@@ -1,0 +1,278 @@
+"""HostedTrainer: a Trainer with its readers, which other threads and clients over HTTP drive."""
+
+import collections
+import logging
+import pathlib
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from fluid import errors
+from fluid.core import whole_number
+from fluid.paths import PathLike, local_path
+from fluid.reader.base import ReaderLike
+from fluid.serving.server import HTTPServer
+from fluid.serving.settings import Settings
+from fluid.trainer import BeginEpochEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler, Trainer
+from fluid.trainer.evaluation.values import finite, number, scalar_outputs
+
+LOG = logging.getLogger("fluid.online")
+_KEPT = 100_000  # events
+_WAIT = 1.0  # seconds until a request for events gets a response without events
+
+
+class HostedTrainer:
+    """A Trainer of one program, with its readers, driven from other threads; it trains in a thread of its own.
+
+    Args:
+      trainer: the Trainer.
+      reader: reads the minibatches of training.
+      test_reader: reads the minibatches of `test`; None if it cannot be tested.
+      folder: for the parameters that `save` writes.
+
+    Attributes:
+      folders: names for folders of this machine in error messages for clients, by path.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     return fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      >>> reader = fluid.reader.arrays((np.ones((8, 2), "float32"),), batch_size=4)
+      >>> hosted = HostedTrainer(fluid.Trainer(program, fluid.optimizer.SGD(0.1)), reader)
+      >>> hosted.train(num_epochs=2)["state"]
+      'training'
+      >>> hosted.join()
+      >>> hosted.status()["state"], hosted.status()["steps"]
+      ('stopped', 4)
+    """
+
+    def __init__(
+        self, trainer: Trainer, reader: ReaderLike, test_reader: ReaderLike | None = None, folder: PathLike = "."
+    ):
+        self.folders = {str(local_path(folder)): "the folder of the training"}
+        self._trainer, self._reader, self._test_reader = trainer, reader, test_reader
+        self._folder = pathlib.Path(folder)
+        self._outputs = scalar_outputs(trainer.program)
+        self._changed = threading.Condition()
+        self._events: collections.deque[dict[str, Any]] = collections.deque(maxlen=_KEPT)
+        self._next = 0  # number of the next event
+        self._tasks: collections.deque[tuple[Callable[[], Any], Future[Any]]] = collections.deque()
+        self._thread: threading.Thread | None = None
+        self._state = "stopped"
+        self._error: BaseException | None = None
+        self._epochs = 0
+        self._steps = int(trainer.session.scope.step)
+        self._anew = False  # a paused training was stopped, and the next one does not continue it
+        self._last: dict[str, Any] = {}
+        self._test: dict[str, float | str] = {}
+
+    def train(self, num_epochs: int = 1) -> dict[str, Any]:
+        """Begin to train, in a thread; return the status.
+
+        Raises:
+          OnlineError: the trainer trains, or is paused.
+        """
+        epochs = whole_number("RemoteTrainer.train", "num_epochs", num_epochs)
+        with self._changed:
+            if self._state in ("training", "paused"):
+                raise errors.OnlineError(f"the trainer is {self._state}, expected a stopped one: call stop() first")
+            self._epochs = epochs
+            self._begin()
+            return self.status()
+
+    def pause(self) -> dict[str, Any]:
+        """Pause after the current step, until `resume`; return the status.
+
+        Raises:
+          OnlineError: nothing is trained now.
+        """
+        return self._end(self._trainer.pause, "paused")
+
+    def resume(self) -> dict[str, Any]:
+        """Continue after `pause`; return the status.
+
+        Raises:
+          OnlineError: the trainer is not paused.
+        """
+        with self._changed:
+            if self._state != "paused":
+                raise errors.OnlineError(f"the trainer is {self._state}, expected a paused one: call pause() first")
+            self._begin()
+            return self.status()
+
+    def stop(self) -> dict[str, Any]:
+        """End the training after the current step; return the status."""
+        with self._changed:
+            if self._state != "training":
+                self._anew = self._state == "paused"
+                self._state = "stopped" if self._anew else self._state
+                return self.status()
+        return self._end(self._trainer.stop, "stopped")
+
+    def test(self) -> dict[str, float | str]:
+        """Test between two steps; return the scalar results by name.
+
+        Raises:
+          OnlineError: there is no test reader.
+        """
+        if self._test_reader is None:
+            raise errors.OnlineError(
+                "there is no data to test on, expected a test reader: return trainer, reader, test_reader"
+            )
+        results = self._between_steps(lambda: self._trainer.test(self._test_reader))
+        self._test = finite({name: number(results[i]) for name, i in self._outputs.items()})
+        return self._test
+
+    def save(self) -> dict[str, Any]:
+        """Write the parameters between two steps; return the status with the name of the file, as `saved`."""
+
+        def write() -> str:
+            name = f"step_{self._steps}.params"
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._trainer.save_params(self._folder / name)
+            return name
+
+        return {"saved": self._between_steps(write), **self.status()}
+
+    def status(self) -> dict[str, Any]:
+        """Return the status: `state`, `error`, `steps`, `last` and `test` as for `OnlineTrainer.status`; `epochs` of
+        the last `train`; and `events`, the number of all events so far.
+        """
+        with self._changed:
+            return {
+                "state": self._state,
+                "error": None if self._error is None else str(self._error)[:500],
+                "steps": self._steps,
+                "epochs": self._epochs,
+                "events": self._next,
+                "last": finite({name: number(value) for name, value in self._last.items()}),
+                "test": self._test,
+            }
+
+    def events(self, after: int) -> dict[str, Any]:
+        """Return the events from number `after` on, the number of the next event, and the state.
+
+        If there is no event yet and training goes on, the call waits for some time.
+
+        Raises:
+          OnlineError: the events are not kept any more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._next > after or self._state != "training", _WAIT)
+            first = self._next - len(self._events)
+            if after < first:
+                raise errors.OnlineError(f"events before {first} are not kept any more, found after={after}")
+            found = list(self._events)[after - first :]
+            state, following = self._state, self._next
+        shown = [
+            {**event, "metrics": finite({name: number(v) for name, v in event["metrics"].items()})} for event in found
+        ]
+        return {"events": shown, "next": following, "state": state}
+
+    def join(self) -> None:
+        """Wait for the end of the training."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
+        """Return a server of the verbs over HTTP, not started; see `fluid.RemoteTrainer` and `fluid.serve`."""
+        from fluid.online.app import TrainerApp  # on use: it needs packages for servers
+
+        return HTTPServer(
+            lambda access: TrainerApp(self, settings, access), host, port, token, allow_anonymous, settings
+        )
+
+    def _begin(self) -> None:
+        self._state, self._error = "training", None
+        self._thread = threading.Thread(target=self._run, name="fluid-hosted", daemon=True)
+        self._thread.start()
+
+    def _end(self, end: Callable[[], None], state: str) -> dict[str, Any]:
+        """End the call of `Trainer.train`, and wait; the state is `state` if training was not over before."""
+        with self._changed:
+            if self._state != "training":
+                raise errors.OnlineError(f"the trainer is {self._state}, expected one that trains: call train() first")
+            done: Future[Any] = Future()
+            self._tasks.append((end, done))  # in the training thread: before its first step, a stop has no effect
+        self.join()
+        with self._changed:
+            if done.done() and self._state == "stopped":
+                self._state = state
+            return self.status()
+
+    def _between_steps(self, task: Callable[[], Any]) -> Any:
+        """Run a task in the training thread after the current step, or at once if nothing is trained."""
+        with self._changed:
+            if self._state != "training":
+                return task()
+            result: Future[Any] = Future()
+            self._tasks.append((task, result))
+        return result.result()
+
+    def _run(self) -> None:
+        """Train; at the end, run the tasks that still wait."""
+        error: BaseException | None = None
+        try:
+            resume = False if self._anew else None
+            self._anew = False
+            self._trainer.train(self._reader, self._epochs, handlers=[_Recorder(self)], progress=False, resume=resume)
+        except BaseException as failure:
+            LOG.exception("the training has failed")
+            error = failure
+        with self._changed:
+            self._state, self._error = ("stopped", None) if error is None else ("failed", error)
+            ending = (self._trainer.pause, self._trainer.stop)
+            _do([(task, result) for task, result in self._tasks if task not in ending])
+            self._tasks.clear()
+            self._changed.notify_all()
+
+    def note(self, kind: str, metrics: dict[str, Any], **facts: Any) -> None:
+        """Record an event, and run the tasks that wait if a step has ended."""
+        with self._changed:
+            self._events.append({"event": kind, **facts, "metrics": metrics})
+            self._next += 1
+            self._changed.notify_all()
+            tasks = list(self._tasks) if kind == "EndStepEvent" else []
+            for _ in tasks:
+                self._tasks.popleft()
+            if kind == "EndStepEvent":
+                self._last, self._steps = metrics, self._steps + 1
+        _do(tasks)
+
+    def scalars(self, results: Any) -> dict[str, Any]:
+        """Return the scalar outputs of a step by name, on the device."""
+        return {name: results[i] for name, i in self._outputs.items()}
+
+
+class _Recorder(Handler):
+    """A handler that records the events of a HostedTrainer."""
+
+    def __init__(self, hosted: HostedTrainer):
+        self._hosted = hosted
+
+    def begin_epoch(self, event: BeginEpochEvent) -> None:
+        """Record the event."""
+        self._hosted.note("BeginEpochEvent", {}, epoch=event.epoch)
+
+    def end_step(self, event: EndStepEvent) -> None:
+        """Record the event, with the scalar outputs."""
+        metrics = self._hosted.scalars(event.metrics)
+        self._hosted.note("EndStepEvent", metrics, epoch=event.epoch, step=event.step)
+
+    def end_epoch(self, event: EndEpochEvent) -> None:
+        """Record the event."""
+        self._hosted.note("EndEpochEvent", {}, epoch=event.epoch, steps=event.steps, completed=event.completed)
+
+    def end_train(self, event: EndTrainEvent) -> None:
+        """Record the event."""
+        self._hosted.note("EndTrainEvent", {}, epochs=event.epochs, stopped=event.stopped)
+
+
+def _do(tasks: list[tuple[Callable[[], Any], Future[Any]]]) -> None:
+    for task, result in tasks:
+        try:
+            result.set_result(task())
+        except Exception as error:  # for the thread that waits
+            result.set_exception(error)

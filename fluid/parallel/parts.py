@@ -1,0 +1,209 @@
+"""Parts of a net on different devices: each device compiles and runs the equations of its part."""
+
+import fnmatch
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fluid.core import Program, own_array
+from fluid.core.equations import DEFAULT, device_in, is_literal
+from fluid.naming import select
+from fluid.place import OneDevice, device_of
+
+
+class OnDevices(OneDevice):
+    """The layout of arrays that are whole, each on one of several devices.
+
+    XLA compiles one function for one set of devices and divides its arrays evenly over all of them, so one compiled
+    function cannot have parts on single devices (jax 0.10.2). Here each device has compiled functions of its own.
+
+    Args:
+      device: the device of feeds, and of arrays that no rule names.
+      places: devices by name or glob of arrays. The first match decides, before `fluid.device_guard`.
+
+    Attributes:
+      device: the device of feeds, and of arrays that no rule names.
+
+    Example:
+      >>> import fluid, jax
+      >>> layout = OnDevices(jax.devices()[0], {"fc_1.*": "cpu:0"})
+      >>> layout.in_parts
+      True
+    """
+
+    in_parts = True
+
+    def __init__(self, device: jax.Device, places: Mapping[str, Any] | None = None):
+        super().__init__(device)
+        self._places = dict(places or {})
+        self._rules = {pattern: device_of(place) for pattern, place in self._places.items()}
+        self._devices: dict[str, jax.Device] = {}
+
+    def on(self, device: jax.Device) -> "OnDevices":
+        """Return this layout with another default device."""
+        return OnDevices(device, self._places)
+
+    def add(self, program: Program) -> None:
+        """Register a program: choose the devices of its arrays."""
+        for name, spec in (program.parameters | program.states).items():
+            chosen = [device for pattern, device in self._rules.items() if fnmatch.fnmatchcase(name, pattern)]
+            guard = device_of(spec.device) if spec.device else self.device
+            self._devices.setdefault(name, (*chosen, guard)[0])
+
+    def check(self, names: Collection[str]) -> None:
+        """Check that each rule matches a name.
+
+        Raises:
+          UnknownNameError: a rule matches no name.
+        """
+        select(list(self._places), names, "shardings")
+
+    def place(self, value: Any) -> Any:
+        """Put a tree on the devices: arrays and optimizer states by name, all other values on the default device."""
+        return jax.tree_util.tree_map_with_path(
+            lambda path, array: jax.device_put(array, self.device_at(path) or self.device), value
+        )
+
+    def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+        """Return copies of arrays on the devices of the arrays that they replace; see `OneDevice.replace`."""
+        return {name: own_array(jax.device_put(value, old[name].sharding)) for name, value in new.items()}
+
+    def device_at(self, path: Sequence[Any]) -> jax.Device | None:
+        """Return the device of a leaf of a tree; None if the path of the leaf has no name of an array."""
+        names = (getattr(entry, "key", None) for entry in path)
+        return next((self._devices[name] for name in names if name in self._devices), None)
+
+    def jit(self, function: Callable[..., Any], donate_argnums: Sequence[int] = ()) -> "InParts":
+        """Return a pure step as a function that is compiled in parts."""
+        return InParts(function, self, bool(donate_argnums))
+
+
+class _Part(NamedTuple):
+    """Equations that run in one call of one device.
+
+    Attributes:
+      device: the device.
+      run: the compiled function.
+      reads: the variables of the arguments of the function.
+      makes: the variables of the results of the function.
+    """
+
+    device: jax.Device
+    run: Callable[..., Any]
+    reads: list[Any]
+    makes: list[Any]
+
+
+class _Plan(NamedTuple):
+    """The parts of a step for arguments of certain shapes.
+
+    Attributes:
+      jaxpr: the equations of the step, with their constants.
+      parts: in the order in which they run.
+      tree: the structure of the results.
+    """
+
+    jaxpr: Any
+    parts: list[_Part]
+    tree: Any
+
+
+class InParts:
+    """A pure step that runs in parts, each compiled for one device. Results move between devices as they are needed.
+
+    Args:
+      function: the pure step.
+      layout: the devices of the arrays.
+      updates: whether the first result replaces the first argument; it is put on the devices of this argument.
+    """
+
+    def __init__(self, function: Callable[..., Any], layout: OnDevices, updates: bool):
+        self._function = function
+        self._layout = layout
+        self._updates = updates
+        self._plans: dict[Any, _Plan] = {}
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the step."""
+        leaves, tree = jax.tree.flatten(arguments)
+        key = (tree, tuple(map(_signature, leaves)))
+        plan = self._plans.get(key) or self._plans.setdefault(key, self._planned(arguments))
+        jaxpr = plan.jaxpr.jaxpr
+        known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*plan.jaxpr.consts, *leaves), strict=True))
+        for part in plan.parts:
+            made = part.run(*jax.device_put([known[v] for v in part.reads], part.device))
+            known |= zip(part.makes, made, strict=True)
+        results = jax.tree.unflatten(plan.tree, [v.val if is_literal(v) else known[v] for v in jaxpr.outvars])
+        if not self._updates:
+            return results
+        state = jax.tree.map(lambda new, old: jax.device_put(new, old.sharding), results[0], arguments[0])
+        return (state, *results[1:])
+
+    def _planned(self, arguments: Any) -> _Plan:
+        """Return the parts of the step for arguments of these shapes."""
+        closed, shapes = jax.make_jaxpr(self._function, return_shape=True)(*arguments)
+        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(arguments)]
+        arrays = {v: self._layout.device_at(path) for path, v in zip(paths, closed.jaxpr.invars, strict=True)}
+        devices = _devices(closed.jaxpr, {v: d for v, d in arrays.items() if d is not None}, self._layout.device)
+        return _Plan(closed, _parts(closed.jaxpr, devices), jax.tree.structure(shapes))
+
+
+def _signature(leaf: Any) -> Any:
+    return jnp.shape(leaf), jnp.result_type(leaf), getattr(leaf, "weak_type", False)
+
+
+def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) -> list[jax.Device]:
+    """Return the device of each equation: of its guard; else of the parameter that it reads; else of its first input.
+
+    Args:
+      jaxpr: the equations.
+      arrays: the device of each parameter, state and optimizer state, by variable.
+      default: the device of equations without any of these.
+    """
+    fixed = dict(arrays)  # values that are computed from parameters alone, as parameters are
+    moving: dict[Any, jax.Device] = {}
+    found = []
+    for equation in jaxpr.eqns:
+        inputs = [v for v in equation.invars if not is_literal(v)]
+        guard = device_in(equation)
+        parameters = [fixed[v] for v in inputs if v in fixed]
+        guarded = [default if guard == DEFAULT else device_of(guard)] if guard else []
+        chosen = guarded or parameters + [moving[v] for v in inputs if v in moving]
+        found.append((*chosen, default)[0])
+        kind = fixed if inputs and len(parameters) == len(inputs) and not guard else moving
+        if chosen:
+            kind.update(dict.fromkeys(equation.outvars, found[-1]))
+    return found
+
+
+def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_Part]:
+    """Return the equations in as few parts as their order allows, each for one device."""
+    groups: list[tuple[jax.Device, list[Any]]] = []
+    waiting = list(zip(jaxpr.eqns, devices, strict=True))
+    while waiting:
+        device = waiting[0][1]
+        taken, rest, late = [], [], set[Any]()
+        for equation, where in waiting:
+            if where == device and not any(v in late for v in equation.invars if not is_literal(v)):
+                taken.append(equation)
+            else:
+                rest.append((equation, where))
+                late |= set(equation.outvars)
+        groups.append((device, taken))
+        waiting = rest
+    needed = {v for v in jaxpr.outvars if not is_literal(v)}
+    parts = []
+    for device, equations in reversed(groups):
+        made = dict.fromkeys(v for equation in equations for v in equation.outvars)  # in a definite order
+        read = dict.fromkeys(v for equation in equations for v in equation.invars if not is_literal(v))
+        reads, makes = [v for v in read if v not in made], [v for v in made if v in needed]
+        needed.update(reads)
+        part = jaxpr.replace(constvars=[], invars=reads, eqns=equations, outvars=makes)
+        parts.append(_Part(device, _compiled(part), reads, makes))
+    return parts[::-1]
+
+
+def _compiled(jaxpr: Any) -> Callable[..., Any]:
+    return jax.jit(lambda *inputs: jax.core.eval_jaxpr(jaxpr, (), *inputs))
