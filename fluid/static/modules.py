@@ -7,7 +7,7 @@ from typing import Any
 
 import fluid
 from fluid import average, initializer, metrics, reader, regularizer
-from fluid.static import layers, parallel
+from fluid.static import core, layers, parallel
 
 _LAYERS = (
     "control_flow detection device io learning_rate_scheduler loss metric_op nn ops rnn sequence_lod tensor".split()
@@ -42,3 +42,4 @@ _add(_package, "trainer", fluid, ["CheckpointConfig", "Trainer", *_EVENTS])
 for _module in (average, initializer, metrics, reader, regularizer):
     sys.modules[f"fluid.static.{_module.__name__.rpartition('.')[2]}"] = _module
 sys.modules["fluid.static.compiler"] = parallel
+setattr(layers, "core", core)  # noqa: B010 - `from fluid.static.layers import core`, as BERT has it

@@ -10,7 +10,7 @@ from fluid.optimizer.averages import Average
 from fluid.optimizer.parts import replaced
 from fluid.static.backward import Gradient, append_backward, pairs_of
 from fluid.static.scope import global_scope
-from fluid.static.tape.program import default_main_program
+from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.recording import in_a_function
 from fluid.static.tape.snapshot import minimized
 from fluid.static.tape.variable import Variable
@@ -45,7 +45,8 @@ class Recorded:
           loss: a variable of one float.
           startup_program: accepted for programs written for Fluid, but has no effect: the startup program in force
             creates the optimizer state.
-          parameter_list: variables or names of the parameters to change; by default all trainable parameters.
+          parameter_list: variables or names of the parameters to change; by default all trainable parameters. The
+            statistics of batch_norm, which `program.all_parameters()` holds too, stay as they are.
           no_grad_set: variables or names of parameters that stay unchanged.
           grad_clip: a clip of `fluid.clip` for the gradients of all parameters.
 
@@ -59,10 +60,10 @@ class Recorded:
         program = loss.program
         if program.clip is not None and getattr(chosen, "grad_clip", None) is None:
             chosen = replaced(chosen, grad_clip=program.clip)
-        names = None if parameter_list is None else _names(parameter_list)
+        names = None if parameter_list is None else _without_states(program, _names(parameter_list))
         excluded = _names(no_grad_set or ())
         program.apply(minimized, (chosen, loss, names, excluded, _rate_of(self)))
-        return [], pairs_of(loss, parameter_list, excluded)
+        return [], pairs_of(loss, names, excluded)
 
     def backward(
         self,
@@ -132,6 +133,11 @@ def _rate_of(found: Any) -> Variable | None:
 
 def _names(items: Sequence[Any]) -> tuple[str, ...]:
     return tuple(item if isinstance(item, str) else item.name for item in items)
+
+
+def _without_states(program: Program, names: Sequence[str]) -> tuple[str, ...]:
+    """Return `names` without the names of states, such as the statistics of batch_norm."""
+    return tuple(name for name in names if name not in program.arrays or program.arrays[name].trainable is not None)
 
 
 @functools.cache

@@ -152,7 +152,8 @@ class Program:
           function: the layer.
           args: its positional arguments, with variables in place of values.
           kwargs: its keyword arguments.
-          into: variables to assign the results to; by default new variables.
+          into: variables to assign the results to; by default new variables. A parameter or state of another program,
+            here as among the arguments, is the one of this name in this program, which is declared if it is new.
           blocks: the blocks that the function runs.
 
         Returns:
@@ -169,7 +170,9 @@ class Program:
             )
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
-        args, kwargs = jax.tree.map(_own, (args, dict(kwargs or {})))  # which also copies lists and dicts
+        args, kwargs, into = jax.tree.map(
+            self._own, (args, dict(kwargs or {}), into)
+        )  # which also copies lists and dicts
         call = Call(function, args, kwargs, assigns=into is not None, site=core.user_site(), blocks=blocks)
         return self._record(call, into)
 
@@ -281,6 +284,12 @@ class Program:
         needed = [reader for reader in self.readers if any(name not in given for name in reader.names)]
         return {name: value for reader in needed for name, value in reader.read().items()}
 
+    def _own(self, leaf: Any) -> Any:
+        """Return an argument of a call: arrays are copied, and values that are kept between runs found by their name."""
+        if isinstance(leaf, Persistent) and self.variables.get(leaf.name) is not leaf:
+            return self.persistent(leaf.spec)
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
     @property
     def version(self) -> int:
         """Return a number that grows with each recorded call or change."""
@@ -288,6 +297,8 @@ class Program:
 
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
         """Find the result shapes of a call, create its output variables, and append the call."""
+        for variable in into or ():
+            self._check_own(call, variable)
         known = set(self.arrays)
         declared_before = unique_name.counters()
         given = self._visible(call)
@@ -306,6 +317,13 @@ class Program:
             variable.constant = None
         self._current.calls.append(call)
         return jax.tree.unflatten(first.tree, call.outputs) if into is None else into
+
+    def _check_own(self, call: Call, variable: Variable) -> None:
+        if self.variables.get(variable.name) is not variable:
+            raise errors.ProgramError(
+                f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
+                f'ParamAttr(name="shared"), and values through feed= and fetch_list='
+            )
 
     def _create(self, name: str) -> None:
         """Create a variable for a new parameter or state, which the current startup program initializes."""
@@ -340,11 +358,7 @@ class Program:
             if variable.made_in is None and not isinstance(variable, Persistent):
                 variable.held()  # raises: no layer computes the variable
             variable.check_assigned()
-            if self.variables.get(variable.name) is not variable:
-                raise errors.ProgramError(
-                    f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
-                    f'ParamAttr(name="shared"), and values through feed= and fetch_list='
-                )
+            self._check_own(call, variable)
             if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
                 variable.held()
         functions = [v for v in jax.tree.leaves((call.args, call.kwargs)) if callable(v)]
@@ -383,11 +397,6 @@ def default_startup_program() -> Program:
       True
     """
     return _programs.get()[1]
-
-
-def _own(leaf: Any) -> Any:
-    """Return an argument of a call, so that the caller may change the original afterwards."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 @contextlib.contextmanager
