@@ -1,5 +1,6 @@
 """Activations, by name and as layers."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
