@@ -47,6 +47,17 @@ def test_assigning_a_value_of_another_program_is_refused():
             fluid.layers.assign(np.array([2.0], "float32"), output=total)
 
 
+def test_a_state_may_be_assigned_before_it_is_read():
+    with fresh() as (main, startup):
+        order = fluid.layers.create_global_var(shape=[3], value=0, dtype="int32", persistable=True, name="order")
+        order = fluid.layers.assign(np.array([2, 0, 1], "int32"), order)
+        picked = fluid.layers.gather(fluid.layers.data("x", shape=[2]), index=order)
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        np.testing.assert_array_equal(exe.run(main, feed={"x": X}, fetch_list=[picked])[0], X[[2, 0, 1]])
+        np.testing.assert_array_equal(scope_value("order"), [2, 0, 1])
+
+
 def test_minimize_takes_all_parameters_with_statistics_among_them():
     with fresh() as (main, startup):
         y = fluid.layers.batch_norm(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=3))

@@ -285,7 +285,7 @@ class Program:
         return {name: value for reader in needed for name, value in reader.read().items()}
 
     def _own(self, leaf: Any) -> Any:
-        """Return an argument of a call: arrays are copied, and values that are kept between runs found by their name."""
+        """Return an argument of a call: arrays are copied; values kept between runs are the ones of this program."""
         if isinstance(leaf, Persistent) and self.variables.get(leaf.name) is not leaf:
             return self.persistent(leaf.spec)
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf

@@ -31,6 +31,7 @@ class Tape:
         environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
+                variable.held()  # declares the state, which no call may have read
                 core.set_state(variable.name, environment[variable])
         first = self._program.first
         order = [*([first] if first is not None else []), *self._variables]
