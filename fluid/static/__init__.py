@@ -21,6 +21,7 @@ from fluid import (
     reader,
     regularizer,
 )
+from fluid.lod_tensor import LoDTensor as Tensor
 from fluid.name_hints import getattr_of
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static import (
@@ -48,6 +49,7 @@ from fluid.static.framework import (
     memory_optimize,
     name_scope,
     release_memory,
+    require_version,
     shared,
 )
 from fluid.static.layers.data import whole_data as data
@@ -78,6 +80,7 @@ __all__ = [
     "ParamAttr",
     "Program",
     "Scope",
+    "Tensor",
     "Trainer",
     "Variable",
     "WeightNormParamAttr",
@@ -116,6 +119,7 @@ __all__ = [
     "reader",
     "regularizer",
     "release_memory",
+    "require_version",
     "scope_guard",
     "shared",
     "unique_name",

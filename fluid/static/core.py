@@ -3,6 +3,7 @@
 import jax
 
 from fluid.errors import EOFException
+from fluid.errors import FluidError as EnforceNotMet
 from fluid.lod_tensor import LoDTensor
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static.scope import Scope
@@ -11,6 +12,7 @@ __all__ = [
     "CPUPlace",
     "CUDAPlace",
     "EOFException",
+    "EnforceNotMet",
     "LoDTensor",
     "Scope",
     "VarDesc",

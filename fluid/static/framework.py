@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from fluid import core
+from fluid import core, errors
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static.tape.calls import outer_environment
 from fluid.static.tape.program import Program, default_main_program, default_startup_program, program_guard
@@ -27,8 +27,11 @@ __all__ = [
     "name_scope",
     "program_guard",
     "release_memory",
+    "require_version",
     "shared",
 ]
+
+_VERSION = "1.8.5"  # of PaddlePaddle, whose names and numbers are here
 
 
 @contextlib.contextmanager
@@ -83,6 +86,41 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 def _call_shared(net: core.Shared, *args: Any, **kwargs: Any) -> Any:
     """Call a shared function inside a run; replace variables among its results by their values."""
     return outer_environment(net.name).read(net(*args, **kwargs))
+
+
+def _get_var(name: str, program: Program | None = None) -> Variable:
+    """Return a variable of a program, by default the default main program, by its name."""
+    return (program or default_main_program()).var(name)
+
+
+def require_version(min_version: str, max_version: str | None = None) -> None:
+    """Check that a program was written for a version of PaddlePaddle whose names are here: up to 1.8.
+
+    Args:
+      min_version: the first version of PaddlePaddle that the program runs with, such as `"1.6.0"`.
+      max_version: the last version; by default any.
+
+    Raises:
+      ArgumentError: the program needs a later version than 1.8.5, or an earlier one; or a version is no numbers.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> fluid.require_version("1.6.0")
+    """
+    first, last, here = (_numbers(v) for v in (min_version, max_version or _VERSION, _VERSION))
+    if not first <= here <= last:
+        span = f"{min_version} to {max_version}" if max_version else f"{min_version} or later"
+        raise errors.ArgumentError(
+            f"the program asks for PaddlePaddle {span}, and fluid.static has the names of {_VERSION}; take the version "
+            f"of the program that was written for PaddlePaddle 1.x, or try without fluid.require_version(...)"
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split(".")
+    if not 1 <= len(parts) <= 4 or not all(part.isdigit() for part in parts):
+        raise errors.ArgumentError(f"found {version!r}, expected the numbers of a version: require_version('1.6.0')")
+    return tuple(int(part) for part in parts + ["0"] * (4 - len(parts)))
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fluid import core
 from fluid.io import load_fluid_params
+from fluid.reader import batch, buffered, cache, chain, compose, firstn, map_readers, shuffle, xmap_readers
 from fluid.static.executor import Executor, name_of, plain_program
 from fluid.static.inference import in_folder, load_inference_model, save_inference_model, scope_of
 from fluid.static.readers import DataLoader, PyReader
@@ -21,6 +22,13 @@ from fluid.storage import PARAMS_FILE, PERSISTABLES_FILE, PathLike, check_match,
 __all__ = [
     "DataLoader",
     "PyReader",
+    "batch",
+    "buffered",
+    "cache",
+    "chain",
+    "compose",
+    "firstn",
+    "get_inference_program",
     "is_parameter",
     "is_persistable",
     "load_fluid_params",
@@ -28,10 +36,13 @@ __all__ = [
     "load_params",
     "load_persistables",
     "load_vars",
+    "map_readers",
     "save_inference_model",
     "save_params",
     "save_persistables",
     "save_vars",
+    "shuffle",
+    "xmap_readers",
 ]
 
 _SLOTS = "@slots/"
@@ -68,6 +79,24 @@ def is_persistable(var: Variable) -> bool:
       ['fc_0.w_0', 'fc_0.b_0']
     """
     return var.persistable
+
+
+def get_inference_program(target_vars: Any, main_program: Program | None = None) -> Program:
+    """Return a copy of a program in test mode, as `clone(for_test=True)`; a run computes the fetches only.
+
+    Args:
+      target_vars: accepted for programs written for Fluid, but has no effect: fetches choose.
+      main_program: a Program; by default the default main program.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     y = fluid.layers.dropout(fluid.layers.data("x", shape=[2]), 0.5)
+      ...     fluid.io.get_inference_program([y]).for_test
+      True
+    """
+    del target_vars
+    return plain_program(main_program).clone(for_test=True)
 
 
 def save_vars(

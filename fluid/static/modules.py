@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluid import average, metrics, reader, regularizer
-from fluid.static import layers, parallel
+from fluid.static import core, layers, parallel
 
 _LAYERS = (
     "control_flow detection device io learning_rate_scheduler loss metric_op nn ops rnn sequence_lod tensor".split()
@@ -39,3 +39,4 @@ for _name, _names in _NAMES.items():
 for _module in (average, metrics, reader, regularizer):
     sys.modules[f"fluid.static.{_module.__name__.rpartition('.')[2]}"] = _module
 sys.modules["fluid.static.compiler"] = parallel
+setattr(layers, "core", core)  # noqa: B010 - `from fluid.static.layers import core`, as BERT has it

@@ -94,7 +94,8 @@ class Recorded:
           loss: a variable of one float.
           startup_program: accepted for programs written for Fluid, but has no effect: the startup program in force
             creates the optimizer state.
-          parameter_list: variables or names of the parameters to change; by default all trainable parameters.
+          parameter_list: variables or names of the parameters to change; by default all trainable parameters. The
+            statistics of batch_norm, which `program.all_parameters()` holds too, stay as they are.
           no_grad_set: variables or names of parameters that stay unchanged; feeds have no influence.
           grad_clip: a clip of `fluid.clip` for the gradients of all parameters.
 
@@ -108,13 +109,13 @@ class Recorded:
         program = loss.program
         if program.clip is not None and getattr(chosen, "grad_clip", None) is None:
             chosen = replaced(chosen, grad_clip=program.clip)
-        names = None if parameter_list is None else _names(parameter_list)
+        names = None if parameter_list is None else _without_states(program, _names(parameter_list))
         excluded = tuple(excluded_parameters("minimize", program, no_grad_set))
         position = sum(call.function is minimized for call in program.ops)
         program.apply(minimized, (chosen, loss, names, excluded, _rate_of(self)))
         if _rate_of(self) is None:
             self._add_rate(program, position)
-        return [], pairs_of(loss, parameter_list, excluded)
+        return [], pairs_of(loss, names, excluded)
 
     def _add_rate(self, program: Program, position: int) -> None:
         """Make the learning rate of a minimisation known by its name; an optimizer has one name in each program."""
@@ -196,6 +197,11 @@ def _rate_of(found: Any) -> Variable | None:
 
 def _names(items: Sequence[Any]) -> tuple[str, ...]:
     return tuple(item if isinstance(item, str) else item.name for item in items)
+
+
+def _without_states(program: Program, names: Sequence[str]) -> tuple[str, ...]:
+    """Return `names` without the names of states, such as the statistics of batch_norm."""
+    return tuple(name for name in names if name not in program.arrays or program.arrays[name].trainable is not None)
 
 
 @functools.cache

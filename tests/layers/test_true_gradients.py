@@ -67,3 +67,27 @@ def test_soft_relu():
     x = np.linspace(-3, 3, 32, dtype="float32")[:, None]
     got, w = slope(lambda x: layers.soft_relu(x, threshold=1.5), x)
     np.testing.assert_allclose(got, w * np.where(np.abs(x) < 1.5, 1 / (1 + np.exp(-x)), 0), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("result", [0, 1], ids=["hidden", "cells"])
+@pytest.mark.parametrize("size", [5, 8])
+def test_dynamic_lstm(size, result):
+    x = fluid.create_lod_tensor(real(7, 4 * size), [[4, 3]]).batch()
+
+    def loss():
+        steps = layers.data("x", [4 * size], lod_level=1)
+        return layers.reduce_sum(layers.square(layers.dynamic_lstm(steps, 4 * size)[result]))
+
+    program = fluid.Program(loss)
+    arrays = program.init(jax.random.key(0))
+
+    def at(weight):
+        given = arrays | {"lstm_0.w_0": weight}
+        return program.apply(given, {"x": x}, key=jax.random.key(0), mode="train").outputs[0].sum()
+
+    weight = np.asarray(arrays["lstm_0.w_0"])
+    gradient = np.asarray(jax.grad(at)(weight))
+    for gate in range(4):
+        step = np.zeros_like(weight)
+        step[:, gate * size : (gate + 1) * size] = 1e-2
+        np.testing.assert_allclose((gradient * step).sum(), (at(weight + step) - at(weight - step)) / 2, rtol=2e-2)

@@ -131,7 +131,7 @@ def softmax_with_cross_entropy(
 def sigmoid_cross_entropy_with_logits(
     x: core.Value, label: core.Value, ignore_index: int = -100, name: str | None = None, normalize: bool = False
 ) -> Any:
-    """Compute the cross entropy of the sigmoid of each logit: `max(x, 0) - x * label + log(1 + exp(-abs(x)))`.
+    """Compute the cross entropy of the sigmoid of each logit: `log(1 + exp(x)) - x * label`.
 
     Args:
       x: logits, any shape, or a SequenceBatch.
@@ -172,7 +172,8 @@ def sigmoid_cross_entropy_with_logits(
     target = dense(label)
     kept = target != ignore_index
     probability = target.astype(logits.dtype)
-    loss = jnp.maximum(logits, 0) - logits * probability + jnp.log1p(jnp.exp(-jnp.abs(logits)))
+    # softplus has the right slope at a logit of exactly 0, where embeddings of zeros begin; that of jnp.abs is 1 there.
+    loss = jax.nn.softplus(logits) - logits * probability
     loss = jnp.where(kept, loss, 0)
     if normalize:
         counted = kept & valid_steps(x, kept.ndim)

@@ -237,7 +237,8 @@ class Program:
           function: the layer.
           args: its positional arguments, with variables in place of values.
           kwargs: its keyword arguments.
-          into: variables to assign the results to; by default new variables.
+          into: variables to assign the results to; by default new variables. A parameter or state of another program,
+            here as among the arguments, is the one of this name in this program, which is declared if it is new.
           blocks: the blocks that the function runs.
 
         Returns:
@@ -254,7 +255,8 @@ class Program:
             )
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
-        args, kwargs = jax.tree.map(_own, (args, dict(kwargs or {})))  # which also copies lists and dicts
+        # Copies lists and dicts, too.
+        args, kwargs, into = jax.tree.map(self._own, (args, dict(kwargs or {}), into))
         site, prefix = core.user_site(), unique_name.prefix()
         call = Call(function, args, kwargs, prefix=prefix, assigns=into is not None, site=site, blocks=blocks)
         return self._record(call, into)
@@ -367,6 +369,12 @@ class Program:
         needed = [reader for reader in self.readers if any(name not in given for name in reader.names)]
         return {name: value for reader in needed for name, value in reader.read().items()}
 
+    def _own(self, leaf: Any) -> Any:
+        """Return an argument of a call: arrays are copied; values kept between runs are the ones of this program."""
+        if isinstance(leaf, Persistent) and self.variables.get(leaf.name) is not leaf:
+            return self.persistent(leaf.spec)
+        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
     @property
     def version(self) -> int:
         """Return a number that grows with each recorded call or change."""
@@ -375,6 +383,7 @@ class Program:
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
         """Find the result shapes of a call, create its output variables, and append the call."""
         for variable in into or ():
+            self._check_own(call, variable)
             variable.check_assignable()
         known = set(self.arrays)
         declared_before = unique_name.counters()
@@ -423,6 +432,13 @@ class Program:
             self.single_steps = reasons | self.single_steps
             return found
 
+    def _check_own(self, call: Call, variable: Variable) -> None:
+        if self.variables.get(variable.name) is not variable:
+            raise errors.ProgramError(
+                f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
+                f'ParamAttr(name="shared"), and values through feed= and fetch_list='
+            )
+
     def _create(self, name: str) -> None:
         """Create a variable for a new parameter or state, which the current startup program initializes."""
         self.variables.setdefault(name, Persistent(self, self.arrays[name]))
@@ -456,11 +472,7 @@ class Program:
             if variable.made_in is None and not isinstance(variable, Persistent):
                 variable.held()  # raises: no layer computes the variable
             variable.check_assigned()
-            if self.variables.get(variable.name) is not variable:
-                raise errors.ProgramError(
-                    f"layers.{call.type}: {variable!r} belongs to another program; programs share parameters by name, "
-                    f'ParamAttr(name="shared"), and values through feed= and fetch_list='
-                )
+            self._check_own(call, variable)
             if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
                 variable.held()
         if not call.sees_all:
@@ -507,11 +519,6 @@ def _met_by_rows(call: Call) -> list[str]:
     meet = any(v.follows_batch for v in read if not v.lod_level)
     known = all(v.lod_level == 1 and v.lengths_of for v in sequences)
     return [v.lengths_of for v in sequences] if meet and known else []
-
-
-def _own(leaf: Any) -> Any:
-    """Return an argument of a call, so that the caller may change the original afterwards."""
-    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 from fluid import core, errors
 from fluid.static.tape.calls import running
 from fluid.static.tape.program import default_main_program
-from fluid.static.tape.variable import Variable
+from fluid.static.tape.variable import Persistent, Variable
 
 # Arguments of Fluid that do not change numbers, and that a layer here may lack.
 _WITHOUT_INFLUENCE = frozenset(
@@ -45,9 +45,24 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             target = given.arguments.pop(keyword, None)
             if target is not None:
                 return assigned(target, function, *given.args, **given.kwargs)
+        if "inplace" in known:
+            args, kwargs, changed = _in_place(signature.bind(*args, **kwargs))
+            if changed is not None:
+                return assigned(changed, function, *args, **kwargs)
         return default_main_program().apply(function, args, kwargs)
 
     return call
+
+
+def _in_place(given: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any], Variable | None]:
+    """Return arguments of a call without `inplace`, and the variable to which the program assigns the result, or None.
+
+    As in Fluid, `reshape(x, shape, inplace=True)` gives `x` itself the new shape. A parameter keeps its shape.
+    """
+    x = next(iter(given.arguments.values()))
+    in_place = given.arguments.pop("inplace", False) and isinstance(x, Variable) and running() is None
+    changed = in_place and not isinstance(x, Persistent) and given.arguments.get("act") is None
+    return given.args, given.kwargs, x if changed else None
 
 
 def assigned(target: Variable, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Variable:
@@ -61,5 +76,5 @@ def assigned(target: Variable, function: Callable[..., Any], *args: Any, **kwarg
             f"found {type(target).__name__}, expected a variable to give the result of {function.__name__} to, as in "
             f"layers.less_than(x, y, cond=cond)"
         )
-    target.program.apply(function, args, kwargs, into=[target])
+    default_main_program().apply(function, args, kwargs, into=[target])
     return target

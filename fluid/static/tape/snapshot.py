@@ -40,6 +40,7 @@ class Tape:
         environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
+                variable.held()  # declares the state, which no call may have read
                 core.set_state(variable.name, environment[variable])
         return environment
 

@@ -1,5 +1,6 @@
 """Activations, by name and as layers."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -29,3 +30,9 @@ def test_every_activation_is_a_layer_of_the_same_numbers():
     x = np.random.default_rng(0).uniform(0.1, 0.9, (3, 4)).astype("float32")
     for name, function in layers.functional.ACTIVATIONS.items():
         check(lambda v, name=name: getattr(layers, name)(v), np.asarray(function(jnp.asarray(x))), x=x)
+
+
+def test_abs_of_zero_has_slope_zero():
+    x = np.array([[-2.0, 0.0, 3.0]], "float32")
+    got = jax.grad(lambda x: run(lambda: layers.abs(layers.data("x", shape=[3])), {"x": x}).outputs[0].sum())(x)
+    np.testing.assert_array_equal(got, [[-1, 0, 1]])

@@ -186,6 +186,16 @@ def test_sigmoid_cross_entropy_is_stable():
     check(layers.sigmoid_cross_entropy_with_logits, [[1e4, 0, np.log(2)]], x=x, label=label)
 
 
+def test_sigmoid_cross_entropy_of_zero_logits_has_its_slope():
+    feed = {"x": np.zeros((1, 3), "float32"), "label": np.array([[0, 0.5, 1]], "float32")}
+
+    def loss(x):
+        return run(lambda: layers.sigmoid_cross_entropy_with_logits(*feeds(**feed)), feed | {"x": x}).outputs[0].sum()
+
+    got = jax.grad(loss)(feed["x"])
+    np.testing.assert_allclose(got, [[0.5, 0, -0.5]])
+
+
 def test_bpr_loss_is_the_mean_over_other_classes():
     x, label = np.random.default_rng(2).normal(size=(4, 5)).astype("float32"), np.array([[0], [4], [2], [2]])
     want = [
