@@ -132,11 +132,10 @@ class Scope:
             program = self.program(main, place)
             first = program.init(jax.random.key(seed))
             session.scope.arrays |= session.engine.place(first)
-            slots = [
-                rule.init({n: session.scope.arrays[n] for n in rule.parameters})
+            session.scope.slots[program.name] = [
+                session.engine.layout.slots(rule, {n: session.scope.arrays[n] for n in rule.parameters})
                 for rule in session.engine.rules[program.name]
             ]
-            session.scope.slots[program.name] = session.engine.place(slots)
             self._initialised |= set(first)
 
     def load(self, arrays: Mapping[str, Any]) -> None:

@@ -45,6 +45,7 @@ class Trial:
     ):
         frame = core.Frame(
             placeholder_batch=batch,
+            labelling=True,  # plain forms of layers: as many results, of the same shapes, from fewer equations
             declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters())),
         )
