@@ -53,16 +53,17 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
       UnknownNameError: the program has no such value, or `NAME@GRAD` is for a value without a gradient.
     """
     names = [fetch] if isinstance(fetch, str) else list(fetch)
-    outputs = program.output_names or ()
-    # Not `_fetchable` for outputs alone: its first call traces the program once more.
-    known = dict.fromkeys(outputs) if all(name in outputs for name in names) else _fetchable(program, mode)
-    found: list[str] = []
     for name in names:
         if not isinstance(name, str):
             raise errors.ArgumentTypeError(
                 f'fetch is a list of names such as ["fc_0.tmp_0"], found {type(name).__name__}; '
                 f'name a value with fluid.layers.identity(x, name="h")'
             )
+    known = dict.fromkeys(program.output_names or ())
+    if not known.keys() >= set(names):
+        known = _fetchable(program, mode)  # whose first call traces the program once more
+    found: list[str] = []
+    for name in names:
         base = name.removesuffix(GRAD)
         if base in known:
             found.append(_checked_gradient(program, name))
