@@ -17,6 +17,7 @@ BENCHMARKS = [
     "inference",
     "population",
     "repeat",
+    "written",
     "startup",
     "parallel",
     "memory",

@@ -54,14 +54,17 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
       UnknownNameError: the program has no such value, or `NAME@GRAD` is for a value without a gradient.
     """
     names = [fetch] if isinstance(fetch, str) else list(fetch)
-    known = _fetchable(program, mode) if names else {}
-    found: list[str] = []
     for name in names:
         if not isinstance(name, str):
             raise errors.ArgumentTypeError(
                 f'fetch is a list of names such as ["fc_0.tmp_0"], found {type(name).__name__}; '
                 f'name a value with fluid.layers.identity(x, name="h")'
             )
+    known = dict.fromkeys(program.output_names or ())
+    if not known.keys() >= set(names):
+        known = _fetchable(program, mode)  # whose first call traces the program once more
+    found: list[str] = []
+    for name in names:
         base = name.removesuffix(GRAD)
         if base in known:
             found.append(_checked_gradient(program, name))
@@ -139,6 +142,19 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
     Raises:
       UnknownNameError: the program has no such name, or the value cannot be replaced.
     """
+    given = tuple(name for name in names if name in program.feeds)
+    replaced = tuple(name for name in names if name not in program.feeds)
+    if replaced:  # `program.values` traces the program once more
+        _check_replaced(program, replaced)
+    return given, replaced
+
+
+def _check_replaced(program: Program, names: Iterable[str]) -> None:
+    """Check that values other than feeds can be replaced.
+
+    Raises:
+      UnknownNameError: the program has no such name, or the value cannot be replaced.
+    """
     known = {**program.feeds, **program.values, **program.parameters, **program.states, **program.aliases}
     for name in names:
         if name in known or is_inner(program, name):
@@ -151,7 +167,6 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
         raise errors.UnknownNameError(
             f"the program {program.name} has no feed {name!r}. {errors.nearest(name, known)}{_absent(program)}"
         )
-    return tuple(n for n in names if n in program.feeds), tuple(n for n in names if n not in program.feeds)
 
 
 def as_array(value: Any) -> Any:

@@ -178,12 +178,11 @@ class Scope:
             program = self.program(main, place)
             first = program.init(jax.random.key(seed))
             session.scope.arrays |= session.engine.place(first)
-            slots = [
-                rule.init({n: session.scope.arrays[n] for n in rule.parameters})
+            session.scope.slots[program.name] = [
+                session.engine.layout.slots(rule, {n: session.scope.arrays[n] for n in rule.parameters})
                 for rule in session.engine.rules[program.name]
             ]
-            session.scope.slots[program.name] = session.engine.place(slots)
-            session.engine.rates.put(program.name, [None] * len(slots))
+            session.engine.rates.put(program.name, [None] * len(session.engine.rules[program.name]))
             self._initialised |= set(first)
 
     def _drop_other_shapes(self, main: Program, place: Place) -> None:

@@ -94,3 +94,19 @@ def test_a_line_without_a_value_is_told(session):
 def test_lines_know_their_shapes():
     known = {name.rpartition("/")[2]: str(array) for name, array in fluid.Program(program).lines.items()}
     assert known[line("hidden * 2")] == "float32[batch, 5]" and known[line('"loss"')] == "float32[]"
+
+
+def test_feeds_and_outputs_need_no_further_trace():
+    traced = []
+
+    def program():
+        traced.append(1)
+        loss = layers.mean(layers.fc(layers.data("x", shape=[3]), size=2))
+        fluid.optimizer.SGD(0.1).minimize(loss)
+        return {"loss": loss}
+
+    session = fluid.Session(program)
+    for fetch in (None, ["loss"], "loss"):
+        session.run(program, {"x": np.ones((2, 3), "float32")}, fetch=fetch, mode="train")
+    # The discovery, and one compiled step for all outputs and for the loss.
+    assert len(traced) == 3

@@ -50,6 +50,7 @@ class Trial:
         frame = core.Frame(
             placeholder_batch=batch,
             as_fluid=True,
+            plain=True,  # plain forms of layers have the same shapes and fewer equations
             declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )
