@@ -114,22 +114,28 @@ class HasParameters:
         strict: bool = True,
         rename: Rename = None,
         skip: str | Sequence[str] = (),
+        names: str | Sequence[str] | None = None,
     ) -> None:
         """Load the initial parameters of a Trainer; arguments as for `load_params`.
 
         Raises:
-          ArgumentTypeError: there are several sources; or none, although `strict`, `rename` or `skip` are set.
+          ArgumentTypeError: there are several sources; or none, although `strict`, `rename`, `skip` or `names` are set.
         """
-        if len(sources) > 1 or (not sources and (rename or skip or not strict)):
+        if len(sources) > 1 or (not sources and (rename or skip or not strict or names is not None)):
             raise errors.ArgumentTypeError(
                 "a Trainer starts from one source of parameters, and strict=, rename= and skip= say what it takes: "
                 'fluid.Trainer(program, optimizer, param_path="old.params", skip=["head/*"]) or params=other.params'
             )
         for source in sources:
-            self.load_params(source, strict, rename, skip)
+            self.load_params(source, strict, rename, skip, names)
 
     def load_params(
-        self, source: Parameters, strict: bool = True, rename: Rename = None, skip: str | Sequence[str] = ()
+        self,
+        source: Parameters,
+        strict: bool = True,
+        rename: Rename = None,
+        skip: str | Sequence[str] = (),
+        names: str | Sequence[str] | None = None,
     ) -> LoadReport:
         """Load parameters and moving statistics from a file or arrays by name. The optimizer state does not change.
 
@@ -139,14 +145,17 @@ class HasParameters:
             both are logged.
           rename: names in the source to names in this Trainer, with globs: `{"old/*": "new/*"}`.
           skip: names and globs of arrays that are not loaded, with any shape: `["head/*"]`.
+          names: names and globs of the arrays that are loaded, `["backbone/*"]`; all others keep their values. None for
+            all.
 
         Returns:
           A LoadReport of the loaded, the unused and the missing arrays.
 
         Raises:
+          ArgumentError: `names` is empty.
           ParameterFileError: the file does not exist, or is no parameter file.
           ParameterError: names, shapes or dtypes differ, or nothing would be loaded; then nothing is changed.
-          UnknownNameError: a name in `skip` is neither in the source nor in this Trainer.
+          UnknownNameError: a name in `skip` or `names` is neither in the source nor in this Trainer.
 
         Example:
           >>> import fluid, numpy as np
@@ -158,7 +167,7 @@ class HasParameters:
           1 array taken from the given parameters
             3 arrays keep their values: body.b_0 float32[3], head.w_0 float32[3, 1], head.b_0 float32[1]
         """
-        return self.session.load_params(source, strict, rename, skip)
+        return self.session.load_params(source, strict, rename, skip, names)
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
         """Copy parameters and states of one net to another, or move the other net a part of the way.
