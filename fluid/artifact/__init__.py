@@ -5,5 +5,6 @@ from fluid.artifact.labels import unlabelled
 from fluid.artifact.load import Artifact, load
 from fluid.artifact.program import ExportedProgram
 from fluid.artifact.save import save
+from fluid.artifact.training import save_step
 
-__all__ = ["Artifact", "ExportedProgram", "is_artifact", "load", "save", "unlabelled"]
+__all__ = ["Artifact", "ExportedProgram", "is_artifact", "load", "save", "save_step", "unlabelled"]

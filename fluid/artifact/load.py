@@ -13,7 +13,7 @@ from fluid.artifact.export import settings
 from fluid.artifact.program import ExportedProgram
 from fluid.artifact.signature import MANIFEST, Entry
 from fluid.place import Place, device_of
-from fluid.storage import NONSENSE, check_structure, read_npy
+from fluid.storage import NONSENSE, check_structure, instead, read_npy
 
 
 class Artifact:
@@ -50,6 +50,8 @@ class Artifact:
         try:
             standalone.check_version(manifest)
         except NONSENSE as error:
+            if found := instead(self.path, "exported"):
+                raise errors.ArtifactError(found) from error
             raise errors.ArtifactError(
                 f"{str(self.path)!r} cannot be read: {error}; install a newer fluid: pip install -U fluid-jax"
             ) from error
@@ -114,7 +116,7 @@ class Artifact:
                 f"{str(self.path)!r} was exported with JAX set to {self._settings}, and it is set to {here} here; set "
                 f"jax_enable_x64 and jax_default_prng_impl as they were"
             )
-        platform = _platform(device)
+        platform = platform_of(device)
         if platform not in self.platforms:
             raise errors.ArtifactError(
                 f"{str(self.path)!r} was exported for {', '.join(self.platforms)}, and this device is a {platform}; "
@@ -155,7 +157,7 @@ def load(path: Any) -> Artifact:
     return path if isinstance(path, Artifact) else Artifact(path)
 
 
-def _platform(device: jax.Device) -> str:
+def platform_of(device: jax.Device) -> str:
     """Return the platform of a device, as `platforms=` of an export names it."""
     if device.platform != "gpu":
         return device.platform

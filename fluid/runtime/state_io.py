@@ -383,7 +383,7 @@ class SavesArrays:
         """
         self._check_open()
         slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        named = {_slot_name(path): value for path, value in slots}
+        named = {slot_name(path): value for path, value in slots}
         optional = self._optional_state()
         return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
 
@@ -401,7 +401,7 @@ class SavesArrays:
         names = self.state().keys() - self._optional_state().keys()
         new = self.engine.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
         new |= {name: state[name] for name in names.intersection(own)}
-        self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
+        self.scope.slots = jax.tree.unflatten(structure, [new[slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
         self.scope.root = new["@root"]
         self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
@@ -511,5 +511,6 @@ def _owner(slot: str, names: Collection[str]) -> str | None:
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 
-def _slot_name(path: Any) -> str:
+def slot_name(path: Any) -> str:
+    """Return the name of an optimizer state in `Session.state`, from its path in the tree `Scope.slots`."""
     return f"{_SLOTS}{jax.tree_util.keystr(path, simple=True, separator='/')}"

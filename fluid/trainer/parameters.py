@@ -306,6 +306,45 @@ class HasParameters:
                 return
         artifact.save(path, found, self.session.params(), fetch=fetch, **options)
 
+    def save_training_step(self, path: PathLike, program: str | ProgramFunction | None = None, **options: Any) -> None:
+        """Export a training step, with all arrays that it starts from, to one file that runs without fluid.
+
+        The file holds StableHLO and the reader `standalone.py`, which needs jax, numpy and flatbuffers. A step takes
+        and returns arrays by name: parameters, moving statistics, optimizer state, step counter, random root and
+        learning rates. A step has the bits of a step of this Trainer on feeds of equal shapes.
+
+        Args:
+          path: the path of the file; for an existing directory, `model.fluid` in it.
+          program: the name or the function of the program; optional if there is one program.
+          options: `platforms=["cuda"]`, by default the platform of this Trainer. `batch_sizes=[64]` and
+            `buckets=[16, 32]`: export for exactly these batch sizes and steps of sequences. By default all sizes are
+            open, which embeddings do not allow.
+
+        Raises:
+          ArtifactError: the step cannot be exported, or the file cannot be written.
+          ArgumentError: the Trainer has several devices or members.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> from fluid.artifact import standalone  # a copy of which is in the file
+          >>> def program():
+          ...     x = fluid.layers.data("x", shape=[2])
+          ...     return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=1)))
+          >>> fluid.Trainer(program, fluid.optimizer.SGD(0.1)).save_training_step("line.step")
+          >>> state, step = standalone.load_step("line.step")
+          >>> list(state)
+          ['fc_0.w_0', 'fc_0.b_0', '@step', '@learning_rate/program/0']
+          >>> losses = []
+          >>> for _ in range(20):
+          ...     state, (loss,) = step(state, {"x": np.ones((4, 2))})
+          ...     losses.append(float(loss))
+          >>> losses[-1] < 0.1 * losses[0]
+          True
+        """
+        from fluid import artifact  # few trainings export
+
+        artifact.save_step(path, self.session, self._member(program, "save_training_step").program, **options)
+
     def _report(self, exported: str) -> None:
         """Log an export, unless the last log was equal, as when an OnlineTrainer publishes again and again."""
         if exported != self._reported:

@@ -192,4 +192,6 @@ def test_a_function_reads_the_parameters_of_an_exported_model(given, tmp_path):
 def test_a_function_that_an_exported_model_lacks_parameters_of(tmp_path):
     fluid.Trainer(classifier, SGD, infer_func=net).save_inference_model(tmp_path / "m", platforms=["cpu"])
     with pytest.raises(errors.ParameterError, match=r"missing: other.w_0.*created at test_labels.py:\d+ in <lambda>"):
-        fluid.Inferencer(lambda: layers.fc(layers.data("x", shape=[2]), size=3, name="other"), param_path=tmp_path / "m")
+        fluid.Inferencer(
+            lambda: layers.fc(layers.data("x", shape=[2]), size=3, name="other"), param_path=tmp_path / "m"
+        )
