@@ -1,10 +1,9 @@
 """Export by `jax.export`: one function for all sizes where a program allows it, else one function for each size."""
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
@@ -241,27 +240,31 @@ def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platform
 
     with traced_for(platforms):
         exported = jax.export.export(jax.jit(call), platforms=tuple(platforms))(*arguments)
-    return bytes(_without_locations(exported).serialize())
+    return bytes(replace(exported, mlir_module_serialized=portable(exported.mlir_module_serialized)).serialize())
 
 
-def _without_locations(exported: jax.export.Exported) -> jax.export.Exported:
-    """Remove the locations, which are paths and lines of source files, so that a program always has the same bytes."""
+def portable(content: bytes, refined: bool = False) -> bytes:
+    """Return a module of StableHLO as a portable artifact without locations.
+
+    Locations are paths and lines of source files; without them, a program always has the same bytes.
+
+    Args:
+      content: a portable artifact, or the bytecode of a module.
+      refined: True if `content` is bytecode.
+    """
     # On use: to load an exported model needs none of them, and JAX imports Pallas with them.
     from jax.extend import mlir
     from jax.extend.mlir import ir, passmanager
-    from jax.extend.mlir.dialects import chlo, sdy, stablehlo
+    from jax.extend.mlir.dialects import stablehlo
+    from jax.interpreters.mlir import make_ir_context
 
-    context = ir.Context()
-    for dialect in (chlo, sdy, stablehlo):
-        dialect.register_dialect(context)
-    with context, ir.Location.unknown(context):
-        module = mlir.deserialize_portable_artifact(exported.mlir_module_serialized)
+    with make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(content) if refined else mlir.deserialize_portable_artifact(content)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         # jax.export writes this version too, which a JAX that is four weeks older reads.
         month = stablehlo.StablehloCompatibilityRequirement.WEEK_4
         version = stablehlo.get_version_from_compatibility_requirement(month)
-        content = mlir.serialize_portable_artifact(module, version, True)
-    return dataclasses.replace(exported, mlir_module_serialized=content)
+        return bytes(mlir.serialize_portable_artifact(module, version, True))
 
 
 def _first_line(error: Exception) -> str:

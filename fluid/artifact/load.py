@@ -10,6 +10,7 @@ import numpy as np
 from fluid import errors
 from fluid.artifact import archive, standalone
 from fluid.artifact.export import settings
+from fluid.artifact.lowering import lowered
 from fluid.artifact.program import ExportedProgram
 from fluid.artifact.signature import MANIFEST, Entry
 from fluid.place import Place, device_of
@@ -50,11 +51,11 @@ class Artifact:
         try:
             standalone.check_version(manifest)
         except NONSENSE as error:
-            if found := instead(self.path, "exported"):
-                raise errors.ArtifactError(found) from error
             raise errors.ArtifactError(
                 f"{str(self.path)!r} cannot be read: {error}; install a newer fluid: pip install -U fluid-jax"
             ) from error
+        if manifest["format"] == standalone.STEP:
+            raise errors.ArtifactError(instead(self.path, "exported"))
         try:
             check_structure(manifest, MANIFEST, "manifest.json")
             self._made_with, self._settings = manifest["made_with"], manifest["settings"]
@@ -96,6 +97,30 @@ class Artifact:
             where = repr(self.path.name)
             self._programs[name, device] = ExportedProgram(name, found, arrays, self._states, functions, where)
         return self._programs[name, device]
+
+    def stablehlo(self, sizes: Mapping[str, int] = {}, entry: str | None = None) -> bytes:
+        """Return an entry point for fixed sizes as one module of StableHLO, which holds the parameters.
+
+        Other compilers take such a module, as `iree-compile --iree-input-type=stablehlo` does. The function `main`
+        takes the feeds in their order: an array each, or for a sequence the padded data and its lengths. A model that
+        draws random numbers takes the data of a key last.
+
+        Args:
+          sizes: a number for each size that the feeds leave open, by its name in the attribute `dims` of a feed:
+            `{"batch": 8, "steps0": 16}`.
+          entry: the name of the entry point; None where the file has one.
+
+        Returns:
+          A portable artifact of StableHLO, the content of a file.
+
+        Raises:
+          UnknownNameError: there is no such entry point, or several and no name.
+          ArgumentError: a size is missing, or no feed has it, or the model was exported for other sizes.
+        """
+        name = self._name(entry)
+        found = self.entries[name]
+        functions = [(f.sizes, self._function(f.file)) for f in found.functions]
+        return lowered(found, {n: self.arrays[n] for n in found.arrays}, functions, sizes)
 
     def _name(self, entry: str | None) -> str:
         if entry is None and len(self.entries) == 1:

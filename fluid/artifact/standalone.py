@@ -2,16 +2,13 @@
 
 unzip -p digits.fluid standalone.py > standalone.py
 python standalone.py digits.fluid                         # says what is in it
-
 import standalone
 predict = standalone.load("digits.fluid")                 # or load("model.fluid", "encode")
 scores, = predict({"image": images})                      # a list; each new shape is compiled once
 image, = predict({"label": [[3]]}, seed=7)                # a model that samples: other numbers in each call without
+step = standalone.load("digits.step")                     # of trainer.save_training_step; each call changes step.arrays
 
 Sequences are lists of rows of any length, or tuples of padded data and lengths; results are such tuples.
-
-state, step = standalone.load_step("digits.step")         # of trainer.save_training_step; state has arrays by name
-state, (loss,) = step(state, {"image": images, "label": labels})
 """
 
 import hashlib
@@ -49,13 +46,11 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
     return json.loads(entries["manifest.json"]), entries
 
 
-def check_version(manifest: dict[str, Any], wanted: str = FORMAT) -> None:
+def check_version(manifest: dict[str, Any]) -> None:
     """Raise a ValueError if the manifest has another format or a newer version."""
-    if manifest["format"] == {FORMAT: STEP, STEP: FORMAT}[wanted]:
-        raise ValueError("it is read by " + ("load(path)" if wanted == STEP else "state, step = load_step(path)"))
-    if manifest["format"] != wanted or manifest["version"] > VERSION:
+    if manifest["format"] not in (FORMAT, STEP) or manifest["version"] > VERSION:
         found = f"{manifest['format']} version {manifest['version']}"
-        raise ValueError(f"its format is {found}, newer than {wanted} version {VERSION}, which this program reads")
+        raise ValueError(f"its format is {found}, newer than {FORMAT} version {VERSION}, which this program reads")
 
 
 def array_of(described: dict[str, Any], entries: dict[str, bytes]) -> jax.Array:
@@ -97,33 +92,13 @@ def key_of(seed: int, like: jax.Array) -> jax.Array:
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(words)), 0))
 
 
-def compiled(known: dict[str, Any], entries: dict[str, bytes]) -> Callable[[Any, dict[str, Any], Any], Any]:
-    """Return an entry point as a function of arrays, feeds and the data of a random key."""
-    exported = [jax.export.deserialize(bytearray(entries[f["file"]])) for f in known["functions"]]
-    functions = [(f["sizes"], jax.jit(e.call)) for f, e in zip(known["functions"], exported, strict=True)]
-
-    def call(arrays: Any, feeds: dict[str, Any], key: Any) -> Any:
-        values = {feed["name"]: fed(feed, feeds[feed["name"]]) for feed in known["feeds"]}
-        sizes: dict[str, int] = {}
-        for feed in known["feeds"]:
-            shape = np.shape(values[feed["name"]][0] if feed["lod_level"] else values[feed["name"]])
-            sizes |= {dim: size for dim, size in zip(feed["dims"], shape, strict=True) if isinstance(dim, str)}
-        for fixed, function in functions:
-            if fixed.items() <= sizes.items():
-                return function(arrays, values, key)
-        raise ValueError(f"found the sizes {sizes}, exported for {[fixed for fixed, _ in functions]}")
-
-    return call
-
-
 def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callable[..., list[Any]]:
     """Read one entry point, the first by default; return a function from feeds by name to results.
 
-    A model that draws random numbers draws other numbers in each call. `seed` repeats the sequence of calls; by default
-    the system draws a seed. The function takes `seed=` too, which repeats one answer.
+    A model that samples draws other numbers in each call: `seed` repeats the sequence of calls, and `seed=` of the
+    function one answer. A call of a training step updates the attribute `arrays` of the function, by name.
     """
-    first = secrets.randbits(64) if seed is None else checked(seed)
-    calls = itertools.count()
+    first, calls = secrets.randbits(64) if seed is None else checked(seed), itertools.count()
     manifest, entries = read(path)
     check_version(manifest)
     known = manifest["entries"][entry or next(iter(manifest["entries"]))]
@@ -131,34 +106,27 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
     like = array_of(manifest["key"], entries) if known["random"] else None
     if seed is not None and like is None:
         warnings.warn("load(seed=...): this model draws no random numbers, so that a seed does nothing", stacklevel=2)
-    function = compiled(known, entries)
+    blobs = [(f["sizes"], bytearray(entries[f["file"]])) for f in known["functions"]]
+    functions = [(sizes, jax.jit(jax.export.deserialize(blob).call)) for sizes, blob in blobs]
 
     def run(feeds: dict[str, Any], seed: int | None = None) -> list[Any]:
         if seed is not None and like is None:
             warnings.warn("seed=...: this model draws no random numbers, so that a seed does nothing", stacklevel=2)
-        number = None if seed is None else checked(seed)
-        key = None if like is None else key_of(seed_of(first, next(calls)) if number is None else number, like)
-        return list(jax.tree.map(np.asarray, function(arrays, feeds, key)))
+        key = None if like is None else key_of(seed_of(first, next(calls)) if seed is None else checked(seed), like)
+        values = {feed["name"]: fed(feed, feeds[feed["name"]]) for feed in known["feeds"]}
+        shapes = [np.shape(values[f["name"]][0] if f["lod_level"] else values[f["name"]]) for f in known["feeds"]]
+        every = [d for f, shape in zip(known["feeds"], shapes, strict=True) for d in zip(f["dims"], shape, strict=True)]
+        sizes = {dim: size for dim, size in every if isinstance(dim, str)}
+        for fixed, function in functions:
+            if fixed.items() <= sizes.items():
+                found = function(arrays, values, key)
+                changed, results = found if manifest["format"] == STEP else ({}, found)
+                arrays.update(changed)
+                return list(jax.tree.map(np.asarray, results))
+        raise ValueError(f"found the sizes {sizes}, exported for {[fixed for fixed, _ in functions]}")
 
+    run.arrays = arrays  # type: ignore[attr-defined]
     return run
-
-
-def load_step(path: Any) -> tuple[dict[str, jax.Array], Callable[..., tuple[dict[str, jax.Array], list[Any]]]]:
-    """Read a training step; return its arrays by name, and a function from arrays and feeds to both after the step.
-
-    The arrays are parameters, moving statistics, and with an "@" optimizer state, step counter, random root and
-    learning rates, which may be set. Each new shape of feeds is compiled once. Results are those before the update.
-    """
-    manifest, entries = read(path)
-    check_version(manifest, STEP)
-    known = manifest["entries"]["train"]
-    function = compiled(known, entries)
-
-    def step(state: dict[str, Any], feeds: dict[str, Any]) -> tuple[dict[str, jax.Array], list[Any]]:
-        changed, results = function({name: state[name] for name in known["arrays"]}, feeds, None)
-        return {**state, **changed}, results
-
-    return {name: array_of(manifest["arrays"][name], entries) for name in known["arrays"]}, step
 
 
 if __name__ == "__main__":

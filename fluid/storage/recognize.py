@@ -31,9 +31,9 @@ _KINDS = {
     ),
     "training step": _Kind(
         "an exported training step, which makes updates and no predictions",
-        "standalone.load_step({path})[0] has its arrays by name",
-        "state, step = standalone.load_step({path}), by the standalone.py in it; "
-        "trainer.save_inference_model(...) exports a model",
+        "standalone.load({path}).arrays, by the standalone.py in it, has its arrays by name",
+        "standalone.load({path}), by the standalone.py in it, runs it; trainer.save_inference_model(...) exports a "
+        "model",
     ),
     "parameters": _Kind(
         "a file of parameters, which holds no program",

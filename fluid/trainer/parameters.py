@@ -309,9 +309,9 @@ class HasParameters:
     def save_training_step(self, path: PathLike, program: str | ProgramFunction | None = None, **options: Any) -> None:
         """Export a training step, with all arrays that it starts from, to one file that runs without fluid.
 
-        The file holds StableHLO and the reader `standalone.py`, which needs jax, numpy and flatbuffers. A step takes
-        and returns arrays by name: parameters, moving statistics, optimizer state, step counter, random root and
-        learning rates. A step has the bits of a step of this Trainer on feeds of equal shapes.
+        The file holds StableHLO and the reader `standalone.py`, which needs jax, numpy and flatbuffers. The update is
+        a function of arrays by name: parameters, moving statistics, optimizer state, step counter, random root and
+        learning rates, which may be set. A step has the bits of a step of this Trainer on feeds of equal shapes.
 
         Args:
           path: the path of the file; for an existing directory, `model.fluid` in it.
@@ -331,13 +331,10 @@ class HasParameters:
           ...     x = fluid.layers.data("x", shape=[2])
           ...     return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=1)))
           >>> fluid.Trainer(program, fluid.optimizer.SGD(0.1)).save_training_step("line.step")
-          >>> state, step = standalone.load_step("line.step")
-          >>> list(state)
+          >>> step = standalone.load("line.step")
+          >>> list(step.arrays)
           ['fc_0.w_0', 'fc_0.b_0', '@step', '@learning_rate/program/0']
-          >>> losses = []
-          >>> for _ in range(20):
-          ...     state, (loss,) = step(state, {"x": np.ones((4, 2))})
-          ...     losses.append(float(loss))
+          >>> losses = [float(step({"x": np.ones((4, 2))})[0]) for _ in range(20)]
           >>> losses[-1] < 0.1 * losses[0]
           True
         """
