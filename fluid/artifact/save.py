@@ -50,10 +50,10 @@ def save(
     programs = program_func if isinstance(program_func, Mapping) else {ENTRY: program_func}
     platforms, batch_sizes = checked_platforms(platforms), checked_sizes("batch_sizes", batch_sizes)
     functions = {
-        name: InferenceFunction(_program(program, precision), _of(feed, name, several), _of(fetch, name, several))
+        name: InferenceFunction(program_of(program, precision), _of(feed, name, several), _of(fetch, name, several))
         for name, program in programs.items()
     }
-    arrays = _chosen(functions, params, rename)
+    arrays = chosen_arrays(functions, params, rename)
     if names := sorted({n for function in functions.values() for n in spoilt(function.arrays, arrays)}):
         warn_of_spoilt("save_inference_model", names)
     if precision in ("bfloat16", "float16"):
@@ -65,7 +65,7 @@ def save(
     write_model(path, standalone.FORMAT, functions, exported, arrays, platforms)
 
 
-def _chosen(
+def chosen_arrays(
     functions: Mapping[str, InferenceFunction], params: Mapping[str, Any] | PathLike, rename: Rename
 ) -> dict[str, np.ndarray]:
     """Return the arrays that the functions read, by name."""
@@ -156,7 +156,12 @@ def _described(array: np.ndarray, file: str) -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": str(array.dtype), "file": file}
 
 
-def _program(function: ProgramFunction, precision: str | None) -> Program:
+def program_of(function: ProgramFunction, precision: str | None = None) -> Program:
+    """Return the program of a function to export.
+
+    Raises:
+      ArgumentError: the program was exported already.
+    """
     if not isinstance(function, Program):
         return Program(function, precision=precision)
     if function.exported:

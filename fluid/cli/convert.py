@@ -13,11 +13,14 @@ from fluid.storage import replaced
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
     parser = commands.add_parser(
-        "convert", help="make an exported model of one that PaddlePaddle Fluid saved, or StableHLO for other compilers"
+        "convert",
+        help="make an exported model or ONNX of what PaddlePaddle Fluid saved, or StableHLO",
     )
     parser.add_argument("old", help="the folder that its save_inference_model wrote, or an exported model")
     parser.add_argument("new", help="the file to write")
-    parser.add_argument("--to", choices=("fluid", "stablehlo"), default="fluid", help="stablehlo is for iree-compile")
+    parser.add_argument(
+        "--to", choices=("fluid", "stablehlo", "onnx"), default="fluid", help="stablehlo is for iree-compile"
+    )
     parser.add_argument(
         "--sizes",
         nargs="+",
@@ -36,7 +39,10 @@ def run(given: argparse.Namespace) -> int:
     if given.to == "stablehlo":
         return _write_stablehlo(given)
     if artifact.is_artifact(given.old):
-        raise errors.ArgumentError(f"{given.old!r} is an exported model already; --to stablehlo is for other compilers")
+        raise errors.ArgumentError(
+            f"{given.old!r} is an exported model already; --to stablehlo is for other compilers, and ONNX is made of "
+            f"the program function: python -m fluid export FILE.py:FUNCTION --to onnx --params FILE --output FILE"
+        )
     _export(given, given.new)
     return 0
 
@@ -45,7 +51,8 @@ def _export(given: argparse.Namespace, path: Any) -> None:
     """Export a model that PaddlePaddle Fluid saved."""
     model = io.load_inference_model(given.old, None, given.model_filename, given.params_filename)
     program = model.program
-    io.save_inference_model(path, program, program.params, model.feed_target_names, model.fetch_targets)
+    save = artifact.save_onnx if given.to == "onnx" else io.save_inference_model
+    save(path, program, program.params, model.feed_target_names, model.fetch_targets)
     print(printable(f"{given.new}: {', '.join(model.feed_target_names)} -> {', '.join(model.fetch_targets)}"))
 
 
