@@ -33,6 +33,7 @@ def check_match(
     advice: str = CHECK_THE_PROGRAM,
     sites: Mapping[str, str] = {},
     sites_there: Mapping[str, str] = {},
+    owner: str = "the program",
 ) -> None:
     """Check names, shapes and dtypes of arrays against a program.
 
@@ -44,6 +45,7 @@ def check_match(
       advice: a sentence for the message that says how to resolve a difference.
       sites: the line that created each array of the program, for the message.
       sites_there: the line that created each array of `where`, if known.
+      owner: the owner of the wanted arrays, for the message.
 
     Raises:
       ParameterError: names, shapes or dtypes differ. The message lists at most twenty differences, with the nearest
@@ -69,14 +71,14 @@ def check_match(
                 convert = f": array.astype({str(dtype)!r})" if tuple(value.shape) == tuple(shape) else ""
                 problems.append(
                     f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}"
-                    f"{convert or created(name)}"
+                    f"{convert}{created(name)}"
                 )
     if not allow_extra:
         problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}{created(n)}" for n in extra]
     if problems:
         more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise errors.ParameterError(
-            f"{where} does not match the program:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n" + advice
+            f"{where} does not match {owner}:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n" + advice
         )
 
 

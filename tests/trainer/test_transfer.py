@@ -10,6 +10,7 @@ import pytest
 
 import fluid
 from fluid import errors
+from fluid.__main__ import main
 
 SGD = fluid.optimizer.SGD
 DATA = fluid.reader.arrays((np.random.default_rng(0).normal(size=(16, 4)).astype("float32"),), batch_size=4)
@@ -427,3 +428,39 @@ def test_names_of_an_exported_model_are_refused(tmp_path):
     fluid.Trainer(old_program, SGD(0.1)).save_inference_model(tmp_path / "m", platforms=["cpu"])
     with pytest.raises(errors.ArgumentTypeError, match="names="):
         fluid.Inferencer(param_path=tmp_path / "m", names=["old/*"])
+
+
+def test_two_files_that_differ_name_the_lines_of_both(net, capsys):
+    made, folder = net
+    other = fluid.Trainer(lambda: fluid.layers.mean(made["only_head"](3)), SGD(0.1))
+    other.save_params(folder / "head.params")
+    assert main(["inspect", str(folder / "net.params"), str(folder / "head.params")]) == 1
+    said = capsys.readouterr().err
+    assert f"net.params' does not match '{folder}/head.params':" in said
+    assert (
+        "fc_0.w_0: found float32[4, 4], expected float32[4, 3]; created at net.py:4 in tower there, and at net.py:6 in "
+        "head here\n"
+    ) in said
+    assert "extra: fc_1.w_0 float32[4, 4]; created at net.py:6 in head there" in said
+
+
+def test_two_files_with_other_numbers_are_compared(net, capsys):
+    made, folder = net
+    arrays, _ = fluid.io.load_arrays(folder / "net.params")
+    trainer = fluid.Trainer(made["train"], SGD(0.1), params=arrays | {"fc_1.b_0": arrays["fc_1.b_0"] + 0.5})
+    trainer.save_params(folder / "moved.params")
+    files = str(folder / "net.params"), str(folder / "moved.params")
+    assert main(["inspect", files[0], files[0]]) == 0
+    assert "and 0 of them other numbers" in capsys.readouterr().out
+    assert main(["inspect", *files]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith("and 1 of them other numbers")
+    assert said[-1].split() == ["fc_1.b_0", "0.5", "net.py:6", "in", "head"]
+
+
+def test_a_dtype_that_differs_names_the_lines(net):
+    made, folder = net
+    arrays, _ = fluid.io.load_arrays(folder / "net.params")
+    changed = arrays | {"fc_0.w_0": arrays["fc_0.w_0"].astype("float64")}
+    with pytest.raises(errors.ParameterError, match=r"astype\('float32'\); created at net.py:4 in tower here"):
+        fluid.Trainer(made["train"], SGD(0.1)).load_params(changed)
