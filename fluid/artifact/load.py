@@ -116,6 +116,14 @@ class Artifact:
         Raises:
           UnknownNameError: there is no such entry point, or several and no name.
           ArgumentError: a size is missing, or no feed has it, or the model was exported for other sizes.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     return fluid.layers.scale(fluid.layers.data("x", shape=[2]), 2.0)
+          >>> fluid.io.save_inference_model("double.fluid", program, params={})
+          >>> fluid.artifact.load("double.fluid").stablehlo({"batch": 8})[:4]
+          b'ML\\xefR'
         """
         name = self._name(entry)
         found = self.entries[name]

@@ -19,8 +19,8 @@ from fluid.storage import PathLike, replaced
 
 _TOLERANCE = 1e-5
 _INSTALL = (
-    "pip install onnx onnx-ir onnxruntime, and pip install --no-deps jax2onnx, which names an older orbax-checkpoint "
-    "than fluid needs"
+    "pip install onnx onnx-ir onnxruntime flax, and pip install --no-deps jax2onnx, which names an older "
+    "orbax-checkpoint than fluid needs"
 )
 
 
