@@ -5,7 +5,7 @@ import pathlib
 import tempfile
 from typing import Any
 
-from fluid import artifact, errors, io
+from fluid import errors, io
 from fluid.formatting import printable
 from fluid.storage import replaced
 
@@ -36,6 +36,8 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Convert the model, and print the names of its feeds and outputs."""
+    from fluid import artifact  # imported on use: other commands do not need it
+
     if given.to == "stablehlo":
         return _write_stablehlo(given)
     if artifact.is_artifact(given.old):
@@ -49,6 +51,8 @@ def run(given: argparse.Namespace) -> int:
 
 def _export(given: argparse.Namespace, path: Any) -> None:
     """Export a model that PaddlePaddle Fluid saved."""
+    from fluid import artifact  # imported on use: other commands do not need it
+
     model = io.load_inference_model(given.old, None, given.model_filename, given.params_filename)
     program = model.program
     save = artifact.save_onnx if given.to == "onnx" else io.save_inference_model
@@ -57,6 +61,8 @@ def _export(given: argparse.Namespace, path: Any) -> None:
 
 
 def _write_stablehlo(given: argparse.Namespace) -> int:
+    from fluid import artifact  # imported on use: other commands do not need it
+
     sizes = dict(_size(text) for text in given.sizes)
     with tempfile.TemporaryDirectory() as folder:
         path = given.old

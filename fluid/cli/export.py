@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from fluid import artifact, errors, io
+from fluid import errors, io
 from fluid.cli import place
 
 
@@ -57,6 +57,8 @@ def run(given: argparse.Namespace) -> int:
 def _write_onnx(given: argparse.Namespace, program: Any, options: Mapping[str, Any]) -> int:
     if isinstance(program, Mapping) or options:
         raise errors.ArgumentError("--to onnx takes one program without --platforms and --precision")
+    from fluid import artifact  # imported on use: other commands do not need it
+
     inputs = artifact.save_onnx(given.output, program, given.params, given.feed, given.fetch)
     shown = ", ".join(f"{name}[{', '.join(map(str, shape))}]" for name, shape in inputs.items())
     print(f"{given.output}: an ONNX model of {shown}, checked by ONNX Runtime")
