@@ -14,6 +14,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
+IREE_STAMP := $(VENV)/.installed-iree
 WORKERS ?= 2
 PYTEST_ARGS ?=
 comma := ,
@@ -52,6 +53,10 @@ $(STAMP): pyproject.toml
 $(DEMO_STAMP): pyproject.toml
 	$(call install,demo)
 
+# 0.4 GB, for the tests of models without Python.
+$(IREE_STAMP): $(STAMP)
+	$(call install,iree)
+
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO_STAMP))
 	$(BIN)/python examples/recognize_digits.py --net conv
 
@@ -66,7 +71,7 @@ test: check quick
 	$(PYTEST) $(BY_FILE) --ignore=$(EIGHT) -m slow || test $$? -eq 5  # 5: PYTEST_ARGS leaves none of them
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -q $(EIGHT) -m slow)
 
-examples: $(STAMP)
+examples: $(STAMP) $(IREE_STAMP)
 	$(PYTEST) --ignore=$(EIGHT) -m full
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -q $(EIGHT) -m full)
 

@@ -1,6 +1,7 @@
 """Inferencer: the outputs of a program function, computed from data."""
 
 import html
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, Seq
 from fluid.distributed import group
 from fluid.name_hints import KnownAttributes
 from fluid.param_attr import Shardings
+from fluid.paths import is_address
 from fluid.place import Parallel, Place
 from fluid.reader import data_sets
 from fluid.reader.adapters import minibatches
@@ -35,7 +37,7 @@ from fluid.runtime.prediction import (
 )
 from fluid.runtime.repr import ShowsProgram
 from fluid.runtime.seeds import Draw, Seeds
-from fluid.storage import RENAME_THEM, PathLike, Rename, newest_checkpoint, source_of
+from fluid.storage import RENAME_THEM, PathLike, Rename, Source, newest_checkpoint, source_of
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
@@ -54,9 +56,10 @@ class Inferencer(ShowsProgram, KnownAttributes):
     Args:
       infer_func: the program function that the training program also calls; None for an exported model, or a folder of
         PaddlePaddle model files.
-      param_path: a file of `trainer.save_params`, or one that ends in ".safetensors". It may hold more parameters than
-        the program has. Without `infer_func`: a file of `trainer.save_inference_model`, a model that
-        `fluid.artifact.load` returned, or a folder of PaddlePaddle model files, see `fluid.io.load_inference_model`.
+      param_path: a file of `trainer.save_params`, one that ends in ".safetensors", or an exported model, whose
+        parameters are read. It may hold more parameters than the program has. Without `infer_func`: an exported model
+        of `trainer.save_inference_model` or `fluid.artifact.load`, or a folder of PaddlePaddle model files, see
+        `fluid.io.load_inference_model`.
       params: arrays by name, such as `trainer.params`, instead of a file. With a `fluid.Population`, the outputs are
         means over its members; with `population.each`, outputs of each member, `[batch, members, ...]`.
       place: a device, see `fluid.place.device_of`; or with `parallel` the devices, see `fluid.place.devices_of`.
@@ -65,6 +68,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
       buckets: the sizes to which sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an
         answer never depends on earlier ones.
       rename: a mapping from names in the file to names of the program, see `fluid.io.load_params`.
+      names: names and globs of the arrays to load, `["backbone/*"]`; all others have their initial values. None for
+        all.
       entry: the entry point of an exported model that has several.
       checkpoint: the `checkpoint_dir` of a Trainer, also an address, instead of a file: the parameters come from its
         newest complete checkpoint.
@@ -126,12 +131,13 @@ class Inferencer(ShowsProgram, KnownAttributes):
         seed: int | None = None,
         parallel: Parallel = None,
         shardings: Shardings | None = None,
+        names: str | Sequence[str] | None = None,
     ):
         self.seeds = Seeds("Inferencer", seed)
         self.remote = None
         if url is not None:
-            others = (infer_func, param_path, params, place, precision, buckets, rename, entry, checkpoint, shardings)
-            if parallel or any(given is not None for given in others):
+            others = (infer_func, param_path, params, place, precision, buckets, rename, entry, checkpoint)
+            if parallel or any(given is not None for given in (*others, shardings, names)):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
@@ -153,20 +159,19 @@ class Inferencer(ShowsProgram, KnownAttributes):
         if infer_func is None and (saved := _saved_by_the_original(param_path)) is not None:
             infer_func = saved
             params = saved.params
+        not_here = (rename, parallel, shardings, names)
         if infer_func is None:
-            refused = (precision, rename, parallel, shardings)
-            self.session = Session(_exported(param_path, entry, place, refused), place=place)
-        elif (
-            found := ensemble_session(params, infer_func, place, precision, (rename, parallel, shardings))
-        ) is not None:
+            self.session = Session(_exported(param_path, entry, place, (precision, *not_here)), place=place)
+        elif (found := ensemble_session(params, infer_func, place, precision, not_here)) is not None:
             self.session = found
         else:
+            initial = names is not None
             self.session = Session(
-                infer_func, place=place, precision=precision, parallel=parallel, shardings=shardings, initial=False
+                infer_func, place=place, precision=precision, parallel=parallel, shardings=shardings, initial=initial
             )
             given: Any = param_path if params is None else params
-            source = source_of(given) if checkpoint is None else newest_checkpoint(checkpoint)
-            self.session._take_params(source.renamed(rename), allow_extra=True, advice=RENAME_THEM)
+            source = _source(given) if checkpoint is None else newest_checkpoint(checkpoint)
+            self.session._take_params(source.renamed(rename), names=names, allow_extra=True, advice=RENAME_THEM)
         self.program = next(iter(self.session.programs.values()))
         if seed is not None:
             self.seeds.of("Inferencer", self.program, seed)
@@ -375,12 +380,25 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
     if path is None or any(given not in (None, False) for given in refused):
         raise errors.ArgumentTypeError(
             "without infer_func, an Inferencer runs an exported model as it is, on one device, "
-            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, parallel= and shardings= '
-            "belong to a function, precision= and rename= to save_inference_model"
+            'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, names=, parallel= and '
+            "shardings= belong to a function, precision= and rename= to save_inference_model"
         )
     from fluid import artifact  # loaded on use
 
     return artifact.load(path).program(entry, place)
+
+
+def _source(given: Any) -> Source:
+    """Return the parameters in a file, in an exported model, or in arrays by name."""
+    if isinstance(given, Mapping):
+        return source_of(given)
+    from fluid import artifact  # loaded on use
+
+    is_path = isinstance(given, str | os.PathLike) and not is_address(given)
+    if not isinstance(given, artifact.Artifact) and not (is_path and artifact.is_artifact(given)):
+        return source_of(given)
+    found = artifact.load(given)
+    return Source(found.arrays, str(found.path))
 
 
 def _saved_by_the_original(path: Any) -> Any:

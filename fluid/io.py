@@ -85,6 +85,7 @@ def load_params(
     rename: Rename = None,
     strict: bool = True,
     skip: str | Sequence[str] = (),
+    names: str | Sequence[str] | None = None,
 ) -> LoadReport:
     """Read parameters from a file of `save_params` into a Session or Trainer; optimizer state stays unchanged.
 
@@ -97,6 +98,7 @@ def load_params(
         `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
       strict: False to accept missing parameters, and arrays that no program has; see `Session.load_params`.
       skip: names and globs of arrays that are not loaded, for any shape.
+      names: names and globs of the arrays to load, `["backbone/*"]`; all others keep their values. None for all.
 
     Returns:
       A LoadReport of the loaded, the unused and the missing arrays.
@@ -104,7 +106,7 @@ def load_params(
     Raises:
       ParameterFileError: the file is missing or of another format.
       ParameterError: a name, shape or dtype differs, or no array would be loaded; the Session stays unchanged then.
-      UnknownNameError: a name in `skip` is neither in the file nor in the program.
+      UnknownNameError: a name in `skip` or `names` is neither in the file nor in the program.
 
     Example:
       >>> import fluid
@@ -117,7 +119,8 @@ def load_params(
         source_of(_in_folder(dirname, filename)).renamed(rename),
         main_program,
         skip,
-        allow_missing=main_program is None or not strict,  # the file may hold only some parameters
+        names=names,
+        allow_missing=not strict or (main_program is None and names is None),  # the file may hold only some parameters
         allow_extra=main_program is not None or not strict,
     )
     if not strict:
@@ -160,6 +163,7 @@ def load_persistables(
     rename: Rename = None,
     strict: bool = True,
     skip: str | Sequence[str] = (),
+    names: str | Sequence[str] | None = None,
 ) -> None:
     """Read a file of `save_persistables` into a Session or Trainer with equal programs.
 
@@ -172,6 +176,7 @@ def load_persistables(
       rename: see `Session.load`.
       strict: see `Session.load`.
       skip: see `Session.load`.
+      names: see `Session.load`.
 
     Raises:
       ParameterFileError: the file is missing or of another format.
@@ -184,7 +189,7 @@ def load_persistables(
       >>> fluid.io.load_persistables(session, "saved")
     """
     del main_program
-    _session(executor).load(_in_folder(dirname, filename, PERSISTABLES_FILE), strict, rename, skip)
+    _session(executor).load(_in_folder(dirname, filename, PERSISTABLES_FILE), strict, rename, skip, names)
 
 
 def save_inference_model(

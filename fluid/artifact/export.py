@@ -5,19 +5,18 @@ Locations of source lines are removed, so that a program always has the same byt
 `apply` calls the exported functions.
 """
 
-import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 
 from fluid import errors
-from fluid.artifact.inference_function import InferenceFunction, key_data
-from fluid.artifact.signature import BATCH, Dims, Feed
+from fluid.artifact.inference_function import key_data
+from fluid.artifact.signature import BATCH, Dims, Feed, Output
 from fluid.core import FeedSpec
 from fluid.layers.kernels.platform import traced_for
 
@@ -26,6 +25,27 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 STEPS = (4, 8, 16, 32, 64)
 # More functions than this in one entry point are a mistake, or would take an hour to export.
 MOST_FUNCTIONS = 64
+
+
+class ExportedFunction(Protocol):
+    """A pure function of arrays, feeds and the data of a random key, which can be exported.
+
+    Attributes:
+      feeds: declarations by name.
+      arrays: the arrays that the function reads, by name.
+      states: names of the arrays that are no parameters.
+      outputs: the results.
+      random: whether the results depend on a random key.
+    """
+
+    feeds: dict[str, FeedSpec]
+    arrays: dict[str, Any]
+    states: Collection[str]
+    outputs: tuple[Output, ...]
+    random: bool
+
+    def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Any:
+        """Compute the results."""
 
 
 @dataclass(frozen=True)
@@ -70,30 +90,25 @@ class Form:
 
 
 def export(
-    function: InferenceFunction,
-    arrays: Mapping[str, Any],
-    platforms: Sequence[str],
-    batch_sizes: Sequence[int],
-    buckets: Any,
+    function: ExportedFunction, arrays: Mapping[str, Any], platforms: Sequence[str], candidates: Iterable[Form]
 ) -> Exported:
-    """Export an entry point.
+    """Export an entry point in the first form that the program allows.
 
     Args:
       function: of arrays, feeds and the data of a random key.
       arrays: by name; shapes and dtypes count, and names that the function does not read are ignored.
       platforms: of "cpu", "cuda", "rocm", "tpu".
-      batch_sizes: one function each, for a program that cannot leave the batch size open.
-      buckets: numbers of steps, one function each, for a program that cannot leave them open: a list, or one by feed.
+      candidates: the forms, the best first.
 
     Raises:
       ArtifactError: the program cannot be exported.
     """
-    by_feed = isinstance(buckets, Mapping)
-    steps = {name: buckets.get(name, STEPS) if by_feed else buckets for name in function.feeds}
-    shapes = {n: jax.ShapeDtypeStruct(arrays[n].shape, arrays[n].dtype) for n in function.arrays}
+    shapes = {n: _shape(arrays[n]) for n in function.arrays}
     key = jax.eval_shape(key_data) if function.random else None
     failures: list[Exception] = []
-    for form in forms(function.feeds, batch_sizes, steps):
+    sized = False
+    for form in candidates:
+        sized |= form.fixed != [{}]
         feeds = tuple(Feed.of(spec, form.dims[name]) for name, spec in function.feeds.items())
         given = [
             (shapes, {feed.name: feed.abstract(symbols) for feed in feeds}, key)
@@ -109,11 +124,17 @@ def export(
         except Exception as error:
             failures.append(error)
             continue
-        note = f"exported for each of these sizes, since {_first_line(failures[0])}" if len(functions) > 1 else None
+        why = f", since {_first_line(failures[0])}" if failures else ""
+        note = f"exported for each of these sizes{why}" if len(functions) > 1 else None
         return Exported(feeds, list(zip(form.fixed, functions, strict=True)), form.least, note)
+    single = (
+        f"nor for single ones ({_first_line(failures[-1])})"
+        if sized
+        else "and no sizes are named, as in batch_sizes=[64], and for sequences buckets=[32]"
+    )
     raise errors.ArtifactError(
         f"this program cannot be exported for {', '.join(platforms)}, neither for all sizes "
-        f"({_first_line(failures[0])}) nor for single ones ({_first_line(failures[-1])}). What runs Python while it "
+        f"({_first_line(failures[0])}) {single}. What runs Python while it "
         f"computes, such as layers.Print, cannot be exported; what runs on some devices only needs platforms=['cpu']"
     ) from failures[-1]
 
@@ -126,36 +147,49 @@ def settings() -> dict[str, Any]:
     }
 
 
-def forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int], buckets: Mapping[str, Any]) -> Iterator[Form]:
-    """Yield the ways to export a program, the best first.
-
-    The best is one function for all sizes, in which each sequence has its own number of steps. Some programs need
-        sequences of one length, and some at least two steps. A program that reads sizes as numbers needs a function for
-    each size.
+def forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int], buckets: Any) -> Iterator[Form]:
+    """Yield the ways to export a program, the best first: with open sizes, or else for each of some sizes.
 
     Args:
       feeds: the declarations by name.
       batch_sizes: for a program that cannot leave the batch size open.
-      buckets: numbers of steps by feed, for a program that cannot leave them open; a pair of lists for sequences of
-        sequences.
+      buckets: numbers of steps, for a program that cannot leave them open: a list, or one by feed; a pair of lists for
+        sequences of sequences.
     """
+    sequences = any(spec.lod_level for spec in feeds.values())
+    batch = any(BATCH in _dims(spec, "") for spec in feeds.values())
+    yield from sized_forms(feeds, None, None)
+    if sequences:
+        yield from sized_forms(feeds, None, buckets)
+    if batch:
+        yield from sized_forms(feeds, batch_sizes, None)
+    if sequences and batch:
+        yield from sized_forms(feeds, batch_sizes, buckets)
+
+
+def sized_forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int] | None, buckets: Any) -> Iterator[Form]:
+    """Yield the ways to export a program for exactly these sizes, the best first; None leaves sizes open.
+
+    In the best form, each sequence has its own number of steps. Some programs need sequences of one length, and some at
+    least two steps.
+
+    Args:
+      feeds: the declarations by name.
+      batch_sizes: as for `forms`.
+      buckets: as for `forms`.
+    """
+    sequences = [name for name, spec in feeds.items() if spec.lod_level]
     apart = {name: _dims(spec, str(i)) for i, (name, spec) in enumerate(feeds.items())}
     equal = {name: _dims(spec, "") for name, spec in feeds.items()}
-    sequences = [name for name, spec in feeds.items() if spec.lod_level]
-    kinds = [apart, equal] if len(sequences) > 1 else [apart]
-    open_forms = [(dims, least) for least in ((1, 2) if sequences else (1,)) for dims in kinds]
-    batch = {BATCH: tuple(batch_sizes)} if any(BATCH in dims for dims in apart.values()) else {}
-    steps = [
-        {d: ladder for name in sequences for d, ladder in _ladders(feeds[name], dims[name], buckets[name]).items()}
-        for dims in kinds
-    ]
-    yield from (Form(dims, [{}], least) for dims, least in open_forms)
-    if sequences:
-        yield from (Form(dims, _each(ladders), 1) for dims, ladders in zip(kinds, steps, strict=True))
-    if batch:
-        yield from (Form(dims, _each(batch), least) for dims, least in open_forms)
-    if sequences and batch:
-        yield from (Form(dims, _each({**batch, **ladders}), 1) for dims, ladders in zip(kinds, steps, strict=True))
+    known = any(BATCH in dims for dims in apart.values()) and batch_sizes is not None
+    batch = {BATCH: tuple(batch_sizes or ())} if known else {}
+    for least in (1, 2) if sequences and buckets is None else (1,):
+        for dims in [apart, equal] if len(sequences) > 1 else [apart]:
+            steps: dict[str, tuple[int, ...]] = {}
+            for name in sequences if buckets is not None else ():
+                given = buckets.get(name, STEPS) if isinstance(buckets, Mapping) else buckets
+                steps |= _ladders(feeds[name], dims[name], given)
+            yield Form(dims, _each({**batch, **steps}), least)
 
 
 def checked_sizes(name: str, sizes: Any) -> tuple[int, ...]:
@@ -200,33 +234,42 @@ def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
     return [dict(zip(ladders, sizes, strict=True)) for sizes in itertools.product(*ladders.values())]
 
 
-def _serialized(function: InferenceFunction, arguments: tuple[Any, ...], platforms: Sequence[str]) -> bytes:
+def _shape(array: Any) -> jax.ShapeDtypeStruct:
+    weak = bool(getattr(array, "weak_type", False))  # learning rates are weakly typed, see `Rates`
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
+
+
+def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platforms: Sequence[str]) -> bytes:
     def call(arrays: Any, feeds: Any, key: Any) -> Any:  # its name is part of the exported function
         return function(arrays, feeds, key)
 
     with traced_for(platforms):
         exported = jax.export.export(jax.jit(call), platforms=tuple(platforms))(*arguments)
-    return bytes(_without_locations(exported).serialize())
+    return bytes(replace(exported, mlir_module_serialized=portable(exported.mlir_module_serialized)).serialize())
 
 
-def _without_locations(exported: jax.export.Exported) -> jax.export.Exported:
-    """Remove the locations, which are paths and lines of source files, so that a program always has the same bytes."""
+def portable(content: bytes, refined: bool = False) -> bytes:
+    """Return a module of StableHLO as a portable artifact without locations.
+
+    Locations are paths and lines of source files; without them, a program always has the same bytes.
+
+    Args:
+      content: a portable artifact, or the bytecode of a module.
+      refined: True if `content` is bytecode.
+    """
     # On use: to load an exported model needs none of them, and JAX imports Pallas with them.
     from jax.extend import mlir
     from jax.extend.mlir import ir, passmanager
-    from jax.extend.mlir.dialects import chlo, sdy, stablehlo
+    from jax.extend.mlir.dialects import stablehlo
+    from jax.interpreters.mlir import make_ir_context
 
-    context = ir.Context()
-    for dialect in (chlo, sdy, stablehlo):
-        dialect.register_dialect(context)
-    with context, ir.Location.unknown(context):
-        module = mlir.deserialize_portable_artifact(exported.mlir_module_serialized)
+    with make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(content) if refined else mlir.deserialize_portable_artifact(content)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
         # jax.export writes this version too, which a JAX that is four weeks older reads.
         month = stablehlo.StablehloCompatibilityRequirement.WEEK_4
         version = stablehlo.get_version_from_compatibility_requirement(month)
-        content = mlir.serialize_portable_artifact(module, version, True)
-    return dataclasses.replace(exported, mlir_module_serialized=content)
+        return bytes(mlir.serialize_portable_artifact(module, version, True))
 
 
 def _first_line(error: Exception) -> str:

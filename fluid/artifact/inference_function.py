@@ -1,7 +1,7 @@
 """InferenceFunction: a program in test mode as a pure function of arrays, feeds and a random key."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -31,6 +31,7 @@ class InferenceFunction:
     Attributes:
       feeds: declarations by name: feeds, and named values that are replaced.
       arrays: the parameters and states that the results depend on, ParameterSpec by name.
+      states: names of the arrays that are no parameters.
       outputs: the results.
       random: whether the results depend on a random key.
 
@@ -65,6 +66,7 @@ class InferenceFunction:
         self.feeds = {n: spec for n, spec in program.feeds.items() if n in wanted}
         self.feeds |= {n: self._declared(n, value) for n, value in stand_ins["overrides"].items()}
         self.arrays = {n: spec for n, spec in self._arrays.items() if n in needed["arrays"]}
+        self.states: Collection[str] = {n for n, spec in self.arrays.items() if spec.trainable is None}
         self.random = bool(needed["key"])
         self.outputs = self._described(stand_ins)
 

@@ -10,10 +10,11 @@ import numpy as np
 from fluid import errors
 from fluid.artifact import archive, standalone
 from fluid.artifact.export import settings
+from fluid.artifact.lowering import lowered
 from fluid.artifact.program import ExportedProgram
 from fluid.artifact.signature import MANIFEST, Entry
 from fluid.place import Place, device_of
-from fluid.storage import NONSENSE, check_structure, read_npy
+from fluid.storage import NONSENSE, check_structure, instead, read_npy
 
 
 class Artifact:
@@ -53,6 +54,8 @@ class Artifact:
             raise errors.ArtifactError(
                 f"{str(self.path)!r} cannot be read: {error}; install a newer fluid: pip install -U fluid-jax"
             ) from error
+        if manifest["format"] == standalone.STEP:
+            raise errors.ArtifactError(instead(self.path, "exported"))
         try:
             check_structure(manifest, MANIFEST, "manifest.json")
             self._made_with, self._settings = manifest["made_with"], manifest["settings"]
@@ -95,6 +98,38 @@ class Artifact:
             self._programs[name, device] = ExportedProgram(name, found, arrays, self._states, functions, where)
         return self._programs[name, device]
 
+    def stablehlo(self, sizes: Mapping[str, int] = {}, entry: str | None = None) -> bytes:
+        """Return an entry point for fixed sizes as one module of StableHLO, which holds the parameters.
+
+        Other compilers take such a module, as `iree-compile --iree-input-type=stablehlo` does. The function `main`
+        takes the feeds in their order: an array each, or for a sequence the padded data and its lengths. A model that
+        draws random numbers takes the data of a key last.
+
+        Args:
+          sizes: a number for each size that the feeds leave open, by its name in the attribute `dims` of a feed:
+            `{"batch": 8, "steps0": 16}`.
+          entry: the name of the entry point; None where the file has one.
+
+        Returns:
+          A portable artifact of StableHLO, the content of a file.
+
+        Raises:
+          UnknownNameError: there is no such entry point, or several and no name.
+          ArgumentError: a size is missing, or no feed has it, or the model was exported for other sizes.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     return fluid.layers.scale(fluid.layers.data("x", shape=[2]), 2.0)
+          >>> fluid.io.save_inference_model("double.fluid", program, params={})
+          >>> fluid.artifact.load("double.fluid").stablehlo({"batch": 8})[:4]
+          b'ML\\xefR'
+        """
+        name = self._name(entry)
+        found = self.entries[name]
+        functions = [(f.sizes, self._function(f.file)) for f in found.functions]
+        return lowered(found, {n: self.arrays[n] for n in found.arrays}, functions, sizes)
+
     def _name(self, entry: str | None) -> str:
         if entry is None and len(self.entries) == 1:
             return next(iter(self.entries))
@@ -114,7 +149,7 @@ class Artifact:
                 f"{str(self.path)!r} was exported with JAX set to {self._settings}, and it is set to {here} here; set "
                 f"jax_enable_x64 and jax_default_prng_impl as they were"
             )
-        platform = _platform(device)
+        platform = platform_of(device)
         if platform not in self.platforms:
             raise errors.ArtifactError(
                 f"{str(self.path)!r} was exported for {', '.join(self.platforms)}, and this device is a {platform}; "
@@ -155,7 +190,7 @@ def load(path: Any) -> Artifact:
     return path if isinstance(path, Artifact) else Artifact(path)
 
 
-def _platform(device: jax.Device) -> str:
+def platform_of(device: jax.Device) -> str:
     """Return the platform of a device, as `platforms=` of an export names it."""
     if device.platform != "gpu":
         return device.platform

@@ -8,7 +8,17 @@ import numpy as np
 
 from fluid import errors
 from fluid.artifact import archive, standalone
-from fluid.artifact.export import BATCH_SIZES, PLATFORMS, STEPS, Exported, checked_sizes, export, settings
+from fluid.artifact.export import (
+    BATCH_SIZES,
+    PLATFORMS,
+    STEPS,
+    Exported,
+    ExportedFunction,
+    checked_sizes,
+    export,
+    forms,
+    settings,
+)
 from fluid.artifact.inference_function import InferenceFunction, key_data
 from fluid.artifact.signature import Entry, Function
 from fluid.core import Program, creation_sites
@@ -38,21 +48,24 @@ def save(
     """Export programs with their parameters; see `fluid.io.save_inference_model`."""
     several = isinstance(program_func, Mapping)
     programs = program_func if isinstance(program_func, Mapping) else {ENTRY: program_func}
-    platforms, batch_sizes = _checked_platforms(platforms), checked_sizes("batch_sizes", batch_sizes)
+    platforms, batch_sizes = checked_platforms(platforms), checked_sizes("batch_sizes", batch_sizes)
     functions = {
-        name: InferenceFunction(_program(program, precision), _of(feed, name, several), _of(fetch, name, several))
+        name: InferenceFunction(program_of(program, precision), _of(feed, name, several), _of(fetch, name, several))
         for name, program in programs.items()
     }
-    arrays = _chosen(functions, params, rename)
+    arrays = chosen_arrays(functions, params, rename)
     if names := sorted({n for function in functions.values() for n in spoilt(function.arrays, arrays)}):
         warn_of_spoilt("save_inference_model", names)
     if precision in ("bfloat16", "float16"):
         arrays = _rounded(functions, arrays, precision)
-    exported = {name: export(function, arrays, platforms, batch_sizes, buckets) for name, function in functions.items()}
-    _write(path, functions, exported, arrays, platforms)
+    exported = {
+        name: export(function, arrays, platforms, forms(function.feeds, batch_sizes, buckets))
+        for name, function in functions.items()
+    }
+    write_model(path, standalone.FORMAT, functions, exported, arrays, platforms)
 
 
-def _chosen(
+def chosen_arrays(
     functions: Mapping[str, InferenceFunction], params: Mapping[str, Any] | PathLike, rename: Rename
 ) -> dict[str, np.ndarray]:
     """Return the arrays that the functions read, by name."""
@@ -72,26 +85,37 @@ def _rounded(
 
     States stay whole, since layers read them as they are, and so do parameters that are fetched.
     """
-    whole = {n for function in functions.values() for n, spec in function.arrays.items() if spec.trainable is None}
+    whole = {n for function in functions.values() for n in function.states}
     whole |= {str(output.name) for function in functions.values() for output in function.outputs}
     halves = {n for n, array in arrays.items() if array.dtype == np.float32} - whole
     return {n: array.astype(jax.numpy.dtype(precision)) if n in halves else array for n, array in arrays.items()}
 
 
-def _write(
+def write_model(
     path: PathLike,
-    functions: Mapping[str, InferenceFunction],
+    kind: str,
+    functions: Mapping[str, ExportedFunction],
     exported: Mapping[str, Exported],
     arrays: Mapping[str, np.ndarray],
     platforms: Sequence[str],
 ) -> None:
+    """Write exported functions and their arrays to one file.
+
+    Args:
+      path: the path of the file.
+      kind: the format in the manifest, `standalone.FORMAT` or `standalone.STEP`.
+      functions: the functions, by entry point.
+      exported: the results of `export`, by entry point.
+      arrays: the arrays that the functions read, by name.
+      platforms: of the functions.
+    """
     blobs: dict[str, bytes] = {}
     entries = {name: _entry(function, exported[name], blobs).to_json() for name, function in functions.items()}
     files = {name: f"arrays/{i}.npy" for i, name in enumerate(arrays)}
-    states = {n for function in functions.values() for n, spec in function.arrays.items() if spec.trainable is None}
+    states = {n for function in functions.values() for n in function.states}
     key = np.asarray(key_data()) if any(function.random for function in functions.values()) else None
     manifest = {
-        "format": standalone.FORMAT,
+        "format": kind,
         "version": standalone.VERSION,
         "made_with": {"jax": jax.__version__},
         "settings": settings(),
@@ -110,7 +134,7 @@ def _write(
     archive.write(path, manifest, contents())
 
 
-def _entry(function: InferenceFunction, exported: Exported, blobs: dict[str, bytes]) -> Entry:
+def _entry(function: ExportedFunction, exported: Exported, blobs: dict[str, bytes]) -> Entry:
     """Return the entry of the manifest, and add the serialized functions to `blobs` by file."""
     functions = []
     for fixed, blob in exported.functions:
@@ -132,7 +156,12 @@ def _described(array: np.ndarray, file: str) -> dict[str, Any]:
     return {"shape": list(array.shape), "dtype": str(array.dtype), "file": file}
 
 
-def _program(function: ProgramFunction, precision: str | None) -> Program:
+def program_of(function: ProgramFunction, precision: str | None = None) -> Program:
+    """Return the program of a function to export.
+
+    Raises:
+      ArgumentError: the program was exported already.
+    """
     if not isinstance(function, Program):
         return Program(function, precision=precision)
     if function.exported:
@@ -154,7 +183,12 @@ def _of(names: Any, entry: str, several: bool) -> Any:
     return names.get(entry)
 
 
-def _checked_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
+def checked_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
+    """Return platforms as a tuple without repetitions.
+
+    Raises:
+      ArgumentError: a platform is unknown.
+    """
     found = (platforms,) if isinstance(platforms, str) else tuple(platforms)
     if not found or any(platform not in _KNOWN_PLATFORMS for platform in found):
         raise errors.ArgumentError(

@@ -2,11 +2,11 @@
 
 unzip -p digits.fluid standalone.py > standalone.py
 python standalone.py digits.fluid                         # says what is in it
-
 import standalone
 predict = standalone.load("digits.fluid")                 # or load("model.fluid", "encode")
 scores, = predict({"image": images})                      # a list; each new shape is compiled once
 image, = predict({"label": [[3]]}, seed=7)                # a model that samples: other numbers in each call without
+step = standalone.load("digits.step")                     # of trainer.save_training_step; each call changes step.arrays
 
 Sequences are lists of rows of any length, or tuples of padded data and lengths; results are such tuples.
 """
@@ -26,7 +26,7 @@ from typing import Any
 import jax
 import numpy as np
 
-FORMAT, VERSION, SUMS = "fluid-artifact", 1, "SHA256SUMS"
+FORMAT, STEP, VERSION, SUMS = "fluid-artifact", "fluid-training-step", 1, "SHA256SUMS"
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -48,7 +48,7 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 def check_version(manifest: dict[str, Any]) -> None:
     """Raise a ValueError if the manifest has another format or a newer version."""
-    if manifest["format"] != FORMAT or manifest["version"] > VERSION:
+    if manifest["format"] not in (FORMAT, STEP) or manifest["version"] > VERSION:
         found = f"{manifest['format']} version {manifest['version']}"
         raise ValueError(f"its format is {found}, newer than {FORMAT} version {VERSION}, which this program reads")
 
@@ -95,11 +95,10 @@ def key_of(seed: int, like: jax.Array) -> jax.Array:
 def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callable[..., list[Any]]:
     """Read one entry point, the first by default; return a function from feeds by name to results.
 
-    A model that draws random numbers draws other numbers in each call. `seed` repeats the sequence of calls; by default
-    the system draws a seed. The function takes `seed=` too, which repeats one answer.
+    A model that samples draws other numbers in each call: `seed` repeats the sequence of calls, and `seed=` of the
+    function one answer. A call of a training step updates the attribute `arrays` of the function, by name.
     """
-    first = secrets.randbits(64) if seed is None else checked(seed)
-    calls = itertools.count()
+    first, calls = secrets.randbits(64) if seed is None else checked(seed), itertools.count()
     manifest, entries = read(path)
     check_version(manifest)
     known = manifest["entries"][entry or next(iter(manifest["entries"]))]
@@ -107,24 +106,26 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
     like = array_of(manifest["key"], entries) if known["random"] else None
     if seed is not None and like is None:
         warnings.warn("load(seed=...): this model draws no random numbers, so that a seed does nothing", stacklevel=2)
-    exported = [jax.export.deserialize(bytearray(entries[f["file"]])) for f in known["functions"]]
-    functions = [(f["sizes"], jax.jit(e.call)) for f, e in zip(known["functions"], exported, strict=True)]
+    blobs = [(f["sizes"], bytearray(entries[f["file"]])) for f in known["functions"]]
+    functions = [(sizes, jax.jit(jax.export.deserialize(blob).call)) for sizes, blob in blobs]
 
     def run(feeds: dict[str, Any], seed: int | None = None) -> list[Any]:
         if seed is not None and like is None:
             warnings.warn("seed=...: this model draws no random numbers, so that a seed does nothing", stacklevel=2)
-        number = None if seed is None else checked(seed)
-        key = None if like is None else key_of(seed_of(first, next(calls)) if number is None else number, like)
+        key = None if like is None else key_of(seed_of(first, next(calls)) if seed is None else checked(seed), like)
         values = {feed["name"]: fed(feed, feeds[feed["name"]]) for feed in known["feeds"]}
-        sizes: dict[str, int] = {}
-        for feed in known["feeds"]:
-            shape = np.shape(values[feed["name"]][0] if feed["lod_level"] else values[feed["name"]])
-            sizes |= {dim: size for dim, size in zip(feed["dims"], shape, strict=True) if isinstance(dim, str)}
+        shapes = [np.shape(values[f["name"]][0] if f["lod_level"] else values[f["name"]]) for f in known["feeds"]]
+        every = [d for f, shape in zip(known["feeds"], shapes, strict=True) for d in zip(f["dims"], shape, strict=True)]
+        sizes = {dim: size for dim, size in every if isinstance(dim, str)}
         for fixed, function in functions:
             if fixed.items() <= sizes.items():
-                return list(jax.tree.map(np.asarray, function(arrays, values, key)))
+                found = function(arrays, values, key)
+                changed, results = found if manifest["format"] == STEP else ({}, found)
+                arrays.update(changed)
+                return list(jax.tree.map(np.asarray, results))
         raise ValueError(f"found the sizes {sizes}, exported for {[fixed for fixed, _ in functions]}")
 
+    run.arrays = arrays  # type: ignore[attr-defined]
     return run
 
 

@@ -1,17 +1,34 @@
-"""`python -m fluid convert OLD NEW`: convert a model that PaddlePaddle Fluid saved to an exported model."""
+"""`python -m fluid convert OLD NEW`: convert a model to an exported model, or to the format of another compiler."""
 
 import argparse
+import pathlib
+import tempfile
 from typing import Any
 
-from fluid import io
+from fluid import errors, io
 from fluid.formatting import printable
+from fluid.storage import replaced
 
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("convert", help="make an exported model of one that PaddlePaddle Fluid saved")
-    parser.add_argument("old", help="the folder that its save_inference_model wrote")
+    parser = commands.add_parser(
+        "convert",
+        help="make an exported model or ONNX of what PaddlePaddle Fluid saved, or StableHLO",
+    )
+    parser.add_argument("old", help="the folder that its save_inference_model wrote, or an exported model")
     parser.add_argument("new", help="the file to write")
+    parser.add_argument(
+        "--to", choices=("fluid", "stablehlo", "onnx"), default="fluid", help="stablehlo is for iree-compile"
+    )
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        default=[],
+        metavar="NAME=SIZE",
+        help="of stablehlo, for each open size: batch=8 steps0=16",
+    )
+    parser.add_argument("--entry", help="the entry point of an exported model that has several")
     parser.add_argument("--model-filename", help="of the program in the folder; __model__ by default")
     parser.add_argument("--params-filename", help="of the parameters in the folder, where one file holds all of them")
     parser.set_defaults(run=run)
@@ -19,8 +36,48 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Convert the model, and print the names of its feeds and outputs."""
+    from fluid import artifact  # imported on use: other commands do not need it
+
+    if given.to == "stablehlo":
+        return _write_stablehlo(given)
+    if artifact.is_artifact(given.old):
+        raise errors.ArgumentError(
+            f"{given.old!r} is an exported model already; --to stablehlo is for other compilers, and ONNX is made of "
+            f"the program function: python -m fluid export FILE.py:FUNCTION --to onnx --params FILE --output FILE"
+        )
+    _export(given, given.new)
+    return 0
+
+
+def _export(given: argparse.Namespace, path: Any) -> None:
+    """Export a model that PaddlePaddle Fluid saved."""
+    from fluid import artifact  # imported on use: other commands do not need it
+
     model = io.load_inference_model(given.old, None, given.model_filename, given.params_filename)
     program = model.program
-    io.save_inference_model(given.new, program, program.params, model.feed_target_names, model.fetch_targets)
+    save = artifact.save_onnx if given.to == "onnx" else io.save_inference_model
+    save(path, program, program.params, model.feed_target_names, model.fetch_targets)
     print(printable(f"{given.new}: {', '.join(model.feed_target_names)} -> {', '.join(model.fetch_targets)}"))
+
+
+def _write_stablehlo(given: argparse.Namespace) -> int:
+    from fluid import artifact  # imported on use: other commands do not need it
+
+    sizes = dict(_size(text) for text in given.sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        path = given.old
+        if not artifact.is_artifact(path):
+            path = str(pathlib.Path(folder) / "model.fluid")
+            _export(given, path)
+        content = artifact.load(path).stablehlo(sizes, given.entry)
+    with replaced(pathlib.Path(given.new), errors.ArtifactError) as (_, file):
+        file.write(content)
+    print(f"{given.new}: {len(content)} bytes of StableHLO, with the parameters")
     return 0
+
+
+def _size(text: str) -> tuple[str, int]:
+    name, _, number = text.partition("=")
+    if not number.isdigit():
+        raise errors.ArgumentError(f"--sizes {text}: expected a name and a number: --sizes batch=8 steps0=16")
+    return name, int(number)

@@ -2,6 +2,7 @@
 
 import argparse
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors, io
@@ -20,6 +21,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--params", required=True, help="a file of trainer.save_params, or one in .safetensors")
     parser.add_argument("--output", required=True, help="the file to write")
+    parser.add_argument("--to", choices=("fluid", "onnx"), default="fluid", help="the format; onnx takes one program")
     parser.add_argument("--feed", nargs="+", help="names of what is fed; by default what the results depend on")
     parser.add_argument("--fetch", nargs="+", help="names of what is returned; by default the outputs")
     parser.add_argument("--platforms", nargs="+", help="where it shall run; by default cpu cuda tpu")
@@ -38,6 +40,8 @@ def run(given: argparse.Namespace) -> int:
         programs = {_checked_entry(entry, where): place.find(where) for entry, where in named}
         if given.feed or given.fetch:
             raise errors.ArgumentError("--feed and --fetch are for one program; name what each returns in its function")
+    if given.to == "onnx":
+        return _write_onnx(given, programs, options)
     io.save_inference_model(
         given.output,
         programs,
@@ -47,6 +51,17 @@ def run(given: argparse.Namespace) -> int:
         **options,
     )
     print(f"{given.output}: {pathlib.Path(given.output).stat().st_size} bytes")
+    return 0
+
+
+def _write_onnx(given: argparse.Namespace, program: Any, options: Mapping[str, Any]) -> int:
+    if isinstance(program, Mapping) or options:
+        raise errors.ArgumentError("--to onnx takes one program without --platforms and --precision")
+    from fluid import artifact  # imported on use: other commands do not need it
+
+    inputs = artifact.save_onnx(given.output, program, given.params, given.feed, given.fetch)
+    shown = ", ".join(f"{name}[{', '.join(map(str, shape))}]" for name, shape in inputs.items())
+    print(f"{given.output}: an ONNX model of {shown}, checked by ONNX Runtime")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`python -m fluid inspect PATH`: list a folder of checkpoints, a file of parameters, or an exported model."""
+"""`python -m fluid inspect PATH`: list checkpoints, a file of parameters or an exported model, or compare two files."""
 
 import argparse
 import math
@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import errors, io
 from fluid.formatting import printable, scaled, text_table
 from fluid.paths import is_address
+from fluid.storage import check_match, load_file
 from fluid.storage.folder import Folder
 from fluid.storage.remote import folder_of
 
@@ -21,13 +23,16 @@ def add(commands: Any) -> None:
         "inspect", help="what is in a folder of checkpoints, a file of parameters, or an exported model"
     )
     parser.add_argument("path", help="the folder, on a disk or in an object store, or the file")
+    parser.add_argument("other", nargs="?", help="another file of parameters, to show how they differ")
     parser.add_argument("--step", type=int, help="whose arrays to list; by default those of the newest whole step")
     parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print the contents of a folder or a file; return 1 when a checkpoint in the folder is damaged."""
+    """Print the contents of a folder or a file; return 1 when a checkpoint is damaged, or two files differ."""
     path = pathlib.Path(given.path)
+    if given.other is not None:
+        return _compare(path, pathlib.Path(given.other))
     if is_address(given.path) or path.is_dir():
         return _inspect_folder(folder_of(given.path, read_only=True), given.step)
     return _inspect_file(path)
@@ -61,6 +66,36 @@ def _inspect_file(path: pathlib.Path) -> int:
     listing = _listing({n: {"shape": a.shape, "dtype": str(a.dtype)} for n, a in arrays.items()})
     print(f"{printable(f'{kind} in {path}')}:\n{listing}")
     return 0
+
+
+def _compare(there: pathlib.Path, here: pathlib.Path) -> int:
+    """Print how the numbers in two files of parameters differ; return 1 if they do.
+
+    Raises:
+      ParameterError: names, shapes or dtypes differ; the message has the lines that created the arrays.
+    """
+    found, known = load_file(there), load_file(here)
+    wanted = {name: (array.shape, str(array.dtype)) for name, array in known.arrays.items()}
+    advice = 'load_params takes arrays with other names by rename={"old/*": "new/*"}'
+    check_match(
+        found.arrays,
+        wanted,
+        repr(str(there)),
+        advice=advice,
+        sites=known.sites,
+        sites_there=found.sites,
+        owner=repr(str(here)),
+    )
+    rows: list[tuple[str, ...]] = [("name", "largest difference", "created at")]
+    for name, array in known.arrays.items():
+        if found.arrays[name].tobytes() != array.tobytes():
+            off = np.abs(found.arrays[name].astype("float64") - array.astype("float64")).max()
+            rows.append((name, f"{off:.6g}", known.sites.get(name, "")))
+    print(f"{len(wanted)} arrays have equal names, shapes and dtypes, and {len(rows) - 1} of them other numbers")
+    if len(rows) == 1:
+        return 0
+    print(text_table(rows))
+    return 1
 
 
 def _inspect_artifact(found: Any) -> int:

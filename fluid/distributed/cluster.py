@@ -87,17 +87,17 @@ def membership(
 
 def warn_if_alone(environment: Mapping[str, str] = os.environ) -> None:
     """Warn, once, if environment variables name other processes and this process has not joined them."""
-    coordinator = environment.get(COORDINATOR)
-    if coordinator and environment.get(PROCESSES) != "1" and group().size == 1:
-        _warn_of(coordinator)
+    variable = next((name for name in (COORDINATOR, PROCESSES) if environment.get(name)), None)
+    if variable and environment.get(PROCESSES) != "1" and group().size == 1:
+        _warn_of(variable, environment[variable])
 
 
 @functools.cache
-def _warn_of(coordinator: str) -> None:
+def _warn_of(variable: str, value: str) -> None:
     warn(
-        f"{COORDINATOR}={coordinator} is set, but this process has not joined the others and trains alone, found a "
+        f"{variable}={value} is set, but this process has not joined the others and trains alone, found a "
         f"group of 1; call fluid.distributed.initialize() in the first lines of the script, or start it by "
-        f"python -m fluid launch; to train alone, unset {COORDINATOR}"
+        f"python -m fluid launch; to train alone, unset {variable}"
     )
 
 

@@ -76,8 +76,8 @@ def ensemble_session(
         return None
     if any(given not in (None, False) for given in refused):
         raise errors.ArgumentTypeError(
-            "an ensemble lies on one device, with the names that it was trained with, found rename=, parallel= or "
-            "shardings=, expected fluid.Inferencer(program, params=population)"
+            "an ensemble lies on one device, with the names that it was trained with, found rename=, names=, "
+            "parallel= or shardings=, expected fluid.Inferencer(program, params=population)"
         )
     session: Session = make(function, place, precision)
     return session

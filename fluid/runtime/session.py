@@ -135,8 +135,6 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
             engine.check()
         warn_of_unused_layers(self.programs.values())
         warn_of_adversaries(self.programs.values())
-        if any(program.minimizes for program in self.programs.values()):
-            warn_if_alone()
 
     @property
     def device(self) -> jax.Device:
@@ -211,7 +209,10 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         Returns:
           The Program; its name is the name of the function, with a number if that name is taken.
         """
-        return self.engine.add(function, initial)
+        program = self.engine.add(function, initial)
+        if program.minimizes:
+            warn_if_alone()
+        return program
 
     def run(
         self,

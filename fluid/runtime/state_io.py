@@ -47,7 +47,12 @@ class SavesArrays:
         self._write(path, state, "session")
 
     def load(
-        self, path: PathLike, strict: bool = True, rename: storage.Rename = None, skip: str | Sequence[str] = ()
+        self,
+        path: PathLike,
+        strict: bool = True,
+        rename: storage.Rename = None,
+        skip: str | Sequence[str] = (),
+        names: str | Sequence[str] | None = None,
     ) -> None:
         """Restore the session from a file of `save`, or only parameters and states from a file of `save_params`.
 
@@ -56,11 +61,13 @@ class SavesArrays:
           strict: as for `load_params`. With False, optimizer states that the file lacks keep their values too.
           rename: as for `load_params`. The optimizer states of a parameter follow its name.
           skip: as for `load_params`. The optimizer states of a skipped parameter keep their values.
+          names: as for `load_params`. Parameters come with their optimizer states. The step counter, the random root,
+            the learning rates and all other optimizer state keep their values.
 
         Raises:
           ParameterFileError: the file does not exist, or holds something else.
           ParameterError: names, shapes or dtypes differ; nothing is changed then.
-          UnknownNameError: a name in `skip` is neither in the file nor in the programs.
+          UnknownNameError: a name in `skip` or `names` is neither in the file nor in the programs.
 
         Example:
           >>> import fluid
@@ -71,18 +78,26 @@ class SavesArrays:
           >>> session = fluid.Session(program)
           >>> session.save("all.session")
           >>> session.load("all.session", skip=["head.b_0"])
+          >>> session.load("all.session", names="*.w_0")
         """
         self._check_open()
         found = storage.load_file(path)
         if found.kind != "session":
-            self.load_params(path, strict, rename, skip)
+            self.load_params(path, strict, rename, skip, names)
             return
-        state = self._part_of(found, path, strict, rename, skip) if rename or skip or not strict else found.arrays
+        whole_file = strict and not rename and not skip and names is None
+        state = found.arrays if whole_file else self._part_of(found, path, strict, rename, skip, names)
         check_state(self, state, path, storage.TAKE_A_PART, found.sites)
         self.restore(state)
 
     def _part_of(
-        self, found: storage.Loaded, path: PathLike, strict: bool, rename: storage.Rename, skip: str | Sequence[str]
+        self,
+        found: storage.Loaded,
+        path: PathLike,
+        strict: bool,
+        rename: storage.Rename,
+        skip: str | Sequence[str],
+        names: str | Sequence[str] | None,
     ) -> dict[str, Any]:
         """Return the state to restore from a file that holds other names or is loaded in part; see `load`."""
         source = storage.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites)
@@ -93,6 +108,7 @@ class SavesArrays:
             source.renamed(rename),
             wanted,
             skip,
+            names=names,
             sites=creation_sites(self.scope.specs),
             allow_missing=not strict,
             allow_extra=not strict,
@@ -104,19 +120,26 @@ class SavesArrays:
             owner = _owner(name, new_names) if name[0] == "@" else None
             if owner is not None and new_names[owner] in state:
                 state[name.removesuffix(owner) + new_names[owner]] = array
-            elif name[0] == "@" and owner is None and name != FROZEN and (strict or name in here):
+            elif name[0] == "@" and owner is None and name != FROZEN and names is None and (strict or name in here):
                 state[name] = array
-        # An array that is missing in the file, or skipped, keeps its value, and so do its optimizer states.
-        state |= {n: a for n, a in here.items() if n not in state and (not strict or self._left(n, report.taken))}
+        # An array that is missing in the file, or left out, keeps its value, and so do its optimizer states.
+        left = {n for n in here if self._left(n, report.taken, unowned=names is not None)}
+        state |= {n: a for n, a in here.items() if n not in state and (not strict or n in left)}
         if not strict:
             state = {name: array for name, array in state.items() if name in here}
             report.tell()
         return state
 
-    def _left(self, name: str, taken: Collection[str]) -> bool:
-        """Return True if an array of this session keeps its value, because its parameter is not in `taken`."""
+    def _left(self, name: str, taken: Collection[str], unowned: bool) -> bool:
+        """Return True if an array of this session keeps its value, because its parameter is not in `taken`.
+
+        Args:
+          name: of the array.
+          taken: the parameters that are loaded.
+          unowned: the result for state that belongs to no parameter, such as the step counter.
+        """
         owner = name if name in self.scope.specs else _owner(name, self.scope.specs)
-        return name == FROZEN or (owner is not None and owner not in taken)
+        return name == FROZEN or (unowned if owner is None else owner not in taken)
 
     def save_params(self, path: PathLike, names: str | Sequence[str] | None = None) -> None:
         """Write parameters and states to one file; see `fluid.io.save_arrays`.
@@ -148,6 +171,7 @@ class SavesArrays:
         strict: bool = True,
         rename: storage.Rename = None,
         skip: str | Sequence[str] = (),
+        names: str | Sequence[str] | None = None,
     ) -> storage.LoadReport:
         """Set parameters and states from a file of `save_params`, or from arrays by name, but no optimizer state.
 
@@ -158,17 +182,28 @@ class SavesArrays:
           rename: a mapping from names in the source to names in the programs, with globs and `{n}` for numbers, as in
             `{"old/*": "new/*"}` and `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
           skip: names and globs of arrays to leave out, by their names in the programs, at any shape: `["head/*"]`.
+          names: names and globs of the arrays to load, by their names in the programs: `["backbone/*"]`. All others
+            keep their values; None for all.
 
         Returns:
           A LoadReport with the names that were taken, left and missing.
 
         Raises:
+          ArgumentError: `names` is empty.
           ParameterFileError: the file does not exist, or holds something else.
           ParameterError: names, shapes or dtypes differ, or no array would be set. Nothing is changed then.
-          UnknownNameError: a name in `skip` is neither in the source nor in the programs.
+          UnknownNameError: a name in `skip` or `names` is neither in the source nor in the programs.
+
+        Example:
+          >>> import fluid
+          >>> net = lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+          >>> fluid.Session(net).save_params("net.params")
+          >>> fluid.Session(net).load_params("net.params", names="*.b_0")
+          1 array taken from net.params
+            1 array skipped: fc_0.w_0 float32[2, 1] (here float32[2, 1])
         """
         found = storage.source_of(source).renamed(rename)
-        report = self._take_params(found, skip=skip, allow_missing=not strict, allow_extra=not strict)
+        report = self._take_params(found, skip=skip, names=names, allow_missing=not strict, allow_extra=not strict)
         if not strict:
             report.tell()
         return report
@@ -283,6 +318,7 @@ class SavesArrays:
         program: Program | None = None,
         skip: str | Sequence[str] = (),
         *,
+        names: str | Sequence[str] | None = None,
         allow_missing: bool = False,
         allow_extra: bool = False,
         advice: str = storage.TAKE_A_PART,
@@ -293,6 +329,7 @@ class SavesArrays:
           source: the arrays.
           program: the program whose parameters and states are set; None for all programs.
           skip: as for `load_params`.
+          names: as for `load_params`.
           allow_missing: True keeps the values of arrays that the source lacks, instead of an error.
           allow_extra: True ignores arrays that no program has, instead of an error.
           advice: a sentence for error messages that says how to resolve a difference.
@@ -304,6 +341,7 @@ class SavesArrays:
             source,
             wanted,
             skip,
+            names=names,
             sites=creation_sites(specs),
             allow_missing=allow_missing,
             allow_extra=allow_extra,
@@ -345,7 +383,7 @@ class SavesArrays:
         """
         self._check_open()
         slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        named = {_slot_name(path): value for path, value in slots}
+        named = {slot_name(path): value for path, value in slots}
         optional = self._optional_state()
         return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
 
@@ -363,7 +401,7 @@ class SavesArrays:
         names = self.state().keys() - self._optional_state().keys()
         new = self.engine.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
         new |= {name: state[name] for name in names.intersection(own)}
-        self.scope.slots = jax.tree.unflatten(structure, [new[_slot_name(path)] for path, _ in paths])
+        self.scope.slots = jax.tree.unflatten(structure, [new[slot_name(path)] for path, _ in paths])
         self.scope.step = new["@step"]
         self.scope.root = new["@root"]
         self.scope.arrays |= {n: new[n] for n in self.scope.arrays}
@@ -473,5 +511,6 @@ def _owner(slot: str, names: Collection[str]) -> str | None:
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 
-def _slot_name(path: Any) -> str:
+def slot_name(path: Any) -> str:
+    """Return the name of an optimizer state in `Session.state`, from its path in the tree `Scope.slots`."""
     return f"{_SLOTS}{jax.tree_util.keystr(path, simple=True, separator='/')}"

@@ -33,6 +33,7 @@ def check_match(
     advice: str = CHECK_THE_PROGRAM,
     sites: Mapping[str, str] = {},
     sites_there: Mapping[str, str] = {},
+    owner: str = "the program",
 ) -> None:
     """Check names, shapes and dtypes of arrays against a program.
 
@@ -44,6 +45,7 @@ def check_match(
       advice: a sentence for the message that says how to resolve a difference.
       sites: the line that created each array of the program, for the message.
       sites_there: the line that created each array of `where`, if known.
+      owner: the owner of the wanted arrays, for the message.
 
     Raises:
       ParameterError: names, shapes or dtypes differ. The message lists at most twenty differences, with the nearest
@@ -69,14 +71,14 @@ def check_match(
                 convert = f": array.astype({str(dtype)!r})" if tuple(value.shape) == tuple(shape) else ""
                 problems.append(
                     f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}"
-                    f"{convert or created(name)}"
+                    f"{convert}{created(name)}"
                 )
     if not allow_extra:
         problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}{created(n)}" for n in extra]
     if problems:
         more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
         raise errors.ParameterError(
-            f"{where} does not match the program:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n" + advice
+            f"{where} does not match {owner}:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n" + advice
         )
 
 
@@ -85,6 +87,7 @@ def choose(
     wanted: Wanted,
     skip: str | Sequence[str] = (),
     *,
+    names: str | Sequence[str] | None = None,
     sites: Mapping[str, str] = {},
     allow_missing: bool = False,
     allow_extra: bool = False,
@@ -96,6 +99,7 @@ def choose(
       source: the arrays.
       wanted: shape and dtype of the program's arrays, by name.
       skip: names and globs of arrays to leave out, in the source or in the program.
+      names: names and globs of the arrays to take, in the source or in the program; None for all.
       sites: the line that created each array of the program, for messages.
       allow_missing: True accepts arrays of the program that the source does not have.
       allow_extra: True accepts arrays of the source that the program does not have.
@@ -103,7 +107,8 @@ def choose(
 
     Raises:
       ParameterError: names, shapes or dtypes differ, or the program would take no array.
-      UnknownNameError: a name or glob of `skip` fits no array of the source or the program.
+      UnknownNameError: a name or glob of `skip` or `names` fits no array of the source or the program.
+      ArgumentError: `names` is empty.
 
     Example:
       >>> import numpy as np
@@ -113,16 +118,24 @@ def choose(
       {'head': 'float32[9] (here float32[5])'}
     """
     found = source.arrays
-    left_out = set(select(skip, {**wanted, **found}, "skip"))
+    every = {**wanted, **found}
+    left_out = set(select(skip, every, "skip"))
+    if names is not None:
+        if not len(names):
+            raise errors.ArgumentError(
+                'names=[] takes nothing; name some arrays, as in names=["backbone/*"], or leave names out for all'
+            )
+        left_out |= every.keys() - set(select(names, every, "names"))
     there = {n: shape_text(str(v.dtype), v.shape) for n, v in found.items()}
     here = {n: shape_text(dtype, shape) for n, (shape, dtype) in wanted.items()}
     taken = tuple(n for n in wanted if n in found and n not in left_out)
     missing = {n: here[n] for n in wanted if n not in found and n not in left_out}
     extra = {n: there[n] for n in found if n not in wanted and n not in left_out}
     if wanted and left_out.issuperset(n for n in wanted if n in found) and any(n in found for n in wanted):
+        chosen, fix = (f"skip={skip!r}", "skip fewer names") if names is None else (f"names={names!r}", "name others")
         raise errors.ParameterError(
-            f"nothing would be taken from {source.where}: skip={skip!r} leaves out every array that the program takes "
-            f"from it, {_some([n for n in wanted if n in found])}; skip fewer names, or do not load"
+            f"nothing would be taken from {source.where}: {chosen} leaves out every array that the program takes "
+            f"from it, {_some([n for n in wanted if n in found])}; {fix}, or do not load"
         )
     if wanted and not taken and (allow_missing or left_out):
         raise errors.ParameterError(_nothing(source, wanted))
@@ -135,7 +148,7 @@ def choose(
         sites,
         source.sites,
     )
-    skipped = {n: _both(there.get(n), here.get(n)) for n in {**wanted, **found} if n in left_out}
+    skipped = {n: _both(there.get(n), here.get(n)) for n in every if n in left_out}
     return LoadReport(source.where, taken, missing, extra, skipped)
 
 

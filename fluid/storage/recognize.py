@@ -29,6 +29,12 @@ _KINDS = {
         "trainer.load_params(fluid.Inferencer(param_path={path}).session.params()) takes its parameters alone",
         "fluid.Inferencer(param_path={path})",
     ),
+    "training step": _Kind(
+        "an exported training step, which makes updates and no predictions",
+        "standalone.load({path}).arrays, by the standalone.py in it, has its arrays by name",
+        "standalone.load({path}), by the standalone.py in it, runs it; trainer.save_inference_model(...) exports a "
+        "model",
+    ),
     "parameters": _Kind(
         "a file of parameters, which holds no program",
         "trainer.load_params({path})",
@@ -104,6 +110,11 @@ _KINDS = {
         "read it where you trust it, and give arrays by name: fluid.Inferencer(program, params={name: array, ...})",
     ),
 }  # fmt: skip
+_FORMATS = {
+    b'"fluid-artifact"': "exported",
+    b'"fluid-training-step"': "training step",
+    b'"fluid-arrays"': "parameters",
+}
 _MAGIC = {
     b"\x89HDF\r\n\x1a\n": "keras",
     b"\x93NUMPY": "npy",
@@ -189,7 +200,7 @@ def _of_archive(path: pathlib.Path) -> str | None:
         if "manifest.json" in names:
             with archive.open("manifest.json") as manifest:
                 head = manifest.read(200)
-            return "exported" if b'"fluid-artifact"' in head else "parameters" if b'"fluid-arrays"' in head else None
+            return next((kind for format, kind in _FORMATS.items() if format in head), None)
     if any(name.endswith("data.pkl") for name in names):
         return "torch"
     if any(name.endswith(".weights.h5") for name in names):

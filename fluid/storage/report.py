@@ -19,7 +19,7 @@ class LoadReport:
       taken: names of the parameters and states that were loaded.
       missing: parameters and states that the source lacks, which keep their values; with dtype and shape.
       extra: names of the source that the program does not have; with dtype and shape.
-      skipped: arrays left out by `skip=`, with dtype and shape in the source and in the program.
+      skipped: arrays left out by `skip=` and `names=`, with dtype and shape in the source and in the program.
 
     Example:
       >>> LoadReport("old.params", ("fc_0.w_0",), {"head.w_0": "float32[8, 3]"})

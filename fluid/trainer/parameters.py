@@ -114,22 +114,28 @@ class HasParameters:
         strict: bool = True,
         rename: Rename = None,
         skip: str | Sequence[str] = (),
+        names: str | Sequence[str] | None = None,
     ) -> None:
         """Load the initial parameters of a Trainer; arguments as for `load_params`.
 
         Raises:
-          ArgumentTypeError: there are several sources; or none, although `strict`, `rename` or `skip` are set.
+          ArgumentTypeError: there are several sources; or none, although `strict`, `rename`, `skip` or `names` are set.
         """
-        if len(sources) > 1 or (not sources and (rename or skip or not strict)):
+        if len(sources) > 1 or (not sources and (rename or skip or not strict or names is not None)):
             raise errors.ArgumentTypeError(
                 "a Trainer starts from one source of parameters, and strict=, rename= and skip= say what it takes: "
                 'fluid.Trainer(program, optimizer, param_path="old.params", skip=["head/*"]) or params=other.params'
             )
         for source in sources:
-            self.load_params(source, strict, rename, skip)
+            self.load_params(source, strict, rename, skip, names)
 
     def load_params(
-        self, source: Parameters, strict: bool = True, rename: Rename = None, skip: str | Sequence[str] = ()
+        self,
+        source: Parameters,
+        strict: bool = True,
+        rename: Rename = None,
+        skip: str | Sequence[str] = (),
+        names: str | Sequence[str] | None = None,
     ) -> LoadReport:
         """Load parameters and moving statistics from a file or arrays by name. The optimizer state does not change.
 
@@ -139,14 +145,17 @@ class HasParameters:
             both are logged.
           rename: names in the source to names in this Trainer, with globs: `{"old/*": "new/*"}`.
           skip: names and globs of arrays that are not loaded, with any shape: `["head/*"]`.
+          names: names and globs of the arrays that are loaded, `["backbone/*"]`; all others keep their values. None for
+            all.
 
         Returns:
           A LoadReport of the loaded, the unused and the missing arrays.
 
         Raises:
+          ArgumentError: `names` is empty.
           ParameterFileError: the file does not exist, or is no parameter file.
           ParameterError: names, shapes or dtypes differ, or nothing would be loaded; then nothing is changed.
-          UnknownNameError: a name in `skip` is neither in the source nor in this Trainer.
+          UnknownNameError: a name in `skip` or `names` is neither in the source nor in this Trainer.
 
         Example:
           >>> import fluid, numpy as np
@@ -158,7 +167,7 @@ class HasParameters:
           1 array taken from the given parameters
             3 arrays keep their values: body.b_0 float32[3], head.w_0 float32[3, 1], head.b_0 float32[1]
         """
-        return self.session.load_params(source, strict, rename, skip)
+        return self.session.load_params(source, strict, rename, skip, names)
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
         """Copy parameters and states of one net to another, or move the other net a part of the way.
@@ -296,6 +305,42 @@ class HasParameters:
                 self._report(f"exported: {results}; fetch=[...] or Trainer(infer_func=) chooses others")
                 return
         artifact.save(path, found, self.session.params(), fetch=fetch, **options)
+
+    def save_training_step(self, path: PathLike, program: str | ProgramFunction | None = None, **options: Any) -> None:
+        """Export a training step, with all arrays that it starts from, to one file that runs without fluid.
+
+        The file holds StableHLO and the reader `standalone.py`, which needs jax, numpy and flatbuffers. The update is
+        a function of arrays by name: parameters, moving statistics, optimizer state, step counter, random root and
+        learning rates, which may be set. A step has the bits of a step of this Trainer on feeds of equal shapes.
+
+        Args:
+          path: the path of the file; for an existing directory, `model.fluid` in it.
+          program: the name or the function of the program; optional if there is one program.
+          options: `platforms=["cuda"]`, by default the platform of this Trainer. `batch_sizes=[64]` and
+            `buckets=[16, 32]`: export for exactly these batch sizes and steps of sequences. By default all sizes are
+            open, which embeddings do not allow.
+
+        Raises:
+          ArtifactError: the step cannot be exported, or the file cannot be written.
+          ArgumentError: the Trainer has several devices or members.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> from fluid.artifact import standalone  # a copy of which is in the file
+          >>> def program():
+          ...     x = fluid.layers.data("x", shape=[2])
+          ...     return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=1)))
+          >>> fluid.Trainer(program, fluid.optimizer.SGD(0.1)).save_training_step("line.step")
+          >>> step = standalone.load("line.step")
+          >>> list(step.arrays)
+          ['fc_0.w_0', 'fc_0.b_0', '@step', '@learning_rate/program/0']
+          >>> losses = [float(step({"x": np.ones((4, 2))})[0]) for _ in range(20)]
+          >>> losses[-1] < 0.1 * losses[0]
+          True
+        """
+        from fluid import artifact  # few trainings export
+
+        artifact.save_step(path, self.session, self._member(program, "save_training_step").program, **options)
 
     def _report(self, exported: str) -> None:
         """Log an export, unless the last log was equal, as when an OnlineTrainer publishes again and again."""

@@ -87,6 +87,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
       strict: as for `load_params`, for the initial parameters. An existing checkpoint has priority over them.
       rename: as for `load_params`.
       skip: as for `load_params`.
+      names: as for `load_params`.
       parallel: True to divide each batch among all devices, "fsdp" or a `fluid.Mesh`, see `fluid.Session`.
       shardings: the axes that divide parameters, by names and globs, see `fluid.Session`.
       schedule: the program of each step, with several programs. "alternate" is the default. "3:1" repeats three steps
@@ -151,6 +152,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         strict: bool = True,
         rename: Rename = None,
         skip: str | Sequence[str] = (),
+        names: str | Sequence[str] | None = None,
         parallel: Parallel = None,
         shardings: Shardings | None = None,
         schedule: ScheduleLike = None,
@@ -176,7 +178,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         )
         self._inference = inference_program(infer_func, programs, session, precision)
         self._set_up(declared, session, Evaluator(session), steps_per_dispatch)
-        self._start_from([source for source in (param_path, params) if source is not None], strict, rename, skip)
+        sources = [source for source in (param_path, params) if source is not None]
+        self._start_from(sources, strict, rename, skip, names)
         compare(group(), session, programs, seed=seed, precision=precision)
         self._keep_checkpoints(checkpoint_config)
 

@@ -634,7 +634,7 @@ def test_files_of_the_other_kind(saved, tmp_path):
     with pytest.raises(errors.ArtifactError, match="no exported model"):
         fluid.Inferencer(param_path=tmp_path / "p")
     with pytest.raises(errors.ParameterFileError, match=r"an exported model.* runs it without infer_func"):
-        fluid.Inferencer(digits, param_path=saved[0])
+        fluid.Session(digits).load_params(saved[0])
     with pytest.raises(errors.ArtifactError, match="no exported model at"):
         fluid.Inferencer(param_path=tmp_path / "nothing")
 

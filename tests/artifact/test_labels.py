@@ -178,3 +178,20 @@ def test_every_loss_and_metric_is_known():
     known = {n for n in public if getattr(getattr(layers, n), "__module__", "").startswith("fluid.layers.loss")}
     assert known - {"label_smooth"} <= JUDGES
     assert all(hasattr(layers, name) for name in JUDGES)
+
+
+@pytest.mark.parametrize("given", [str, artifact.load])
+def test_a_function_reads_the_parameters_of_an_exported_model(given, tmp_path):
+    trainer = fluid.Trainer(classifier, SGD, infer_func=net)
+    trainer.save_inference_model(tmp_path / "m", platforms=["cpu"])
+    found = fluid.Inferencer(net, param_path=given(tmp_path / "m"))
+    assert found.program.function is net
+    np.testing.assert_array_equal(found.infer({"x": X})[0], trainer.run({"x": X}, fetch="guess")[0])
+
+
+def test_a_function_that_an_exported_model_lacks_parameters_of(tmp_path):
+    fluid.Trainer(classifier, SGD, infer_func=net).save_inference_model(tmp_path / "m", platforms=["cpu"])
+    with pytest.raises(errors.ParameterError, match=r"missing: other.w_0.*created at test_labels.py:\d+ in <lambda>"):
+        fluid.Inferencer(
+            lambda: layers.fc(layers.data("x", shape=[2]), size=3, name="other"), param_path=tmp_path / "m"
+        )

@@ -1,11 +1,13 @@
 """How processes find their place and each other, and what is wrong when they do not."""
 
 import contextlib
+import itertools
 import socket
 import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import fluid
@@ -171,3 +173,42 @@ def test_other_processes_that_nobody_joined_are_warned_of_once(monkeypatch):
         fluid.Session(trained)
         fluid.Session(trained)
     assert len(found) == 1 and found[0].filename == __file__
+
+
+NUMBERS = itertools.count(1000)
+
+
+def minimizing():
+    loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+    fluid.optimizer.SGD(0.1).minimize(loss)
+    return loss
+
+
+def static_program():
+    from fluid import static
+
+    main, startup = static.Program(), static.Program()
+    with static.program_guard(main, startup):
+        loss = static.layers.mean(static.layers.fc(static.layers.data("x", shape=[2]), size=1))
+        static.optimizer.SGD(0.1).minimize(loss)
+    with static.scope_guard(static.Scope()):
+        executor = static.Executor(static.CPUPlace())
+        executor.run(startup)
+        executor.run(main, feed={"x": np.ones((1, 2), "float32")}, fetch_list=[loss])
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        lambda: fluid.Trainer(minimizing, None),
+        lambda: fluid.Session().add(minimizing),
+        static_program,
+    ],
+    ids=["Trainer", "Session.add", "Executor"],
+)
+@pytest.mark.parametrize(("variable", "value"), [("FLUID_COORDINATOR", "lost:{}"), ("FLUID_PROCESSES", "{}")])
+def test_forgotten_initialize_warns_in_every_door(monkeypatch, train, variable, value):
+    number = next(NUMBERS)  # each environment is warned of once
+    monkeypatch.setenv(variable, value.format(number))
+    with pytest.warns(fluid.errors.FluidWarning, match=rf"{variable}=.*{number} is set.*initialize\(\)"):
+        train()

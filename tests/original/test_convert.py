@@ -63,3 +63,11 @@ def test_other_names_of_files(tmp_path):
 def test_what_cannot_be_converted(old, tmp_path, capsys):
     assert main(["convert", str(FOLDER / old), str(tmp_path / "new")]) == 1
     assert capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_a_folder_becomes_stablehlo_for_one_size(tmp_path):
+    new = tmp_path / "new.mlir"
+    assert (
+        main(["convert", str(FOLDER / "lenet" / "inference"), str(new), "--to", "stablehlo", "--sizes", "batch=2"]) == 0
+    )
+    assert new.read_bytes().startswith(b"ML\xefR")

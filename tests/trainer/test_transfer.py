@@ -10,6 +10,7 @@ import pytest
 
 import fluid
 from fluid import errors
+from fluid.__main__ import main
 
 SGD = fluid.optimizer.SGD
 DATA = fluid.reader.arrays((np.random.default_rng(0).normal(size=(16, 4)).astype("float32"),), batch_size=4)
@@ -360,3 +361,106 @@ def test_files_are_the_same_bytes_each_time_and_name_no_folder(net, monkeypatch)
         manifest = json.loads(archive.read("manifest.json"))
     assert manifest["sites"].keys() == manifest["arrays"].keys()
     assert manifest["sites"]["fc_0.w_0"] == "net.py:4 in tower"
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda path, options: fluid.Trainer(new_program, SGD(0.1), param_path=path, seed=3, **options),
+        lambda path, options: loaded(lambda t: t.load_params(path, **options)),
+        lambda path, options: loaded(lambda t: t.session.load_params(path, **options)),
+        lambda path, options: loaded(lambda t: t.session.load(path, **options)),
+        lambda path, options: loaded(lambda t: fluid.io.load_params(t, path.parent, filename=path.name, **options)),
+        lambda path, options: loaded(
+            lambda t: fluid.io.load_persistables(t, path.parent, filename=path.name, **options)
+        ),
+    ],
+    ids=["param_path", "trainer", "session", "session.load", "io", "persistables"],
+)
+def test_names_load_a_part_and_keep_the_rest(old, load):
+    _, path, values = old
+    loaded_by = load(path, {"names": "new/*", "rename": {"old/*": "new/*"}})
+    check_taken(arrays(loaded_by), arrays(fluid.Trainer(new_program, SGD(0.1), seed=3)), values)
+
+
+def test_names_leave_the_rest_of_an_inferencer_initial(old):
+    _, path, values = old
+    options = {"names": ["new/*"], "rename": {"old/*": "new/*"}}
+    found = fluid.Inferencer(new_program, param_path=path, **options)
+    check_taken(arrays(found), arrays(fluid.Trainer(new_program, SGD(0.1))), values)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"names": []}, errors.ArgumentError, "names=\\[\\] takes nothing"),
+        ({"names": "odl/*"}, errors.UnknownNameError, r"names: 'odl/\*' matches no name. Did you mean 'old/\*'"),
+        ({"names": "more/*"}, errors.ParameterError, "nothing would be taken from"),
+        ({"names": "old/*"}, errors.ParameterError, "nothing would be taken from"),
+        ({"names": ["head/*"]}, errors.ParameterError, r"head/fc_0.w_0: found float32\[5, 3\]"),
+        ({"names": ["new/*", "more/*"], "rename": {"old/*": "new/*"}}, errors.ParameterError, "missing: more/fc_0.w_0"),
+    ],
+)
+def test_names_that_do_not_fit_change_nothing(old, options, error, message):
+    trainer = fluid.Trainer(new_program, SGD(0.1))
+    before = arrays(trainer)
+    with pytest.raises(error, match=message):
+        trainer.load_params(old[1], **options)
+    for name, value in arrays(trainer).items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_names_of_a_session_take_optimizer_state_along(tmp_path):
+    first = fluid.Trainer(old_program, fluid.optimizer.Adam(0.1))
+    first.train(DATA, num_epochs=1, progress=False)
+    first.session.save(tmp_path / "all")
+    second = fluid.Trainer(old_program, fluid.optimizer.Adam(0.1), seed=1)
+    before = {name: np.array(value) for name, value in second.session.state().items()}
+    second.session.load(tmp_path / "all", names=["old/fc_*"])
+    there, after = first.session.state(), second.session.state()
+    taken = {name for name in after if "old/fc_" in name}
+    assert any(name.startswith("@slots/") for name in taken) and {"@step", "@root"} <= after.keys() - taken
+    for name, value in after.items():
+        np.testing.assert_array_equal(value, there[name] if name in taken else before[name])
+
+
+def test_names_of_an_exported_model_are_refused(tmp_path):
+    fluid.Trainer(old_program, SGD(0.1)).save_inference_model(tmp_path / "m", platforms=["cpu"])
+    with pytest.raises(errors.ArgumentTypeError, match="names="):
+        fluid.Inferencer(param_path=tmp_path / "m", names=["old/*"])
+
+
+def test_two_files_that_differ_name_the_lines_of_both(net, capsys):
+    made, folder = net
+    other = fluid.Trainer(lambda: fluid.layers.mean(made["only_head"](3)), SGD(0.1))
+    other.save_params(folder / "head.params")
+    assert main(["inspect", str(folder / "net.params"), str(folder / "head.params")]) == 1
+    said = capsys.readouterr().err
+    assert f"net.params' does not match '{folder}/head.params':" in said
+    assert (
+        "fc_0.w_0: found float32[4, 4], expected float32[4, 3]; created at net.py:4 in tower there, and at net.py:6 in "
+        "head here\n"
+    ) in said
+    assert "extra: fc_1.w_0 float32[4, 4]; created at net.py:6 in head there" in said
+
+
+def test_two_files_with_other_numbers_are_compared(net, capsys):
+    made, folder = net
+    arrays, _ = fluid.io.load_arrays(folder / "net.params")
+    trainer = fluid.Trainer(made["train"], SGD(0.1), params=arrays | {"fc_1.b_0": arrays["fc_1.b_0"] + 0.5})
+    trainer.save_params(folder / "moved.params")
+    files = str(folder / "net.params"), str(folder / "moved.params")
+    assert main(["inspect", files[0], files[0]]) == 0
+    assert "and 0 of them other numbers" in capsys.readouterr().out
+    assert main(["inspect", *files]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith("and 1 of them other numbers")
+    assert said[-1].split() == ["fc_1.b_0", "0.5", "net.py:6", "in", "head"]
+
+
+def test_a_dtype_that_differs_names_the_lines(net):
+    made, folder = net
+    arrays, _ = fluid.io.load_arrays(folder / "net.params")
+    changed = arrays | {"fc_0.w_0": arrays["fc_0.w_0"].astype("float64")}
+    with pytest.raises(errors.ParameterError, match=r"astype\('float32'\); created at net.py:4 in tower here"):
+        fluid.Trainer(made["train"], SGD(0.1)).load_params(changed)

@@ -177,8 +177,9 @@ def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array])
         before = (first[0] >= second[0]) | jnp.isnan(first[0])
         return jnp.where(before, first[0], second[0]), jnp.where(before, first[1], second[1])
 
-    places = [tuple(slice(o, None, k) for o, k in zip(place, tile, strict=True)) for place in np.ndindex(*tile)]
-    cells = [(arrays[0][place], slopes[0][place]) for place in places]
+    # Indexing by strides would be a gather where the batch size is open, as in an exported training step (jax 0.10.2).
+    read = lambda each, place: jax.lax.slice(each, place, each.shape, tile)  # noqa: E731
+    cells = [(read(arrays[0], place), read(slopes[0], place)) for place in np.ndindex(*tile)]
     return _largest_of_cells(tile, arrays[0]), functools.reduce(larger, cells)[1]
 
 
