@@ -22,7 +22,20 @@ from fluid import (
 )
 from fluid.name_hints import getattr_of
 from fluid.place import CPUPlace, CUDAPlace
-from fluid.static import backward, clip, core, framework, io, layers, nets, optimizer, profiler, unique_name
+from fluid.static import (
+    backward,
+    clip,
+    core,
+    evaluator,
+    framework,
+    io,
+    layer_helper,
+    layers,
+    nets,
+    optimizer,
+    profiler,
+    unique_name,
+)
 from fluid.static import modules as modules
 from fluid.static import parallel as compiler
 from fluid.static.backward import append_backward, gradients
@@ -79,6 +92,7 @@ __all__ = [
     "default_startup_program",
     "embedding",
     "errors",
+    "evaluator",
     "framework",
     "global_scope",
     "gradients",
@@ -86,6 +100,7 @@ __all__ = [
     "initializer",
     "io",
     "is_compiled_with_cuda",
+    "layer_helper",
     "layers",
     "memory_optimize",
     "metrics",

@@ -12,6 +12,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.static import unique_name
 from fluid.static.tape import values
+from fluid.static.tape.appended import append
 from fluid.static.tape.calls import Block, Call, running
 from fluid.static.tape.snapshot import Tape, changes, minimized
 from fluid.static.tape.trial import BATCHES, Trial
@@ -118,6 +119,62 @@ class Program:
     def all_parameters(self) -> list[Persistent]:
         """Return the parameters, in order of creation; as in Fluid, the moving statistics of layers are among them."""
         return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_original_parameter]
+
+    def create_var(
+        self, name: str | None = None, persistable: bool = False, stop_gradient: bool = False, **others: Any
+    ) -> Variable:
+        """Return a new variable without a value, which a layer or `append_op` assigns.
+
+        Args:
+          name: `tmp_N` by default.
+          persistable: True keeps the value between runs.
+          stop_gradient: True lets no gradient flow through the variable.
+          others: `shape`, `dtype` and others are accepted for programs written for Fluid, but have no effect: they are
+            found from the value.
+        """
+        del others
+        variable = self.new_variable(name)
+        variable.persistable, variable.stop_gradient = persistable, stop_gradient
+        return variable
+
+    def append_op(
+        self,
+        type: str,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        stop_gradient: bool = False,
+    ) -> Call:
+        """Record an op by its type, as layers of Fluid do; the table of ops of saved models computes the op.
+
+        Args:
+          type: the type of the op, for example "scale".
+          inputs: by input slot a variable, its name, or a list of them.
+          outputs: by output slot the variables to assign the results to. Slots of intermediate results, for example
+            "XShape", are ignored.
+          attrs: numbers, strings and lists by name.
+          stop_gradient: True lets no gradient flow through the outputs.
+
+        Returns:
+          The recorded call.
+
+        Raises:
+          ProgramError: no op of this type can be appended, or the op does not take an input, output or attribute.
+
+        Example:
+          >>> import fluid.static as fluid
+          >>> main = fluid.Program()
+          >>> with fluid.program_guard(main, fluid.Program()):
+          ...     x = fluid.layers.fill_constant([2], "float32", 3.0)
+          ...     y = main.global_block().create_var(name="y")
+          ...     op = main.global_block().append_op("scale", {"X": x}, {"Out": y}, {"scale": 2.0})
+          >>> op.type, fluid.Executor().run(main, fetch_list=[y])[0].tolist()
+          ('scale', [6.0, 6.0])
+        """
+        call = append(self, type, inputs or {}, outputs or {}, attrs or {})
+        for variable in call.outputs:
+            variable.stop_gradient = variable.stop_gradient or stop_gradient
+        return call
 
     def clone(self, for_test: bool = False) -> "Program":
         """Return a copy of the program with the calls recorded until now.
@@ -267,8 +324,9 @@ class Program:
         return core.Program(self.snapshot(), name="main_program")
 
     def outliving(self) -> list[Variable]:
-        """Return the variables whose values are kept between runs, by the user's request or as assigned parameters."""
-        parameters = [v for v in self._global.assigned() if isinstance(v, Persistent) and v.is_parameter]
+        """Return the variables whose values every run keeps: by the user's request, assigned parameters, and counts."""
+        assigned = [v for v in self._global.assigned() if isinstance(v, Persistent)]
+        parameters = [v for v in assigned if v.is_parameter or v.counts]
         asked = [v for v in self.variables.values() if v.persistable and v.is_global]
         return [*parameters, *asked]
 

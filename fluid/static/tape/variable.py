@@ -151,6 +151,7 @@ class Persistent(Variable):
 
     Attributes:
       spec: its declaration.
+      counts: True if runs in test mode change the value as well, as a measurement needs.
 
     Example:
       >>> import fluid.static as fluid
@@ -166,6 +167,7 @@ class Persistent(Variable):
         super().__init__(program, spec.name, (struct, struct))
         self.spec = spec
         self.persistable = True
+        self.counts = False
 
     @property
     def trainable(self) -> bool:
