@@ -25,6 +25,7 @@ from fluid.place import CPUPlace, CUDAPlace
 from fluid.static import (
     backward,
     clip,
+    contrib,
     core,
     evaluator,
     framework,
@@ -82,6 +83,7 @@ __all__ = [
     "batch",
     "clip",
     "compiler",
+    "contrib",
     "core",
     "cpu_places",
     "create_lod_tensor",

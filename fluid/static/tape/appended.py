@@ -66,6 +66,7 @@ class _Appended:
         slots = [{slot: tuple(v.name for v in found) for slot, found in given.items()} for given in (inputs, outputs)]
         self._desc = OpDesc(type, slots[0], slots[1], attributes)
         self._inputs = {v.name: v for found in inputs.values() for v in found}
+        self.captures = tuple(v for v in self._inputs.values() if isinstance(v, Persistent))
 
     def __call__(self, found: Mapping[str, Any]) -> list[Any]:
         """Return the values of the output variables, in order.

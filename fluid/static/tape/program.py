@@ -35,6 +35,7 @@ class Program:
       first: the loss whose gradients `NAME@GRAD` can be fetched, if no loss is minimised.
       clip: the clip of `fluid.clip.set_gradient_clip`.
       readers: the readers that feed the program, from `layers.py_reader`.
+      precision: the dtype of the computation, see `fluid.Program`; None for float32.
 
     Example:
       >>> import fluid.static as fluid
@@ -56,6 +57,7 @@ class Program:
         self.first: Variable | None = None
         self.clip: Any = None
         self.readers: list[Any] = []
+        self.precision: str | None = None
         self._global = Block()
         self._current = self._global
         self._changes = 0
@@ -321,7 +323,7 @@ class Program:
 
     def discovered(self) -> core.Program:
         """Return the program recorded until now, for a Session."""
-        return core.Program(self.snapshot(), name="main_program")
+        return core.Program(self.snapshot(), name="main_program", precision=self.precision)
 
     def outliving(self) -> list[Variable]:
         """Return the variables whose values every run keeps: by the user's request, assigned parameters, and counts."""
