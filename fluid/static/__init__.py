@@ -35,6 +35,7 @@ from fluid.static import (
     nets,
     optimizer,
     profiler,
+    transpiler,
     unique_name,
 )
 from fluid.static import modules as modules
@@ -58,6 +59,7 @@ from fluid.static.readers import DataFeeder
 from fluid.static.scope import Scope, global_scope, scope_guard
 from fluid.static.tape.program import Program, default_main_program, default_startup_program, program_guard
 from fluid.static.tape.variable import Variable
+from fluid.static.transpiler import DistributeTranspiler, DistributeTranspilerConfig, InferenceTranspiler
 
 __all__ = [
     "BuildStrategy",
@@ -67,7 +69,10 @@ __all__ = [
     "CompiledProgram",
     "DataFeeder",
     "ExecutionStrategy",
+    "DistributeTranspiler",
+    "DistributeTranspilerConfig",
     "Executor",
+    "InferenceTranspiler",
     "Inferencer",
     "LoDTensor",
     "ParallelExecutor",
@@ -117,6 +122,7 @@ __all__ = [
     "release_memory",
     "scope_guard",
     "shared",
+    "transpiler",
     "unique_name",
 ]
 

@@ -10,6 +10,7 @@ from fluid import errors
 from fluid.lod_tensor import LoDTensor
 from fluid.place import Place
 from fluid.static.backward import Gradient
+from fluid.static.processes import feeds_of_all
 from fluid.static.scope import Scope, global_scope
 from fluid.static.scope import scope_guard as scope_guard
 from fluid.static.tape import values
@@ -90,6 +91,9 @@ class Executor:
         kept = [v.name for v in found.outliving() if v.name not in names]
         given = _joined(feed)
         fed = {**given, **found.read(given)}
+        if scope.collective:
+            divided = [n for n in fed if n in inner.feeds and inner.feeds[n].shape[:1] == (None,)]
+            fed |= _joined(feeds_of_all(fed, divided))
         mode = "test" if found.for_test else "train"
         results = scope.session.run(inner, feed=fed, fetch=[*names, *kept], mode=mode)
         for name, value in zip(kept, results[len(names) :], strict=True):

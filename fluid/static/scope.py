@@ -63,6 +63,10 @@ class Tensor:
 class Scope:
     """The values that are kept between runs, by name: parameters, moving averages, counters; stored in a Session.
 
+    Attributes:
+      kept: values of other variables that are kept between runs, by name.
+      collective: True if the values are on the devices of all processes of a launch.
+
     Example:
       >>> import fluid.static as fluid
       >>> fluid.Scope().find_var("fc_0.w_0") is None
@@ -74,6 +78,7 @@ class Scope:
         self._programs: dict[int, tuple[Program, int, core.Program]] = {}
         self._initialised: set[str] = set()
         self.kept: dict[str, Any] = {}
+        self.collective = False
 
     @property
     def session(self) -> Session:
@@ -97,14 +102,28 @@ class Scope:
         """Return the array of a name."""
         return self.kept[name] if name in self.kept else self.session.scope[name]
 
-    def on(self, place: Place, seed: int = 0) -> Session:
-        """Return the Session of this scope, created on the device `place` if none exists yet.
+    def on(self, place: Place, seed: int = 0, collective: bool = False) -> Session:
+        """Return the Session of this scope, created if none exists yet.
+
+        Args:
+          place: its device.
+          seed: its seed.
+          collective: True creates the Session on the devices of all processes, whatever `place` is.
 
         Raises:
           ArgumentError: the Session is on another device.
+          ProgramError: the Session is on one device, and not on those of all processes.
         """
         if self._session is None:
-            self._session = Session(place=place, seed=seed)
+            self.collective = collective
+            self._session = Session(place=None, seed=seed, parallel=True) if collective else Session(place=place, seed=seed)
+        elif collective and not self.collective:
+            raise errors.ProgramError(
+                "this scope was used before DistributeTranspiler.transpile, on one device; call transpile before the "
+                "first exe.run, also of the startup program"
+            )
+        elif self.collective:
+            return self._session
         elif place is not None and device_of(place) != self._session.device:
             raise errors.ArgumentError(
                 f"the values of this scope are on {self._session.device}, and the executor is on {device_of(place)}; "
@@ -114,7 +133,7 @@ class Scope:
 
     def program(self, program: Program, place: Place) -> core.Program:
         """Return the program in the Session of this scope, with all layers recorded since the last run."""
-        session = self.on(place, program.random_seed)
+        session = self.on(place, program.random_seed, program.collective)
         known = self._programs.get(id(program))
         if known is not None and known[1] == program.version:
             return known[2]
@@ -126,9 +145,10 @@ class Scope:
 
     def initialise(self, startup: Program, place: Place) -> None:
         """Initialize the parameters and states of all programs of a startup program."""
+        collective = any(main.collective for main in startup.mains)
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
-            session = self.on(place, seed)
+            session = self.on(place, seed, collective)
             program = self.program(main, place)
             first = program.init(jax.random.key(seed))
             session.scope.arrays |= session.engine.place(first)

@@ -35,6 +35,7 @@ class Program:
       first: the loss whose gradients `NAME@GRAD` can be fetched, if no loss is minimised.
       clip: the clip of `fluid.clip.set_gradient_clip`.
       readers: the readers that feed the program, from `layers.py_reader`.
+      collective: True if the processes of a launch train the program together, see `fluid.DistributeTranspiler`.
       precision: the dtype of the computation, see `fluid.Program`; None for float32.
 
     Example:
@@ -57,6 +58,7 @@ class Program:
         self.first: Variable | None = None
         self.clip: Any = None
         self.readers: list[Any] = []
+        self.collective = False
         self.precision: str | None = None
         self._global = Block()
         self._current = self._global
