@@ -136,8 +136,8 @@ class ChunkEvaluator(Evaluator):
         super().__init__("chunk_eval")
         found = layers.chunk_eval(input, label, chunk_scheme, num_chunk_types, excluded_chunk_types)
         self.metrics.extend(found[:3])
-        for suffix, count in zip(("num_infer_chunks", "num_label_chunks", "num_correct_chunks"), found[3:], strict=True):
-            self._count(suffix, count)
+        for which, count in zip(("infer", "label", "correct"), found[3:], strict=True):
+            self._count(f"num_{which}_chunks", count)
 
     def eval(self, executor: Any, eval_program: Any = None) -> tuple[np.ndarray, ...]:
         """Return precision, recall and F1 so far, each float32 `[1]`."""

@@ -13,6 +13,7 @@ from fluid.static.tape.variable import Persistent, Variable
 
 __all__ = ["LayerHelper"]
 
+
 class LayerHelper:
     """The parameters, results and ops of one call of a layer that a user writes.
 
@@ -61,8 +62,17 @@ class LayerHelper:
         return to_attr(self.kwargs.get("bias_attr"))
 
     def multiple_input(self, input_param_name: str = "input") -> list[Variable]:
-        """Return the inputs of the layer as a list."""
-        found = self.kwargs.get(input_param_name)
+        """Return the inputs of the layer as a list.
+
+        Raises:
+          ArgumentError: the helper was not passed this argument.
+        """
+        if input_param_name not in self.kwargs:
+            raise errors.ArgumentError(
+                f"{self.name} has no {input_param_name}=; pass the arguments of the layer: "
+                f"LayerHelper({self.layer_type!r}, **locals())"
+            )
+        found = self.kwargs[input_param_name]
         return list(found) if isinstance(found, list | tuple) else [found]
 
     def input(self, input_param_name: str = "input") -> Variable:

@@ -68,6 +68,7 @@ for _module in (average, initializer, metrics, reader, regularizer):
 sys.modules["fluid.static.compiler"] = parallel
 for _module in (contrib.inferencer, contrib.trainer):
     sys.modules[f"fluid.static.{_module.__name__.removeprefix('fluid.')}"] = _module
+_add(contrib.decoder, "beam_search_decoder", contrib.decoder, contrib.decoder.__all__)
 _add(contrib.layers, "rnn_impl", contrib.layers, contrib.layers.__all__)
 for _name in ("distribute_transpiler", "inference_transpiler", "memory_optimization_transpiler"):
     _add(transpiler, _name, transpiler, transpiler.__all__)

@@ -116,7 +116,8 @@ class Scope:
         """
         if self._session is None:
             self.collective = collective
-            self._session = Session(place=None, seed=seed, parallel=True) if collective else Session(place=place, seed=seed)
+            device = None if collective else place
+            self._session = Session(place=device, seed=seed, parallel=collective or None)
         elif collective and not self.collective:
             raise errors.ProgramError(
                 "this scope was used before DistributeTranspiler.transpile, on one device; call transpile before the "

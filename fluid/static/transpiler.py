@@ -47,9 +47,9 @@ class DistributeTranspilerConfig:
 class DistributeTranspiler:
     """Fluid's preparation of a program for several processes: here, they train it the collective way.
 
-    Start the script by `python -m fluid launch --processes N train.py`. Every process feeds its own rows, as in Fluid.
-    XLA computes the gradients of all rows, which it sums over the processes. So all processes must run the same programs
-    in the same order, and what is fetched belongs to the rows of all processes.
+    Start the script by `python -m fluid launch --processes N train.py`. Every process feeds its own rows, as in Fluid,
+    and XLA computes the gradient of the rows of all. So all processes must run the same programs in the same order, and
+    what is fetched belongs to the rows of all processes.
 
     Args:
       config: a DistributeTranspilerConfig with `mode = "nccl2"`.
@@ -146,8 +146,8 @@ class InferenceTranspiler:
 
 def _no_servers(what: str) -> errors.ArgumentError:
     return errors.ArgumentError(
-        f"DistributeTranspiler: {what} needs parameter servers, which are not here; processes train the collective way: "
-        f'config = fluid.DistributeTranspilerConfig(); config.mode = "nccl2"; '
+        f"DistributeTranspiler: {what} needs parameter servers, which are not here; processes train the collective "
+        f'way: config = fluid.DistributeTranspilerConfig(); config.mode = "nccl2"; '
         f"fluid.DistributeTranspiler(config=config).transpile(trainer_id, trainers=2), started by "
         f"python -m fluid launch --processes 2 train.py"
     )

@@ -15,6 +15,8 @@ ORIGINAL = {
     "average": "WeightedAverage",
     "backward": "append_backward gradients",
     "contrib": "memory_usage basic_lstm basic_gru BasicLSTMUnit BasicGRUUnit trainer inferencer mixed_precision layers",
+    "contrib.decoder": "InitState StateCell TrainingDecoder BeamSearchDecoder",
+    "contrib.decoder.beam_search_decoder": "InitState StateCell TrainingDecoder BeamSearchDecoder",
     "contrib.inferencer": "Inferencer",
     "contrib.layers": "basic_lstm basic_gru BasicLSTMUnit BasicGRUUnit",
     "contrib.layers.rnn_impl": "basic_lstm basic_gru BasicLSTMUnit BasicGRUUnit",

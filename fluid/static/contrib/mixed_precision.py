@@ -46,8 +46,8 @@ class OptimizerWithMixedPrecision:
         """
         if in_a_function():
             raise errors.ProgramError(
-                'mixed_precision.decorate is for programs that are written down; a program function has the precision of '
-                'its Trainer: fluid.Trainer(program, optimizer, precision="float16")'
+                "mixed_precision.decorate is for programs that are written down; a program function has the precision "
+                'of its Trainer: fluid.Trainer(program, optimizer, precision="float16")'
             )
         self._begin(loss)
         found: tuple[list[Any], list[tuple[Any, Any]]] = self._optimizer.minimize(loss, *args, **kwargs)

@@ -153,7 +153,7 @@ def _check_type(type: str) -> None:
 
 def _variables(program: Any, given: Slot) -> list[Variable]:
     """Return the variables in a slot."""
-    found = given if isinstance(given, list | tuple) else [given]
+    found: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     return [program.var(item) if isinstance(item, str) else item for item in found]
 
 

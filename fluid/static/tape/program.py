@@ -283,6 +283,18 @@ class Program:
         finally:
             self._current = outer
 
+    @contextlib.contextmanager
+    def before_block(self) -> Iterator[None]:
+        """Record into the block around the current block, before the loop or branch, within a `with` block."""
+        inner = self._current
+        if inner.outer is None:
+            raise errors.ProgramError("this belongs inside the block of a loop: with decoder.block():")
+        self._current = inner.outer
+        try:
+            yield
+        finally:
+            self._current = inner
+
     def replace_optimizers(self, change: Callable[[Any], Any]) -> None:
         """Replace the optimizers of all recorded minimisations.
 
