@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 from fluid.place import Mesh
-from fluid.planning import plan
 from fluid.static.executor import plain_program
 
 __all__ = ["memory_usage"]
@@ -38,6 +37,8 @@ def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
       >>> lower <= upper, unit
       (True, 'KB')
     """
+    from fluid.planning import plan  # few programs need it
+
     found = plain_program(program)
     (step,) = plan(found.snapshot(), None, batch_size, Mesh(data=1), precision=found.precision).candidates
     lower = step.parameters + step.slots + step.feed

@@ -158,7 +158,7 @@ def _variables(program: Any, given: Slot) -> list[Variable]:
 
 
 def _attributes(type: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert attributes to those of a file: lists, Python numbers, and data types as numbers."""
+    """Convert attributes to lists and Python numbers, as in a saved program; data types become numbers."""
     return {name: _attribute(type, name, value) for name, value in attrs.items() if value is not None}
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from fluid import core, errors
 from fluid.static import unique_name
 from fluid.static.tape import values
-from fluid.static.tape.appended import append
 from fluid.static.tape.calls import Block, Call, running
 from fluid.static.tape.snapshot import Tape, changes, minimized
 from fluid.static.tape.trial import BATCHES, Trial
@@ -175,6 +174,8 @@ class Program:
           >>> op.type, fluid.Executor().run(main, fetch_list=[y])[0].tolist()
           ('scale', [6.0, 6.0])
         """
+        from fluid.static.tape.appended import append  # few programs need it, and it loads every layer
+
         call = append(self, type, inputs or {}, outputs or {}, attrs or {})
         for variable in call.outputs:
             variable.stop_gradient = variable.stop_gradient or stop_gradient
