@@ -1,6 +1,6 @@
 """`LayerHelper`: parameters, results and ops of layers that a user writes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -85,6 +85,18 @@ class LayerHelper:
         if len(found) != 1:
             raise errors.ArgumentError(f"{self.name} has {len(found)} inputs in {input_param_name}=, expected one")
         return found[0]
+
+    def iter_inputs_and_params(self, input_param_name: str = "input") -> Iterator[tuple[Variable, ParamAttr | None]]:
+        """Yield each input of the layer with its `param_attr`, of which there is one for all inputs, or one for each.
+
+        Raises:
+          ArgumentError: there are more or fewer than inputs.
+        """
+        inputs, given = self.multiple_input(input_param_name), self.kwargs.get("param_attr")
+        attrs = list(given) if isinstance(given, list | tuple) else [given] * len(inputs)
+        if len(attrs) != len(inputs):
+            raise errors.ArgumentError(f"{self.name} has {len(attrs)} param_attr for {len(inputs)} inputs")
+        yield from zip(inputs, map(to_attr, attrs), strict=True)
 
     def input_dtype(self, input_param_name: str = "input") -> str:
         """Return the dtype of the inputs of the layer."""

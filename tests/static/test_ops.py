@@ -52,6 +52,37 @@ def test_an_appended_op_computes_its_layer(type, inputs, attrs, wanted):
     assert found.dtype.kind == wanted.dtype.kind
 
 
+def fully_connected(input, size, param_attr=None, bias_attr=None, act=None, name=None):
+    """Call Fluid's own `fc`, as programs copy it to change a line."""
+    helper = LayerHelper("fc", **locals())
+    products = []
+    for x, attr in helper.iter_inputs_and_params():
+        w = helper.create_parameter(attr=attr, shape=[x.shape[1], size], dtype=helper.input_dtype())
+        products.append(helper.create_variable_for_type_inference(x.dtype))
+        helper.append_op("mul", {"X": x, "Y": w}, {"Out": products[-1]}, {"x_num_col_dims": 1})
+    total = helper.create_variable_for_type_inference(products[0].dtype)
+    helper.append_op("sum", {"X": products}, {"Out": total}, {"use_mkldnn": False})
+    return helper.append_activation(helper.append_bias_op(total, dim_start=1))
+
+
+def test_a_copy_of_fc_adds_up_its_inputs():
+    with fresh() as (main, startup):
+        x, y = layers.data("x", shape=[3]), layers.data("y", shape=[3])
+        out = fully_connected([x, y], size=2, param_attr=["of_x", "of_y"], act={"type": "relu"})
+        exe = fluid.Executor(fluid.CPUPlace())
+        exe.run(startup)
+        (found,) = exe.run(main, {"x": X, "y": Y}, [out])
+        np.testing.assert_allclose(
+            found, np.maximum(X @ scope_value("of_x") + Y @ scope_value("of_y"), 0), rtol=1e-5, atol=1e-6
+        )
+        with pytest.raises(errors.ArgumentError, match="3 param_attr for 2 inputs"):
+            fully_connected([x, y], size=2, param_attr=[None] * 3)
+        with pytest.raises(errors.ArgumentError, match="has 2 inputs in input="):
+            LayerHelper("fc", input=[x, y]).input()
+        with pytest.raises(errors.ArgumentError, match=r"\*\*locals\(\)"):
+            LayerHelper("fc").input()
+
+
 def scaled(input, size, param_attr=None, bias_attr=None, act=None, name=None):
     helper = LayerHelper("scaled", **locals())
     shape = [helper.input().shape[1], size]

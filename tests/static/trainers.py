@@ -3,13 +3,13 @@
 Of each minibatch, a trainer feeds its own rows: as many more as its number is larger.
 """
 
+import os
 import pathlib
 import sys
 
 import numpy as np
 
 import fluid.static as fluid
-from fluid.distributed import group
 
 STEPS = 3
 RANDOM = np.random.default_rng(0)
@@ -22,7 +22,7 @@ def tensor(rows):
     return fluid.create_lod_tensor(np.concatenate(rows), [[len(row) for row in rows]], fluid.CPUPlace())
 
 
-def main(folder, rows, count=1):
+def main(folder, rows):
     main_program, startup = fluid.Program(), fluid.Program()
     with fluid.scope_guard(fluid.Scope()), fluid.program_guard(main_program, startup), fluid.unique_name.guard():
         words = fluid.layers.data("words", shape=[1], dtype="int64", lod_level=1)
@@ -35,8 +35,13 @@ def main(folder, rows, count=1):
         fluid.optimizer.Momentum(rate, 0.9).minimize(loss)
         config = fluid.DistributeTranspilerConfig()
         config.mode = "nccl2"
-        trainer = group().index
-        fluid.DistributeTranspiler(config=config).transpile(trainer, trainers=count, startup_program=startup)
+        trainer = int(os.getenv("PADDLE_TRAINER_ID", "0"))
+        addresses = os.getenv("PADDLE_TRAINER_ENDPOINTS", "127.0.0.1:6170")
+        here = os.getenv("PADDLE_CURRENT_ENDPOINT", "127.0.0.1:6170")
+        assert here == addresses.split(",")[trainer]
+        count = int(os.getenv("PADDLE_TRAINERS_NUM", "1"))
+        transpiler = fluid.DistributeTranspiler(config=config)
+        transpiler.transpile(trainer, trainers=addresses, current_endpoint=here, startup_program=startup)
         exe = fluid.Executor(fluid.CPUPlace())
         exe.run(startup)
         pe = fluid.ParallelExecutor(False, loss.name, main_program, num_trainers=count, trainer_id=trainer)
@@ -51,4 +56,4 @@ def main(folder, rows, count=1):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], ROWS[group().index], count=2)
+    main(sys.argv[1], ROWS[int(os.environ["PADDLE_TRAINER_ID"])])

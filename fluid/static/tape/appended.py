@@ -24,11 +24,15 @@ _INSTEAD = {
     "c_": "train with python -m fluid launch, which sums gradients over processes",
     "allreduce": "train with python -m fluid launch, which sums gradients over processes",
     "conditional_block": "write layers.Switch() or layers.IfElse(cond)",
+    "feed": "pass the array: exe.run(program, feed={name: array})",
+    "fetch": "pass the variable: exe.run(program, fetch_list=[variable])",
     "load": "call fluid.io.load_params(exe, dirname) or fluid.io.load_vars",
     "print": "write layers.Print(x)",
     "py_func": "write layers.py_func(function, x, out)",
+    "read_from_array": "write layers.array_read(array, i)",
     "save": "call fluid.io.save_params(exe, dirname) or fluid.io.save_vars",
     "while": "write layers.While(cond)",
+    "write_to_array": "write layers.array_write(x, i, array)",
 }
 _UPDATES = ("sgd", "momentum", "adam", "adamax", "adagrad", "adadelta", "rmsprop", "ftrl", "lamb", "lars_momentum")
 _NUMBERS = {name: number for number, name in DTYPES.items()}
