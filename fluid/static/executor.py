@@ -88,17 +88,23 @@ class Executor:
         inner = scope.program(found, self.place)
         scope.check(inner)
         names = [name_of(item) for item in fetch_list or ()]
-        kept = [v.name for v in found.outliving() if v.name not in names]
+        kept = [v.name for v in found.outliving()]
+        later = scope.later(found)
+        wanted = list(dict.fromkeys([*names, *kept, *(later.read if later else [])]))
         given = _joined(feed)
         fed = {**given, **found.read(given)}
         if scope.collective:
             divided = [n for n in fed if n in inner.feeds and inner.feeds[n].shape[:1] == (None,)]
             fed |= _joined(feeds_of_all(fed, divided))
         mode = "test" if found.for_test else "train"
-        results = scope.session.run(inner, feed=fed, fetch=[*names, *kept], mode=mode)
-        for name, value in zip(kept, results[len(names) :], strict=True):
-            scope.keep(name, value)
-        return [_handed_out(name, v, return_numpy) for name, v in zip(names, results[: len(names)], strict=True)]
+        results = dict(zip(wanted, scope.session.run(inner, feed=fed, fetch=wanted, mode=mode), strict=True))
+        for name in kept:
+            scope.keep(name, results[name])
+        if later is not None:
+            changed = later(scope.session.scope, results)
+            scope.load(changed)
+            results |= changed
+        return [_handed_out(name, results[name], return_numpy) for name in names]
 
     def close(self) -> None:
         """Do nothing: values stay in the scope."""

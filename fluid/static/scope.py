@@ -11,6 +11,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.place import Place, device_of
 from fluid.runtime import Session
+from fluid.static.tape.later import Later
 from fluid.static.tape.program import Program
 
 
@@ -76,6 +77,7 @@ class Scope:
     def __init__(self) -> None:
         self._session: Session | None = None
         self._programs: dict[int, tuple[Program, int, core.Program]] = {}
+        self._later: dict[int, tuple[int, Later | None]] = {}
         self._initialised: set[str] = set()
         self.kept: dict[str, Any] = {}
         self.collective = False
@@ -143,6 +145,13 @@ class Scope:
             _take_over(session, known[2].name, added.name)
         self._programs[id(program)] = (program, program.version, added)
         return added
+
+    def later(self, program: Program) -> Later | None:
+        """Return the calls that run after a training step of a program that runs in this scope; None without any."""
+        version = self._programs[id(program)][1]
+        if self._later.get(id(program), (None, None))[0] != version:
+            self._later[id(program)] = (version, None if program.for_test else program.later())
+        return self._later[id(program)][1]
 
     def initialise(self, startup: Program, place: Place) -> None:
         """Initialize the parameters and states of all programs of a startup program."""

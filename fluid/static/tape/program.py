@@ -13,6 +13,7 @@ from fluid import core, errors
 from fluid.static import unique_name
 from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Call, running
+from fluid.static.tape.later import Later, assignments_after_updates
 from fluid.static.tape.snapshot import Tape, changes, minimized
 from fluid.static.tape.trial import BATCHES, Trial
 from fluid.static.tape.variable import Persistent, Variable
@@ -87,6 +88,11 @@ class Program:
     def block(self, index: int) -> "Program":
         """Return the program itself."""
         del index
+        return self
+
+    @property
+    def program(self) -> "Program":
+        """Return the program itself, which is its own block."""
         return self
 
     @property
@@ -195,7 +201,9 @@ class Program:
         new.shared = dict(self.shared)
         new.feeds = dict(self.feeds)
         new._global = Block()
-        new._global.calls = [c for c in self._global.calls if not (for_test and c.function is minimized)]
+        later = assignments_after_updates(self._global.calls) if for_test else []
+        kept = [c for c in self._global.calls if not (for_test and (c.function is minimized or c in later))]
+        new._global.calls = kept
         new._current = new._global
         new.for_test = for_test or self.for_test
         return new
@@ -269,6 +277,12 @@ class Program:
         del is_with_opt
         yield
 
+    @contextlib.contextmanager
+    def _optimized_guard(self, param_and_grads: Any) -> Iterator[None]:
+        """Do nothing: in Fluid, layers that change parameters are called within this `with` block."""
+        del param_and_grads
+        yield
+
     @property
     def present_block(self) -> Block:
         """Return the block that is being recorded."""
@@ -334,15 +348,25 @@ class Program:
 
     def snapshot(self) -> "Tape":
         """Return the calls recorded until now, as a program function."""
-        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if v.is_global])
+        return self._snapshot(list(self._global.calls))
+
+    def _snapshot(self, calls: list[Call]) -> "Tape":
+        return Tape(self, calls, [v for v in self.variables.values() if v.is_global])
+
+    def later(self) -> Later | None:
+        """Return the calls that run after a training step, because they assign updated parameters; None without any."""
+        return Later(self._global.calls) if assignments_after_updates(self._global.calls) else None
 
     def discovered(self) -> core.Program:
         """Return the program recorded until now, for a Session."""
-        return core.Program(self.snapshot(), name="main_program", precision=self.precision)
+        assigned = assignments_after_updates(self._global.calls)
+        calls = [call for call in self._global.calls if call not in assigned]
+        return core.Program(self._snapshot(calls), name="main_program", precision=self.precision)
 
     def outliving(self) -> list[Variable]:
         """Return the variables whose values every run keeps: by the user's request, assigned parameters, and counts."""
-        assigned = [v for v in self._global.assigned() if isinstance(v, Persistent)]
+        later = {v for call in assignments_after_updates(self._global.calls) for v in call.outputs}
+        assigned = [v for v in self._global.assigned() if isinstance(v, Persistent) and v not in later]
         parameters = [v for v in assigned if v.is_parameter or v.counts]
         asked = [v for v in self.variables.values() if v.persistable and v.is_global]
         return [*parameters, *asked]
