@@ -8,7 +8,7 @@
 #   make stubs   write the list of all layers, fluid/layers/__init__.pyi, anew
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make bench   fluid beside hand-written JAX
-#   make bench-check  fails when a ratio is worse than the one in benchmarks/README.md
+#   make bench-check  fails when a ratio is worse than the one in benchmarks/FIGURES.md
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

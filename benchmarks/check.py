@@ -1,4 +1,4 @@
-"""Fail if a ratio is worse than the one in README.md: `make bench-check` or `python benchmarks/check.py mlp`.
+"""Fail if a ratio is worse than the one in FIGURES.md: `make bench-check` or `python benchmarks/check.py mlp`.
 
 A row is worse if even its better quartile is worse than the worse quartile of the committed row, by more than the
 fraction `--tolerance`. Ratios of peers in one run depend little on the machine, but they do depend on it: measure on
@@ -12,12 +12,12 @@ import sys
 
 from timing import Row, quartiles, table
 
-README = pathlib.Path(__file__).parent / "README.md"
+FIGURES = pathlib.Path(__file__).parent / "FIGURES.md"
 NAMES = ["mlp", "lenet_bn", "inference", "repeat"]
 
 
 def committed(text: str) -> dict[str, tuple[float, float]]:
-    """Return the quartiles of each row of the table of a README, by the name of the measurement."""
+    """Return the quartiles of each row of the tables of FIGURES.md, by the name of the measurement."""
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if " is better)" in line
     ]
@@ -33,7 +33,7 @@ def verdict(row: Row, known: dict[str, tuple[float, float]], tolerance: float) -
       tolerance: the fraction by which a ratio may be worse.
     """
     if row.what not in known:
-        return f"{row.what}: benchmarks/README.md has no such row"
+        return f"{row.what}: benchmarks/FIGURES.md has no such row"
     before = known[row.what]
     low, middle, high = quartiles(row)
     is_worse = high < before[0] * (1 - tolerance) if row.higher_is_better else low > before[1] * (1 + tolerance)
@@ -50,7 +50,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = [row for name in arguments.names or NAMES for row in importlib.import_module(name).run(arguments.rounds)]
     print(table(rows))
-    known = committed(README.read_text(encoding="utf-8"))
+    known = committed(FIGURES.read_text(encoding="utf-8"))
     wrong = [said for row in rows if (said := verdict(row, known, arguments.tolerance))]
     sys.exit("worse than committed:\n" + "\n".join(wrong) if wrong else 0)
 

@@ -2,7 +2,7 @@
 
     python benchmarks/jax_cache.py --flips 200 --kills 100
 
-The figures are the reason for fluid's own files (`fluid/runtime/disk_cache.py`). Each case has one of four ends:
+The figures are the reason for fluid's own files (`fluid/runtime/compilation_cache.py`). Each case has one of four ends:
 "whole", the numbers are right; "stuck", the numbers are right, and the damaged file stays, so each later process
 compiles again; "wrong", the numbers are wrong, without an error; "crash", the process dies.
 """

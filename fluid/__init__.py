@@ -5,7 +5,7 @@
 
 from fluid import layers, lazy, name_hints  # noqa: F401
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy.attach(
     __name__, otherwise=name_hints.getattr_of(__name__), above=["inferencer", "lr", "runtime", "static", "storage"]

@@ -57,7 +57,7 @@ def attach(package: str, otherwise: Callable[[str], Any] | None = None, above: C
     Example:
       >>> import fluid
       >>> "ssd_loss" in dir(fluid.layers), fluid.layers.ssd_loss.__module__
-      (True, 'fluid.layers.detection.ssd_loss')
+      (True, 'fluid.layers.detection.ssd')
     """
     module = sys.modules[package]
     load, _, public = lazy_loader.attach_stub(package, str(module.__file__))

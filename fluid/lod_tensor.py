@@ -12,6 +12,24 @@ from fluid.core import LoDTensor
 __all__ = ["LoDTensor", "create_lod_tensor", "create_random_int_lodtensor"]
 
 
+class Single(np.ndarray):
+    """An array of one element, which converts to a number with every version of NumPy: `"%f" % loss`.
+
+    Example:
+      >>> "%.1f" % np.array([2.5]).view(Single)
+      '2.5'
+    """
+
+    def __float__(self) -> float:
+        return float(np.asarray(self).item())
+
+    def __int__(self) -> int:
+        return int(np.asarray(self).item())
+
+    def __repr__(self) -> str:
+        return repr(np.asarray(self))
+
+
 def create_lod_tensor(data: Any, recursive_seq_lens: Sequence[Sequence[int]], place: Any = None) -> LoDTensor:
     """Create a LoDTensor, which may be fed to sequences and to dense data.
 

@@ -258,7 +258,7 @@ def test_a_row_that_is_not_committed_is_named():
 
 def test_every_committed_row_can_be_checked():
     check = importlib.import_module("check")
-    known = check.committed(check.README.read_text(encoding="utf-8"))
+    known = check.committed(check.FIGURES.read_text(encoding="utf-8"))
     assert "training, MLP 64-200-200-10" in known
     assert all(low <= high for low, high in known.values())
 
@@ -294,3 +294,23 @@ def test_what_is_for_a_gpu_runs_in_small_without_one():
     assert done.returncode == 0, done.stderr
     assert "GPT of 0 M, fluid / JAX" in done.stdout
     assert "in small" in done.stdout
+
+
+def test_saved_rows_replace_rows_of_their_section_only():
+    report = importlib.import_module("report")
+    row = "| {} | us (lower is better) | 2 | 1 | {} | 1.0 to 3.0 |\n"
+    first, second = (report.HEADER + row.format("b", 2) for _ in "AB")
+    text = f"# F\n\n## A\n\nx:\n\n{first}\n## B\n\n{second}"
+    found = report.merged(text, "A", report.read(row.format("b", 1.5) + row.format("c", 2)))
+    assert found == text.replace(row.format("b", 2), row.format("b", 1.5) + row.format("c", 2), 1)
+    assert report.read(row.format("b", 2))["b"].speed == (1 / 3, 0.5, 1.0)
+    with pytest.raises(SystemExit, match="no section 'C'; there are 'A', 'B'"):
+        report.merged(text, "C", {})
+
+
+def test_the_page_of_benchmarks_shows_rows_of_the_figures():
+    report = importlib.import_module("report")
+    figures = report.read(report.FIGURES.read_text(encoding="utf-8"))
+    shown = report.read(report.README.read_text(encoding="utf-8"))
+    assert list(shown) == report.TEN
+    assert all(figures[what] == figure for what, figure in shown.items())

@@ -1,4 +1,9 @@
-"""Export by `jax.export`: one function for all sizes where a program allows it, else one function for each size."""
+"""Export by `jax.export`: one function for all sizes where a program allows it, else one function for each size.
+
+The file holds StableHLO without the parameters, the parameters as arrays, and a manifest with a checksum of each entry.
+Locations of source lines are removed, so that a program always has the same bytes. A loaded file is a Program whose
+`apply` calls the exported functions.
+"""
 
 import dataclasses
 import itertools

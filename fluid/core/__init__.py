@@ -49,11 +49,10 @@ from fluid.core.frame import (
     warn_once,
 )
 from fluid.core.lod import LoDTensor
-from fluid.core.nested import NestedSequenceBatch, Value, data_of, stand_in
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
 from fluid.core.reduction import Part, Reduced, Reduction
 from fluid.core.scopes import NameScope, Scope, Shared, check_same_nets, name_scope, own_array, shared
-from fluid.core.sequence import SequenceBatch, filled, spread_mask
+from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, Value, data_of, filled, spread_mask, stand_in
 from fluid.core.stack import Stack, check_stages, stack_axes, stack_depth
 from fluid.core.stages import Staged, Stages
 from fluid.core.updates import (

@@ -1,4 +1,8 @@
-"""Bodies: functions that call layers, converted to pure functions for JAX's loops and branches."""
+"""Bodies: functions that call layers, converted to pure functions for JAX's loops and branches.
+
+The first run, in discovery, creates the parameters of the body outside the loop and is remembered, so that later traces
+run it once. Random keys are drawn from the number of the iteration.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -22,9 +22,8 @@ from fluid.core.equations import (
 )
 from fluid.core.explain import in_own_words, shape_text
 from fluid.core.frame import TRAIN, Array, Frame, current_frame, running, warn
-from fluid.core.nested import NestedSequenceBatch, data_of
 from fluid.core.reduction import Reduction, said_of
-from fluid.core.sequence import SequenceBatch
+from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of
 from fluid.core.updates import check_not_changed
 from fluid.core.zeros import stacked_zeros
 

@@ -273,11 +273,13 @@ class Naming:
 
     Attributes:
       counters: the next number for each stem, such as "generator/fc".
+      prefix: the beginning of all automatic names.
       scopes: the open name scopes, outermost first.
       shared: the innermost running call of a shared function, or None.
     """
 
     counters: dict[str, int] = field(default_factory=dict)
+    prefix: str = ""
     scopes: tuple[str, ...] = ()
     shared: SharedCall | None = None
 
@@ -348,7 +350,8 @@ class Frame:
         """Append the next number to a name: the first `fc` becomes `fc_0`, the next `fc_1`."""
         count = self.naming.counters.get(stem, 0)
         self.naming.counters[stem] = count + 1
-        return f"{stem}_{count}"
+        prefix = self.naming.prefix if self.naming.shared is None else ""  # a shared function has a name of its own
+        return f"{prefix}{stem}_{count}"
 
     def array_name(self, name: str) -> str:
         """Return the name of a parameter or state of a layer. All calls of a shared function use one name.

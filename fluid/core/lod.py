@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.core.nested import NestedSequenceBatch
-from fluid.core.sequence import SequenceBatch
+from fluid.core.sequence import NestedSequenceBatch, SequenceBatch
 
 Lengths = list[list[int]]
 

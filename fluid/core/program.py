@@ -1,4 +1,8 @@
-"""Program: a discovered program function, as two pure functions, `init` and `apply`."""
+"""Program: a discovered program function, as two pure functions, `init` and `apply`.
+
+Discovery traces the function twice on stand-in data, with different batch sizes and without a device; a dimension that
+differs follows the batch.
+"""
 
 import functools
 import math
@@ -40,10 +44,9 @@ from fluid.core.frame import (
     running,
     warn,
 )
-from fluid.core.nested import NestedSequenceBatch, data_of, stand_in
 from fluid.core.printing import explained_prints
 from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
-from fluid.core.sequence import SequenceBatch
+from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, stand_in
 from fluid.core.variables import fold_name
 from fluid.formatting import counted, described, html_table
 from fluid.name_hints import KnownAttributes

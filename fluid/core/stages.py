@@ -1,4 +1,9 @@
-"""Stages: inline code, recorded as a pure function of arguments that the code requests while it runs."""
+"""Stages: inline code, recorded as a pure function of arguments that the code requests while it runs.
+
+JAX traces functions, so `Stages` starts `jax.make_jaxpr` in a greenlet each time a block requests a step input or a
+memory. The traced function passes its argument out and waits; the following lines of the block are traced as its body.
+At the end of the block, the stages return from the innermost out.
+"""
 
 from collections.abc import Sequence
 from typing import Any

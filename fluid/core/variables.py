@@ -23,8 +23,7 @@ from fluid.core.frame import (
     current_frame,
     user_site,
 )
-from fluid.core.nested import NestedSequenceBatch, data_of
-from fluid.core.sequence import SequenceBatch, filled
+from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, filled
 
 
 def fold_name(key: jax.Array, name: str) -> jax.Array:

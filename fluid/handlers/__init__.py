@@ -1,15 +1,13 @@
 """Handlers for `trainer.train(..., handlers=[...])`: tests, early stopping, logs, plots, timing, NaN reports."""
 
-from fluid.handlers.gradients import GradientMonitor
-from fluid.handlers.logger import Logger
+from fluid.handlers.logger import CSVLogger, Logger, TensorBoard
 from fluid.handlers.monitors import Checkpoint as Checkpoint
 from fluid.handlers.monitors import CheckpointEvery, EarlyStopping, LearningRateMonitor
 from fluid.handlers.nan import TerminateOnNaN
 from fluid.handlers.nan_report import NonFiniteReport
 from fluid.handlers.periodic import every, once
 from fluid.handlers.plot import LivePlot
-from fluid.handlers.rates import ReduceLROnPlateau
-from fluid.handlers.records import CSVLogger, TensorBoard
+from fluid.handlers.rates import GradientMonitor, ReduceLROnPlateau
 from fluid.handlers.timing import Profiler, Timer
 from fluid.handlers.tracking import MLflow, WandB
 from fluid.name_hints import getattr_of

@@ -9,7 +9,7 @@ import jax
 
 from fluid.core.equations import inner_jaxprs, is_literal, labelled, live_equations
 
-# Where a function stands in memory says nothing about what it costs.
+# The address of a function in memory does not change its cost.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -84,7 +84,7 @@ class Counter:
             lowered = jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr, ())).lower(*shapes)
             try:
                 found = lowered.cost_analysis() or {}
-            except jax.errors.JaxRuntimeError:  # an exported function, whose sizes only compiling makes known
+            except jax.errors.JaxRuntimeError:  # the sizes of an exported function are known only after compilation
                 found = lowered.compile().cost_analysis() or {}
             self._known[key] = Cost(found.get("flops", 0), found.get("bytes accessed", 0))
         return self._known[key]

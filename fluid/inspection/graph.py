@@ -1,13 +1,70 @@
-"""The boxes that a drawing shows: layers, what they read, and frames around them."""
+"""The graph of a drawing: boxes of layers, their data flow, and repeated blocks drawn once."""
 
+import itertools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from fluid.core.equations import is_literal
 from fluid.formatting import counted
-from fluid.inspection.flow import Flow
-from fluid.inspection.parts import Part
+from fluid.inspection.parts import Part, Partition
 from fluid.inspection.programs import Inspected
-from fluid.inspection.rows import Row
+from fluid.inspection.table import Row
+
+
+class Flow:
+    """The parts that each part of a program reads from.
+
+    Args:
+      found: the program, taken apart.
+    """
+
+    def __init__(self, found: Partition):
+        self._found = found
+        self._order = {part: n for n, part in enumerate(part for top in found.parts for part, _ in top.walk())}
+        self._parts: dict[int, list[Part]] = {}  # the parts without loops that compute or name a variable
+        for part in self._order:
+            for variable in () if part.inside else (part.variable, *(v for e in part.equations for v in e.outvars)):
+                self._parts.setdefault(id(variable), []).append(part)
+
+    def inputs(self, part: Part) -> list[Part]:
+        """Return the parts whose results a part without a loop reads."""
+        read = [variable for equation in part.equations for variable in equation.invars]
+        return self._sources(read if part.equations else [part.variable], part)
+
+    def makers(self, variable: Any) -> list[Part]:
+        """Return the parts that computed an output of the program."""
+        return self._sources([variable], None)
+
+    def _sources(self, variables: Sequence[Any], reader: Part | None, lengths: bool = False) -> list[Part]:
+        """Return the parts before `reader` that computed variables; equations of loops are followed through."""
+        found = self._found
+        end = len(self._order) if reader is None else self._order[reader]
+        waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
+        seen = set()
+        reached: dict[tuple[Part, Part | None], None] = {}  # parts, each with the loop through which it was reached
+        for variable, loop in waiting:  # the loop below appends to `waiting`
+            if variable is None or is_literal(variable):  # None stands for a parameter that nothing reads
+                continue
+            if (variable, loop) in seen or (variable in found.lengths and not lengths):
+                continue
+            seen.add((variable, loop))
+            parts = [part for part in self._parts.get(id(variable), ()) if self._order[part] < end]
+            equation = found.makers.get(variable)
+            if parts:
+                reached[parts[-1], loop] = None
+            elif variable in found.outer:
+                waiting.append((found.outer[variable], loop))
+            elif equation is not None:
+                read = [found.inner[variable]] if variable in found.inner else equation.invars
+                waiting += [(v, found.owners.get(id(equation), loop)) for v in read]
+        # The initial values of a loop are sources of its results only if no layer inside the loop is.
+        inside = {loop: {part for part, _ in loop.walk()} for _, loop in reached if loop is not None}
+        left = {loop for loop, parts in inside.items() if reader not in parts and any(p in parts for p, _ in reached)}
+        sources = list(dict.fromkeys(part for part, loop in reached if loop not in left or part in inside[loop]))
+        # Nearly every layer on sequences reads lengths, so lengths are a source only if there is no other.
+        return sources if sources or lengths else self._sources(variables, reader, lengths=True)
 
 
 @dataclass(eq=False)
@@ -123,3 +180,93 @@ def _layer(row: Row, name: str) -> Box:
     hover = "\n".join(filter(None, [row.name, row.output, *row.parameters, *row.shared, row.site]))
     structure = None if kind == "data" else (row.kind, row.output, row.numbers)
     return Box(kind, lines, hover, live=row.live, structure=structure)
+
+
+# A repetition that saves fewer boxes is harder to read than the boxes.
+_WORTHWHILE = 4
+
+
+def collapse(root: Box) -> None:
+    """Replace neighbouring blocks of equal structure, at any depth, by one block in a frame with their number.
+
+    Each of the blocks reads a result of the block before.
+    """
+    for frame in [box for box in root.walk() if box.inside]:
+        frame.inside = _collapsed(frame.inside, root)
+
+
+def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
+    """Return neighbouring boxes with repeated blocks replaced; `root` is the frame of everything."""
+    start, period, times = _longest_run(boxes)
+    if not times:
+        return boxes
+    end = start + times * period
+    _merge([layers(boxes[i : i + period]) for i in range(start, end, period)], root)
+    shown, title, first = boxes[start : start + period], f"× {times}", boxes[start]
+    if period == 1 and first.kind == "scope":
+        shown, title = first.inside, f"{first.lines[0]} to {boxes[end - 1].lines[0]}: {title}"
+    repeated = Box("loop", [title], inside=_collapsed(shown, root))
+    return [*_collapsed(boxes[:start], root), repeated, *_collapsed(boxes[end:], root)]
+
+
+def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
+    """Return start, length and number of the blocks that save most layers; three zeros if no blocks are worthwhile."""
+    keys = [_structure(box) for box in boxes]
+    counts = [0, *itertools.accumulate(len(layers([box])) for box in boxes)]
+    best = (_WORTHWHILE, -math.inf, 0, 0, 0)
+    for period in range(1, len(boxes) // 2 + 1):
+        for start in range(len(boxes) - 2 * period + 1):
+            second = start + period
+            if counts[-1] - counts[second] < best[0] or keys[start:second] != keys[second : second + period]:
+                continue
+            handed = _handed([boxes[i : i + period] for i in range(start, len(boxes), period)])
+            # Of runs that save equally many boxes, the one whose blocks pass fewest values follows the user's blocks.
+            # Boxes before a run often resemble the end of a block, so of equal runs the last is chosen.
+            saved = len(handed) * (counts[second] - counts[start])
+            best = max(best, (saved, -sum(handed), start, period, len(handed) + 1))
+    return best[2:]
+
+
+def _handed(blocks: Sequence[list[Box]]) -> list[int]:
+    """Return how many values each block hands to the next, as long as blocks repeat the first one."""
+    pattern, before = _pattern(blocks[0])
+    handed: list[int] = []
+    following: dict[Box, Box] = {}
+    for last, block in itertools.pairwise(blocks):
+        again, outside = _pattern(block)
+        common = set(outside).intersection(layers(last))
+        # The first block has no block before it, so it may read other values.
+        alike = not handed or all(b in (a, following.get(a)) for a, b in zip(before, outside, strict=False))
+        if again != pattern or not common or not alike:
+            break
+        handed.append(len(common))
+        following |= zip(layers(last), layers(block), strict=True)
+        before = outside
+    return handed
+
+
+def _pattern(block: list[Box]) -> tuple[object, list[Box]]:
+    """Return a value that is equal for blocks of equal structure and wiring, and the layers that a block reads."""
+    inner = layers(block)
+    numbers = {layer: number for number, layer in enumerate(inner)}
+    wiring = [[numbers.setdefault(source, -len(numbers)) for source in layer.inputs] for layer in inner]
+    return ([_structure(box) for box in block], wiring), list(numbers)[len(inner) :]
+
+
+def _structure(box: Box) -> object:
+    """Return a value that is equal for boxes that look the same, whatever they are called."""
+    if box.inside:
+        times = box.lines[0].rpartition("×")[2] if box.kind == "loop" else ""
+        return times, [_structure(inner) for inner in box.inside]
+    return box.structure or object()
+
+
+def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
+    """Let the first block stand for all, and drop the edges from one block to another."""
+    turns = {box: turn for turn, block in enumerate(blocks) for box in block}
+    shown = {box: same[0] for same in zip(*blocks, strict=True) for box in same}
+    for same in zip(*blocks, strict=True):
+        same[0].hover = ", ".join(box.lines[0] for box in same) + f"\n{same[0].hover}"
+        same[0].inputs = [s for box in same for s in box.inputs if turns.get(s, turns[box]) == turns[box]]
+    for layer in layers([root]):
+        layer.inputs = list(dict.fromkeys(shown.get(source, source) for source in layer.inputs))

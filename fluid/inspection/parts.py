@@ -144,7 +144,7 @@ class _Level:
             part.variable = variable
             own, operators = _sorted_out(self._free([variable]))
             runs = _runs(operators)
-            if not own and runs and len(part.values) == 1:  # a name for what operators computed
+            if not own and runs and len(part.values) == 1:  # the layer only names a result of operators
                 own = runs.pop()
                 part.kind = _operation(own[-1])
             self._add_lines(runs)
@@ -214,7 +214,7 @@ class _Level:
             return -1
         if equations:
             return self._places[id(equations[-1])]
-        # Another name for the value of an equation comes behind it, and before what uses it.
+        # A second name for a value comes after its equation, and before the equations that use it.
         return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
 
     def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
@@ -305,7 +305,7 @@ def _is_operator(equation: Any) -> bool:
     within = list(itertools.takewhile(is_library, files))
     if len(within) == len(files) or any(file.startswith(_LAYERS) for file in within):
         return False
-    # What a layer calls may belong to neither: a function given by the user, or a module of another library.
+    # A layer may call a function of the user or a module of another library, which belongs to neither.
     return not (str(equation.source_info.name_stack) and any(file.startswith(_LAYERS) for file in files))
 
 

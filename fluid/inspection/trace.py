@@ -1,4 +1,8 @@
-"""Tracing of one forward pass over stand-in data of chosen sizes."""
+"""Tracing of one forward pass over stand-in data of chosen sizes.
+
+A layer owns the equations behind its named value that no earlier value needed, except for equations of the user's own
+lines. Values inside loops are no results of the trace, so `core.equations.label` writes their names into its equations.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -8,7 +12,7 @@ import jax
 from fluid.core import TEST, Applied, FeedSpec, Program, stand_in
 from fluid.core.printing import explained_prints
 
-# Unless told otherwise, sequences have so many steps, which strides and windows divide evenly.
+# The default number of steps of sequences; strides and windows divide it evenly.
 STEPS = 16
 
 
@@ -55,7 +59,7 @@ def trace(program: Program, sizes: Sizes) -> Traced:
 
     def forward(arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: jax.Array) -> Applied:
         applied = program.apply(arrays, feeds, key=key, mode=TEST, labelling=True)
-        # JAX hands dicts on sorted by name; feeds belong first, then what the program made, as it made it.
+        # JAX sorts dicts by name. Feeds come first, then the values of the program in their order.
         names.extend(n for n in dict.fromkeys((*program.feeds, *applied.values)) if n not in arrays)
         return applied
 

@@ -1,79 +1,76 @@
 """The names of `fluid.layers` and their modules, written by `make stubs`; each loads at its first use."""
 
-from .activation.rectifier import (
-    brelu,
-    elu,
-    hard_shrink,
-    leaky_relu,
-    maxout,
-    prelu,
-    relu6,
-    selu,
-    soft_relu,
-    softshrink,
-    thresholded_relu,
-)
-from .activation.sigmoid import gelu, hard_sigmoid, hard_swish, stanh, swish
-from .activation.softmax import log_softmax, softmax
-from .activation.unary import (
+from .activation import (
     abs,
     acos,
     asin,
     atan,
+    brelu,
     ceil,
     cos,
+    elu,
     erf,
     exp,
     floor,
+    gelu,
+    hard_shrink,
+    hard_sigmoid,
+    hard_swish,
+    leaky_relu,
     log,
     log1p,
+    log_softmax,
     logsigmoid,
+    maxout,
     mish,
+    prelu,
     reciprocal,
     relu,
+    relu6,
     round,
     rsqrt,
+    selu,
     sigmoid,
     sign,
     silu,
     sin,
+    soft_relu,
+    softmax,
     softplus,
+    softshrink,
     softsign,
     sqrt,
     square,
+    stanh,
+    swish,
     tanh,
     tanh_shrink,
+    thresholded_relu,
 )
 from .attention.attention import attention_cache, multi_head_attention
 from .attention.position import add_position_encoding, rotary_position, sinusoidal_position
 from .control.branch import case, cond, switch_case
 from .control.loop import scan, while_loop
 from .control.print import Print
-from .control.remat import remat
-from .control.repeat import repeat
+from .control.repeat import remat, repeat
 from .control.tensor_array import array_length, array_read, array_write, create_array
+from .custom import create_state, is_training, module, py_func, random_key
 from .data import data
-from .detection.box import box_clip, iou_similarity, polygon_box_transform
-from .detection.coder import box_coder, box_decoder_and_assign
+from .detection.box import box_clip, box_coder, box_decoder_and_assign, iou_similarity, polygon_box_transform
 from .detection.matching import bipartite_match, target_assign
 from .detection.prior import anchor_generator, density_prior_box, prior_box
 from .detection.proposals import collect_fpn_proposals, distribute_fpn_proposals, generate_proposals
 from .detection.retinanet import retinanet_detection_output, retinanet_target_assign
 from .detection.roi import prroi_pool, psroi_pool, roi_align, roi_pool
 from .detection.sampling import generate_proposal_labels, rpn_target_assign
-from .detection.ssd import detection_output, multi_box_head
-from .detection.ssd_loss import ssd_loss
+from .detection.ssd import detection_output, multi_box_head, ssd_loss
 from .detection.suppression import matrix_nms, multiclass_nms
-from .detection.yolo import yolo_box
-from .detection.yolo_loss import yolov3_loss
+from .detection.yolo import yolo_box, yolov3_loss
 from .embedding import embedding
 from .fc import dense, fc
 from .image.conv import conv2d, conv3d
 from .image.conv_transpose import conv2d_transpose, conv3d_transpose
-from .image.deformable import deformable_conv
-from .image.grid import affine_grid, grid_sampler
-from .image.pad import pad2d
-from .image.patches import im2sequence, unfold
+from .image.grid import affine_grid, deformable_conv, grid_sampler
 from .image.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
 from .image.resize import (
     image_resize,
@@ -84,7 +81,7 @@ from .image.resize import (
     resize_nearest,
     resize_trilinear,
 )
-from .image.shuffle import pixel_shuffle, shuffle_channel, space_to_depth, temporal_shift
+from .image.shuffle import im2sequence, pad2d, pixel_shuffle, shuffle_channel, space_to_depth, temporal_shift, unfold
 from .learning_rate_scheduler import (
     cosine_decay,
     exponential_decay,
@@ -96,11 +93,16 @@ from .learning_rate_scheduler import (
     polynomial_decay,
     warmup_cosine,
 )
-from .loss.auc import auc
-from .loss.center import center_loss
-from .loss.classification import bpr_loss, dice_loss, label_smooth, sigmoid_focal_loss, teacher_student_sigmoid_loss
+from .loss.classification import (
+    bpr_loss,
+    center_loss,
+    dice_loss,
+    label_smooth,
+    sigmoid_focal_loss,
+    teacher_student_sigmoid_loss,
+)
 from .loss.cross_entropy import cross_entropy, sigmoid_cross_entropy_with_logits, softmax_with_cross_entropy
-from .loss.metrics import accuracy, mean_iou, metric, precision, recall
+from .loss.metrics import accuracy, auc, mean_iou, metric, precision, recall
 from .loss.regression import (
     huber_loss,
     kldiv_loss,
@@ -113,29 +115,26 @@ from .loss.regression import (
     square_error_cost,
 )
 from .loss.sampled import hsigmoid, nce, sampled_softmax_with_cross_entropy
-from .module import module
 from .norm.batch_norm import batch_norm
-from .norm.data_norm import data_norm
 from .norm.dropout import dropout
-from .norm.last_axis import feature_norm, rms_norm
-from .norm.layer_norm import group_norm, instance_norm, layer_norm
-from .norm.rescale import affine_channel, l2_normalize, lrn
-from .norm.spectral import spectral_norm
-from .own import create_state, is_training, random_key
-from .py_func import py_func
-from .recurrent.dynamic_rnn import DynamicRNN
+from .norm.layer_norm import feature_norm, group_norm, instance_norm, layer_norm, rms_norm
+from .norm.rescale import affine_channel, data_norm, l2_normalize, lrn, spectral_norm
 from .recurrent.gated_cells import GRUCell, LSTMCell
 from .recurrent.gru import dynamic_gru, gru_unit
-from .recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm_unit
-from .recurrent.rnn import rnn
-from .recurrent.rnn_cell import RNNCell
-from .recurrent.stacked_lstm import lstm
-from .recurrent.static_rnn import StaticRNN
-from .sequence.conv import row_conv, sequence_conv
+from .recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm, lstm_unit
+from .recurrent.rnn import RNNCell, rnn
+from .recurrent.step_block import DynamicRNN, StaticRNN
 from .sequence.index import sequence_enumerate, sequence_erase, sequence_scatter
 from .sequence.lod import lod_append, lod_reset
 from .sequence.pad import sequence_mask, sequence_pad, sequence_unpad
-from .sequence.pool import sequence_first_step, sequence_last_step, sequence_pool, sequence_softmax
+from .sequence.pool import (
+    row_conv,
+    sequence_conv,
+    sequence_first_step,
+    sequence_last_step,
+    sequence_pool,
+    sequence_softmax,
+)
 from .sequence.shape import (
     sequence_concat,
     sequence_expand,
@@ -144,18 +143,21 @@ from .sequence.shape import (
     sequence_reverse,
     sequence_slice,
 )
-from .structured.beam import beam_search
+from .structured.beam import beam_search, gather_tree
 from .structured.beam_decoder import BeamSearchDecoder
-from .structured.chunk import chunk_eval
+from .structured.chunk import chunk_eval, edit_distance
 from .structured.crf import crf_decoding, linear_chain_crf
 from .structured.ctc import ctc_greedy_decoder, warpctc
-from .structured.decode_helper import DecodeHelper, GreedyEmbeddingHelper, SampleEmbeddingHelper, TrainingHelper
-from .structured.decoder import BasicDecoder, Decoder
-from .structured.distance import edit_distance
+from .structured.decoder import (
+    BasicDecoder,
+    DecodeHelper,
+    Decoder,
+    GreedyEmbeddingHelper,
+    SampleEmbeddingHelper,
+    TrainingHelper,
+)
 from .structured.dynamic_decode import dynamic_decode
-from .structured.hypotheses import gather_tree
 from .tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
-from .tensor.assign import assign, cast, create_parameter, identity, shard
 from .tensor.compare import (
     equal,
     greater_equal,
@@ -173,16 +175,21 @@ from .tensor.compare import (
 )
 from .tensor.concat import concat, expand, expand_as, flip, reverse, roll, split, stack, unstack
 from .tensor.create import (
+    assign,
+    cast,
+    create_parameter,
     eye,
     fill_constant,
     fill_constant_batch_size_like,
     fill_zeros_like,
     full_like,
+    identity,
     linspace,
     meshgrid,
     ones,
     ones_like,
     range,
+    shard,
     zeros,
     zeros_like,
 )
@@ -197,10 +204,38 @@ from .tensor.elementwise import (
     elementwise_pow,
     elementwise_sub,
 )
-from .tensor.index import gather, gather_nd, index_sample, index_select, one_hot, shard_index, slice, strided_slice
-from .tensor.matrix import bilinear_tensor_product, cos_sim, diag, fsp_matrix, matmul, mul, tril, triu
+from .tensor.index import (
+    gather,
+    gather_nd,
+    index_sample,
+    index_select,
+    multiplex,
+    one_hot,
+    scatter,
+    scatter_nd,
+    scatter_nd_add,
+    shard_index,
+    slice,
+    strided_slice,
+    where,
+)
+from .tensor.matrix import (
+    addmm,
+    bilinear_tensor_product,
+    bmm,
+    cos_sim,
+    cross,
+    diag,
+    dist,
+    dot,
+    fsp_matrix,
+    kron,
+    matmul,
+    mul,
+    tril,
+    triu,
+)
 from .tensor.pad import crop, crop_tensor, pad, pad_constant_like
-from .tensor.product import addmm, bmm, cross, dist, dot, kron
 from .tensor.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
@@ -221,7 +256,6 @@ from .tensor.reduce import (
     reduce_sum,
 )
 from .tensor.reshape import flatten, rank, reshape, shape, size, squeeze, transpose, unsqueeze
-from .tensor.scatter import multiplex, scatter, scatter_nd, scatter_nd_add, where
 from .tensor.search import argmax, argmin, argsort, topk, unique, unique_with_counts
 
 # fmt: off

@@ -1,4 +1,4 @@
-"""Arguments without effect, which exist so that programs written for Fluid run."""
+"""Arguments of Fluid that are accepted without an effect, and arguments that change a value, which are errors."""
 
 import functools
 import inspect
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fluid import core
+from fluid import core, errors
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,3 +69,33 @@ def _tell(function: Callable[..., Any], argument: str, reason: Warned) -> None:
         f"{function.__qualname__}: {argument}= has no effect: {reason.why}; {reason.instead} "
         f"(called at {core.user_site()})"
     )
+
+
+def assigns(**instead: str) -> Callable[[F], F]:
+    """Decorate a layer that has arguments for variables in which Fluid stores a result.
+
+    The arguments become the attribute `assigns` of the function. Passing one of them raises an ArgumentError.
+
+    Args:
+      instead: for each of these arguments the corrected call, as in `output="y = layers.assign(x)"`.
+    """
+
+    def decorate(function: F) -> F:
+        parameters = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+            for name, call in instead.items():
+                if given.get(name) is not None:
+                    raise errors.ArgumentError(
+                        f"{function.__qualname__}({name}=...) would change a value, and the values of a program "
+                        f"function never change; use what is returned: {call}. Programs that assign to variables run "
+                        f"in fluid.static"
+                    )
+            return function(*args, **kwargs)
+
+        wrapper.__dict__["assigns"] = instead
+        return wrapper  # type: ignore[return-value]
+
+    return decorate

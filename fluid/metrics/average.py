@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid.lod_tensor import Single
 
 
 class WeightedAverage:
@@ -51,7 +52,7 @@ class WeightedAverage:
         self._weight += share
 
     def eval(self) -> Any:
-        """Return the mean so far, float64 in the shape of the values.
+        """Return the mean so far, float64 in the shape of the values; one element converts to a number.
 
         Raises:
           ArgumentError: nothing was added, or the weights sum to 0.
@@ -60,4 +61,5 @@ class WeightedAverage:
             raise errors.ArgumentError(
                 "WeightedAverage.eval(): there is nothing to average; call add(value=loss, weight=32) first"
             )
-        return self._total / self._weight
+        mean = np.asarray(self._total / self._weight)
+        return mean.view(Single) if mean.shape and mean.size == 1 else mean[()]

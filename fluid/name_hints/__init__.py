@@ -1,8 +1,7 @@
 """Names of Fluid and of other libraries that are not here, and what to write instead."""
 
 from fluid.name_hints.arguments import argument_advice
-from fluid.name_hints.attributes import KnownAttributes, check_attributes
-from fluid.name_hints.modules import getattr_of, not_called
+from fluid.name_hints.attributes import KnownAttributes, check_attributes, getattr_of, not_called
 from fluid.name_hints.table import HINTS
 
 __all__ = [

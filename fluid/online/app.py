@@ -139,7 +139,7 @@ class App(http.Application):
         length = self.json_length(headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None, body)
         run = self.run_long if len(body) > protocol.LONG else run_in_thread
         packed = await run(lambda: self._parse(kind, body, length))
-        # In another thread, which waits for the disk; rows of several threads are written together.
+        # A thread waits for the disk; rows of several threads are written in one transaction.
         accepted = await run_in_thread(lambda: self._online.accept(packed, headers.get(_KEY)))
         return json_response({"first": accepted.first, "rows": packed.rows, "repeated": accepted.repeated})
 

@@ -1,4 +1,8 @@
-"""Control: a thread that trains on the minibatches of a journal, and runs tasks between two steps."""
+"""Control: a thread that trains on the minibatches of a journal, and runs tasks between two steps.
+
+One endless epoch of `Trainer.train` runs in the thread. For a task between two steps (`save`, `publish`, `pause`,
+`stop`) the reader ends its pass: `train` returns with a checkpoint, and is called again.
+"""
 
 import atexit
 import collections
@@ -88,7 +92,7 @@ class Control:
                 return
             self.stop()
             self._prepared()
-            importlib.import_module("orbax.checkpoint")  # takes a while, for which the first rows need not wait
+            importlib.import_module("orbax.checkpoint")  # a slow import, which the first rows should not wait for
             self.failure = None
             self._stopping = False
             self._paused = False
@@ -206,7 +210,7 @@ class Control:
             task, result = self._tasks.popleft()
             try:
                 result.set_result(task(self._prepared()))
-            except Exception as error:  # for the caller of `ask`
+            except Exception as error:  # the caller of `ask` raises it
                 result.set_exception(error)
 
     def _train(self) -> None:

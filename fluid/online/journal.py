@@ -184,7 +184,7 @@ class Journal:
         self._in_flight.append(append)
         try:
             with self.changed:
-                if not append.outcome.done():  # else another thread has written these rows together with its own
+                if not append.outcome.done():  # otherwise another thread has written these rows with its own
                     with InterruptGuard():  # the other threads get their outcomes
                         self._write_all()
         finally:
@@ -322,7 +322,7 @@ class Journal:
 
     def _acknowledge(self) -> None:
         """Write the number of rows on disk to the file beside the database."""
-        with contextlib.suppress(OSError):  # the rows are on disk all the same
+        with contextlib.suppress(OSError):  # the rows are on disk nevertheless
             self._last.seek(0)
             self._last.write(b"%020d %020d\n" % (self.next, self.next))
 
@@ -348,7 +348,7 @@ class Journal:
         group = list(self._in_flight)
         try:
             self._write_together(group)
-        except errors.JournalError:  # where all are too large for the disk, some may fit
+        except errors.JournalError:  # the rows of one append may fit where all together do not
             for append in group:
                 try:
                     self._write_together([append])

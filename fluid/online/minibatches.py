@@ -1,4 +1,8 @@
-"""Minibatches of a journal: the split of its rows, and a reader whose position is the number of a minibatch."""
+"""Minibatches of a journal: the split of its rows, and a reader whose position is the number of a minibatch.
+
+The position of the stream is the number of a minibatch, which is the position of the reader in the Trainer's
+checkpoints. After a crash, nothing else has to be compared.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,7 @@
-"""Dynamic loss scaling: half-precision gradients are computed from a multiple of the loss, so that none vanishes."""
+"""Dynamic loss scaling: half-precision gradients are computed from a multiple of the loss, so that none vanishes.
+
+The scale is part of the optimizer state. An update whose gradients overflow is left out, and halves the scale.
+"""
 
 from __future__ import annotations
 

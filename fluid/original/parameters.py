@@ -104,7 +104,8 @@ def _from_folder(folder: pathlib.Path, names: Iterable[str] | None, slots: bool)
         return found if names is None else {name: found[name] for name in _known(folder, names, found)}
     files = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}
     if not files:
-        raise errors.ParameterFileError(f"there are no files in {str(folder)!r}; expected one for each variable")
+        which = f": {_some(list(names))}" if names is not None else ""
+        raise errors.ParameterFileError(f"there are no files in {str(folder)!r}; expected one for each variable{which}")
     if names is not None:
         wanted = _known(folder, names, files)
     else:
@@ -126,10 +127,22 @@ def _names_in(path: pathlib.Path, names: Iterable[str] | None) -> list[str]:
 
 def _known(folder: pathlib.Path, names: Iterable[str], there: Collection[str]) -> list[str]:
     wanted = list(names)
-    for name in wanted:
-        if name not in there:
-            raise errors.ParameterFileError(f"{str(folder)!r} has no variable {name!r}. {errors.nearest(name, there)}")
+    missing = [name for name in wanted if name not in there]
+    if len(missing) == 1:
+        raise errors.ParameterFileError(
+            f"{str(folder)!r} has no variable {missing[0]!r}. {errors.nearest(missing[0], there)}"
+        )
+    if missing:
+        raise errors.ParameterFileError(
+            f"{str(folder)!r} lacks {len(missing)} of {len(wanted)} variables: {_some(missing)}; it has "
+            f"{_some(there)}; to load a part, say which: names=[...], or in fluid.static "
+            f"predicate=lambda v: os.path.exists(os.path.join({str(folder)!r}, v.name))"
+        )
     return wanted
+
+
+def _some(names: Collection[str]) -> str:
+    return ", ".join([*list(names)[:20], *(["..."] if len(names) > 20 else [])])
 
 
 def _without_slots(names: Collection[str]) -> list[str]:

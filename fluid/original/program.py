@@ -1,5 +1,12 @@
-"""Programs saved by PaddlePaddle Fluid, as program functions."""
+"""Programs saved by PaddlePaddle Fluid, as program functions.
 
+`SavedProgram` takes the rows of `original/ops` in the order of the ops, each inside `core.unrecorded`, so that a result
+has its name in the file and no other. Parameters bind by these names, and begin with the saved arrays. A slot or
+attribute that a row does not read is an error.
+"""
+
+import os
+import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,11 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors, layers
+from fluid.core import Program
 from fluid.initializer import NumpyArray
 from fluid.original.description import OpDesc, ProgramDesc, VarDesc
 from fluid.original.op import Op
 from fluid.original.ops.table import ROWS
+from fluid.original.parameters import MODEL, read_model, read_model_params
 from fluid.param_attr import ParamAttr
+from fluid.paths import local_path
+from fluid.storage import instead, recognized
 
 
 class SavedProgram:
@@ -255,3 +266,48 @@ def _held(name: str, array: np.ndarray, source: str) -> np.ndarray:
             f'jax.config.update("jax_enable_x64", True)'
         )
     return held
+
+
+class InferenceModel(NamedTuple):
+    """The result of `load_inference_model`, with the fields in PaddlePaddle Fluid's order.
+
+    Attributes:
+      program: the program function, with the parameters in `program.params`; a Program for an exported model.
+      feed_target_names: names of its feeds.
+      fetch_targets: names of its outputs.
+    """
+
+    program: SavedProgram | Program
+    feed_target_names: list[str]
+    fetch_targets: list[str]
+
+
+def is_inference_model(path: Any) -> bool:
+    """Return whether `path` is a folder that PaddlePaddle's `save_inference_model` wrote."""
+    return isinstance(path, str | os.PathLike) and (pathlib.Path(os.fspath(path)) / MODEL).is_file()
+
+
+def load_inference_model(
+    dirname: Any, session: Any = None, model_filename: str | None = None, params_filename: str | None = None
+) -> InferenceModel:
+    """Load an inference model of PaddlePaddle Fluid; with a Session, also into the Session. See `fluid.io`."""
+    folder = local_path(dirname, errors.ParameterFileError)
+    if recognized(folder) != "original parameters" and (found := instead(folder, "original")):
+        raise errors.ParameterFileError(found)
+    if folder.is_file():
+        raise errors.ParameterFileError(
+            f"{str(folder)!r} is a file of unknown kind, expected an exported model of fluid, or a folder that "
+            f"save_inference_model of the original wrote"
+        )
+    if not folder.is_dir():
+        raise errors.ParameterFileError(
+            f"there is no folder {str(folder)!r}; expected one that save_inference_model of the original wrote"
+        )
+    desc = read_model(folder, model_filename)
+    arrays = read_model_params(folder, desc, model_filename, params_filename)
+    program = SavedProgram(desc, arrays, str(folder))
+    if session is not None:
+        added = session.add(program)
+        for name in {**added.parameters, **added.states}:
+            session.scope[name] = program.params[name]
+    return InferenceModel(program, list(program.feeds), list(program.fetches))

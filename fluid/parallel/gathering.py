@@ -1,4 +1,8 @@
-"""Gathering: all-gather parameters that are sharded over "fsdp" where a program reads them."""
+"""Gathering: all-gather parameters that are sharded over "fsdp" where a program reads them.
+
+The optimizer updates shards. A program reads a gathered copy of a parameter; inside a stack of blocks, each block
+gathers its own slice. A checkpoint policy gathers again for the gradient, instead of keeping the copies.
+"""
 
 from collections.abc import Callable
 from typing import Any

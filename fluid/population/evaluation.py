@@ -1,19 +1,22 @@
-"""Tests of a population: the values of a test for each member."""
+"""Evaluation of a population: its reader, its tests, and the mean over its members as one model."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program
+from fluid.core import NestedSequenceBatch, Program, SequenceBatch
 from fluid.metrics import Metrics
-from fluid.reader.base import ReaderLike
+from fluid.population.session import PopulationSession
+from fluid.reader.base import Reader, ReaderLike, Rows, as_readers, opened
+from fluid.reader.converter import Separate
 from fluid.reader.feeder import FeedOrder
 from fluid.runtime import Results
-from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.evaluate import Evaluator, Gathered
+from fluid.trainer.evaluation.monitor import AUTO, direction
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
 from fluid.trainer.evaluation.values import output_names
 from fluid.trainer.events import EventHandler
@@ -122,3 +125,76 @@ class MembersValidation(Validation):
                 f"fluid.handlers.EarlyStopping stop each of them, or keep population[i] in a handler of your own"
             )
         return super().around(handlers, tests, best)
+
+
+def mean_of_members(results: Any) -> Any:
+    """Return the mean over the members of each result of a test-mode run."""
+    return jax.tree.map(_mean, results, is_leaf=_is_sequence)
+
+
+def each_member(results: Any) -> Any:
+    """Return each result of a test-mode run with the axis of members after the axis of the batch."""
+    return jax.tree.map(_behind_rows, results, is_leaf=_is_sequence)
+
+
+class Separately:
+    """Parameters of an ensemble for an Inferencer that returns the outputs of each member; see `Population.each`.
+
+    Args:
+      make: a function that returns the session for a program function, a place and a precision.
+    """
+
+    def __init__(self, make: Callable[..., PopulationSession]):
+        self.inference_session = make
+
+
+def _mean(value: Any) -> Any:
+    if _is_sequence(value):
+        raise errors.ArgumentError(
+            "an ensemble gives the mean of what its members compute, found a sequence, expected an array; ask for what "
+            "each member computes: fluid.Inferencer(program, params=population[i])"
+        )
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        raise errors.ArgumentError(
+            f"an ensemble gives the mean of what its members compute, found {value.dtype}{list(value.shape[1:])}, "
+            f"expected floating-point numbers, such as probabilities; fetch those, or ask for what each member "
+            f"computes: fluid.Inferencer(program, params=population.each)"
+        )
+    return value.mean(axis=0)
+
+
+def _behind_rows(value: Any) -> Any:
+    if _is_sequence(value):
+        raise errors.ArgumentError(
+            "the members of an ensemble give arrays, found a sequence; ask one of them: "
+            "fluid.Inferencer(program, params=population[i])"
+        )
+    return jnp.moveaxis(value, 0, min(1, value.ndim - 1))
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, SequenceBatch | NestedSequenceBatch)
+
+
+_END = object()
+
+
+def separate(readers: Sequence[ReaderLike]) -> Reader:
+    """Return a reader of one minibatch from each of several readers at a time; see `Population.separate`."""
+    found = as_readers("Population.separate", readers)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        with opened(found, epoch, start) as rows:
+            while True:
+                minibatches = tuple(next(its, _END) for its in rows)
+                ended = [member for member, minibatch in enumerate(minibatches) if minibatch is _END]
+                if len(ended) == len(minibatches):
+                    return
+                if ended:
+                    raise errors.ReaderError(
+                        f"the reader of member {ended[0]} has ended, and that of another one has not; expected readers "
+                        f"of the same number of minibatches: Population.separate([reader_0, reader_1, ...])"
+                    )
+                yield Separate(minibatches)
+
+    return Reader(iterate, {"separate": [reader.plan for reader in found]})

@@ -1,4 +1,9 @@
-"""Members: the strategy that runs the step of one training over the stacked arrays of many."""
+"""Members: the strategy that runs the step of one training over the stacked arrays of many.
+
+Arguments that differ among members are overrides of named values; numbers of the optimizer are replaced in the rule
+inside the trace. From the first stop of a member on, the step selects between the old and the new arrays of each
+member.
+"""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +20,10 @@ from fluid.population.vary import Varied
 from fluid.runtime import Request
 from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import RATE
-from fluid.runtime.learning_rates import Rates
 from fluid.runtime.seeds import Draw, root_of, seed_of
 from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.strategies import Single
-from fluid.runtime.update_rules import Rule
+from fluid.runtime.update_rules import Rates, Rule
 
 # The axis of the members in each argument of a step; all members share the counter of steps and the learning rates.
 _STATE: Any = TrainingState(arrays=0, slots=0, step=None)  # type: ignore[arg-type]

@@ -12,10 +12,15 @@ from fluid.core import TEST, Program, fitting, own_array, warn, whole_number
 from fluid.distributed import group
 from fluid.optimizer.base import OptimizerLike
 from fluid.place import Place
-from fluid.population.ensemble import Separately, each_member, mean_of_members
-from fluid.population.evaluation import MembersEvaluator, MembersValidation
+from fluid.population.evaluation import (
+    MembersEvaluator,
+    MembersValidation,
+    Separately,
+    each_member,
+    mean_of_members,
+    separate,
+)
 from fluid.population.members import Members
-from fluid.population.reading import separate
 from fluid.population.session import PopulationSession
 from fluid.population.vary import Varied, Vary
 from fluid.reader.base import Reader, ReaderLike

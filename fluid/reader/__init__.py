@@ -5,6 +5,7 @@ from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
 from fluid.reader.decorators import (
     batch,
+    bucket_by_length,
     buffered,
     cache,
     chain,
@@ -15,7 +16,6 @@ from fluid.reader.decorators import (
 )
 from fluid.reader.feeder import DataFeeder
 from fluid.reader.files import files
-from fluid.reader.grouping import bucket_by_length
 from fluid.reader.mapping import map, map_readers, xmap, xmap_readers
 from fluid.reader.prefetch import prefetch
 

@@ -13,7 +13,7 @@ from fluid.core import FeedSpec, Program, warn_once
 from fluid.reader import data_sets
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import is_sample, read_feed
-from fluid.reader.grouping import Grouped
+from fluid.reader.decorators import Grouped
 from fluid.reader.values import NO_ROW, SortedClasses, complaint, warn_of_labels
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None

@@ -203,7 +203,7 @@ class Batches(Iterator[Batch]):
         self._items = items
         # The positions before and after the last minibatch that was read.
         self._before = self._after = pipeline.position() if pipeline.keeps_positions else None
-        self._index = 0 if self._after is None else int(self._after.reader["given"])  # of the next minibatch
+        self._index = 0 if self._after is None else int(self._after.reader["given"])  # index of the next minibatch
         self._read: tuple[Any] | None = None  # a minibatch that is not converted yet
         self._ready: deque[Batch | BaseException] = deque()
         self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None  # minibatches for the next call, on the device

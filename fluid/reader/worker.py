@@ -146,7 +146,7 @@ def serve(connection: Connection, pickled: bytes) -> None:
 
 def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
     """Return a failed result: the exception, or None if it cannot be pickled, and its traceback as text."""
-    frames = error.__traceback__ and error.__traceback__.tb_next  # without the line in `serve`
+    frames = error.__traceback__ and error.__traceback__.tb_next  # without the frame of `serve`
     text = "".join(traceback.format_exception(type(error), error, frames))
     with contextlib.suppress(Exception):
         return False, pickle.loads(pickle.dumps(error)), text

@@ -1,4 +1,8 @@
-"""Absent feeds: stand-ins for feeds that the user leaves out, because the requested results do not depend on them."""
+"""Absent feeds: stand-ins for feeds that the user leaves out, because the requested results do not depend on them.
+
+A run in test mode with `fetch=` ends after the last requested value. If it must go on, stand-ins of fitting sizes are
+fed, and the work that depends on them is removed from the trace.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

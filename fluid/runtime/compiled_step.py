@@ -1,4 +1,8 @@
-"""CompiledStep: the jitted step of one program over the arrays of a Session."""
+"""CompiledStep: the jitted step of one program over the arrays of a Session.
+
+It counts compilations in the traced body, donates the arrays that a training step replaces, and writes the new arrays
+into the Scope.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -13,16 +13,15 @@ from fluid.place import OneDevice
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.converter import named
 from fluid.reader.values import NaNs
-from fluid.runtime.compile_cost import price_of
+from fluid.runtime.compilation_cache import price_of
 from fluid.runtime.custom_step import StepFunction, check_tables
 from fluid.runtime.fetch import as_array, no_program
 from fluid.runtime.freezing import Freezing
 from fluid.runtime.interrupts import InterruptGuard
-from fluid.runtime.learning_rates import Rates
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.strategies import Single
-from fluid.runtime.update_rules import Rule, rules_of
+from fluid.runtime.update_rules import Rates, Rule, rules_of
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh

@@ -1,4 +1,9 @@
-"""Freezing: parameters and states that the training steps of a session leave unchanged."""
+"""Freezing: parameters and states that the training steps of a session leave unchanged.
+
+Each compiled step asks for the frozen names before it runs: another set of names is another step, which leaves them out
+of the gradient. The optimizer state stays whole, so that checkpoints have one structure. Wrappers of a rule, such as
+averages, go on over all parameters. A state is frozen too if its layer has only frozen parameters.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

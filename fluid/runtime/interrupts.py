@@ -1,4 +1,8 @@
-"""Interrupts: delay Ctrl-C until a step has ended."""
+"""Interrupts: delay Ctrl-C until a step has ended.
+
+A training step donates its buffers to XLA. An interrupt between the call and the commit of its results would leave a
+Scope without arrays, so SIGINT waits for this moment.
+"""
 
 import contextlib
 import signal

@@ -1,4 +1,8 @@
-"""Prediction: plans of inference calls, and results over a whole data set."""
+"""Prediction: plans of inference calls, and results over a whole data set.
+
+A minibatch is dispatched, the next one is read, and then the first one is waited for. The feeds that must be given are
+found in the jaxpr of the fetched values, so minibatches of training can be predicted as they are, or without labels.
+"""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,8 @@
-"""Seeds: the random numbers of test-mode runs. Each run draws new numbers, and a seed repeats a run."""
+"""Seeds: the random numbers of test-mode runs. Each run draws new numbers, and a seed repeats a run.
+
+The runs of programs that draw random numbers are numbered, and `Engine.draw` makes the key of one run. `seed=` is the
+key of step 0 of `Session(seed=)`, so every way to run a program draws the same numbers from it.
+"""
 
 import functools
 import hashlib

@@ -16,8 +16,8 @@ from fluid.naming import select
 from fluid.runtime.engine import Engine
 from fluid.runtime.finite import spoilt, warn_of_spoilt
 from fluid.runtime.freezing import FROZEN
-from fluid.runtime.learning_rates import PREFIX
 from fluid.runtime.read_only import ReadOnlyArrays
+from fluid.runtime.update_rules import PREFIX
 from fluid.storage import PathLike
 
 _SLOTS = "@slots/"

@@ -1,4 +1,9 @@
-"""The pure step of a program: `train` is forward, gradients and update; `test` is forward. CompiledStep jits both."""
+"""The pure step of a program: `train` is forward, gradients and update; `test` is forward. CompiledStep jits both.
+
+`train` maps a `TrainingState` and `Constants` to the next state, `test` maps arrays to results. A `Request` fixes the
+mode, the fetch list, the given feeds and the overrides. The gradient of a named value is the gradient of a zero that
+`record` adds to the value. Feeds on which no result depends are found in the jaxpr, and replaced by zeros.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ import jax.numpy as jnp
 from fluid.core import TRAIN, Applied, Program, data_of
 from fluid.core.explain import step_in_own_words
 from fluid.optimizer.loss_scale import scale_of, was_skipped
-from fluid.optimizer.norms import norm, ratio
+from fluid.optimizer.parts import norm, ratio
 from fluid.runtime.custom_step import Machinery, StepFunction, TrainingStep, check_result
 from fluid.runtime.fetch import GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO
 from fluid.runtime.request import Request

@@ -9,10 +9,9 @@ import numpy as np
 
 from fluid.core import ParameterSpec
 from fluid.reader.stacked import Fed, Picks
-from fluid.runtime.learning_rates import Rates
 from fluid.runtime.seeds import Draw, root_of
 from fluid.runtime.step import Constants, Step, TrainingState
-from fluid.runtime.update_rules import Rule
+from fluid.runtime.update_rules import Rates, Rule
 
 
 class Single:

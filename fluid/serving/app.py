@@ -1,4 +1,10 @@
-"""App: models behind the paths of the Open Inference Protocol, with metrics and a page."""
+"""App: models behind the paths of the Open Inference Protocol, with metrics and a page.
+
+A request passes the connection (limits), `http` (access, body), the App, the protocol, `Runner.job` (checks, padding),
+the Batcher and `Runner.run`. The event loop is the bottleneck of small models: head and body of a response are sent
+together, the loop is woken once for a batch, and requests are logged several at once. A model that is quick on a CPU
+runs in the event loop for a client that sends alone. Large requests and responses go through one worker thread.
+"""
 
 import asyncio
 import contextlib
@@ -20,7 +26,7 @@ from fluid.serving.settings import Settings
 
 T = TypeVar("T")
 LOG = logging.getLogger("fluid.serving")
-# Bytes of binary tensors, and of results that are written as JSON, which take some milliseconds.
+# Bytes of binary tensors, and of JSON, above which a worker thread reads or writes: some milliseconds of work.
 _LARGE, _LARGE_AS_JSON = 1 << 20, 1 << 15
 # Seconds without a request of another client after which a client is the only one.
 _ALONE = 0.01
@@ -61,7 +67,7 @@ class Metrics(http.Metrics):
         self._rows = self.client.Histogram(
             "fluid_batch_rows", "Rows of the batches that ran.", labels, buckets=_ROWS, registry=self.registry
         )
-        # To look a metric up by its labels takes as long as to count.
+        # Looking up a metric by its labels takes as long as counting.
         self._labelled = functools.cache(lambda metric, *values: metric.labels(*values))
 
     def count(self, request: Request) -> None:
@@ -128,7 +134,7 @@ class App(http.Application):
       on_loaded: called when all models are compiled, and again after new versions have replaced others.
     """
 
-    # Paths that tell nothing about a model; whoever restarts a server requests them.
+    # Paths without information about models, for supervisors that restart a server.
     public = frozenset({"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"})
     statuses: ClassVar[Mapping[type[errors.FluidError], int]] = {errors.UnknownNameError: 404}
     log = LOG
@@ -284,7 +290,7 @@ class App(http.Application):
     def _wake(self, jobs: Sequence[Job]) -> None:
         """Wake the requests of a batch, all at once: to wake the event loop costs system calls."""
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # a server that gets a second signal closes the loop at once
+        with contextlib.suppress(RuntimeError):  # after a second signal, the event loop is closed
             self._loop.call_soon_threadsafe(_set_all, [job.ended for job in jobs])
 
     async def _describe_model(self, request: Request, find: Callable[[], Version]) -> Response:
@@ -312,7 +318,7 @@ class App(http.Application):
         """Stop the search for new versions, and close all models."""
         if self._loading is not None:
             self._loading.cancel()
-        self.models.close()  # not in another thread: Python starts none for asyncio when it ends
+        self.models.close()  # not in a thread: Python starts none for asyncio at its end
         await super().shutdown()
 
     async def _load(self) -> None:
@@ -329,7 +335,7 @@ class App(http.Application):
             try:
                 if await asyncio.to_thread(self.models.reload):
                     self.on_loaded()
-            except Exception:  # the next search may find what this one did not
+            except Exception:  # the next search may succeed
                 LOG.exception("new versions were not looked for")
 
 

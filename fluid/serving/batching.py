@@ -87,7 +87,7 @@ class Batcher:
         self._max_jobs = max_jobs
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
-        self._rows = 0  # of the waiting jobs
+        self._rows = 0  # rows of the waiting jobs
         self._last = 1  # jobs of the last batch
         self._closed = False
         self._running = threading.Lock()
@@ -113,7 +113,7 @@ class Batcher:
                 raise QueueFull("too many requests are waiting")
             self._jobs.append(job)
             self._rows += job.rows
-            if len(self._jobs) == 1 or self._is_full():  # else the thread would wait on
+            if len(self._jobs) == 1 or self._is_full():  # otherwise the thread would keep waiting
                 self._changed.notify()
 
     def run_now(self, job: Job) -> bool:
@@ -164,7 +164,7 @@ class Batcher:
                 results = self._run(jobs)
             for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
-        except Exception as error:  # of the model: the next batch may not fail
+        except Exception as error:  # an error of the model; the next batch may succeed
             self._failed(error)
             for job in jobs:
                 if not job.future.done():

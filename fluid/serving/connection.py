@@ -7,10 +7,10 @@ from fluid.serving.http import PendingBytes, Refusal
 from fluid.serving.settings import Settings
 
 _RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-# The end of every head. Pieces that are parsed at once are no shorter than 256 bytes, so that a body of line ends costs
-# no more than others.
+# The end of every head, and the least bytes that are parsed at once: a body of line ends would otherwise cost
+# many calls.
 _END, _PIECE = b"\r\n\r\n", 256
-# Connections beyond max_connections that get status 503; more are closed at once, before they use up all open files.
+# Connections beyond max_connections that get status 503; further ones are closed, to save open files.
 SPARE = 64
 _GRACE = 0.25  # seconds after SIGTERM for a request that is on its way
 
@@ -96,13 +96,13 @@ class LimitedConnection(_Protocol):
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first head, or refuse a connection beyond the limit."""
-        transport.set_write_buffer_limits(high=0)  # so that every unread byte calls `pause_writing`
+        transport.set_write_buffer_limits(high=0)  # every unread byte calls `pause_writing`
         self._buffered = BufferedTransport(transport, self.loop)
         super().connection_made(self._buffered)
         if len(self.connections) > self.settings.max_connections + SPARE:
             transport.abort()
             return
-        # This connection alone is refused: the clients before it go on.
+        # Only this connection is refused, and earlier ones stay open.
         self.limit_concurrency = 0 if len(self.connections) > self.settings.max_connections else None
         self._wait_for_head()
         if getattr(self.server_state, "ending", False):

@@ -22,7 +22,7 @@ T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 _ACCESS_LOG = logging.getLogger("fluid.serving.access")
-_LONGEST = 200  # characters of a method or a path in the access log
+_LONGEST = 200  # most characters of a method or a path in the access log
 # Seconds after which requests to infer are logged, several at once. A line after each response takes 8% of the rate of
 # LeNet with 64 connections (`benchmarks/serving.py`).
 _LOG_DELAY = 0.005
@@ -128,7 +128,7 @@ class Request:
             "model": self.model,
             "version": self.version,
         }
-        # To find out which line of code logs, as Logger.info does, takes longer than all the rest.
+        # Logger.info looks up the line of the caller, which takes longer than all other work here.
         record = _ACCESS_LOG.makeRecord(_ACCESS_LOG.name, logging.INFO, __file__, 0, json.dumps(line), (), None)
         _ACCESS_LOG.handle(record)
 
@@ -325,7 +325,7 @@ class Application(abc.ABC):
         self.failure: Exception | None = None
         self.started = self.draining = False
         self._unlogged: list[Request] = []
-        # Long calls run one after the other: several at once leave the event loop no time.
+        # Long calls run one at a time, because several at once would starve the event loop.
         self._worker = ThreadPoolExecutor(1, "fluid-worker")
 
     @property
@@ -400,7 +400,7 @@ class Application(abc.ABC):
             return await endpoint(request)
         except errors.FluidError as error:
             return self._error_response(error)
-        except Exception:  # its message may hold what is not for clients
+        except Exception:  # its message may contain internals
             self.log.exception("a request failed")
             return self._error_response(Refusal(500, self.failed))
         finally:
@@ -421,7 +421,7 @@ class Application(abc.ABC):
             if text != str(error):
                 self.log.warning("a client is told of this without its folders: %s", error)
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
-        # The connection is closed where a client goes on to send a body that is not read.
+        # The connection is closed if the client still sends a body that nobody reads.
         extra = {"connection": "close"} if status in (400, 408, 413) else headers.get(status, {})
         return json_response({"error": text, "kind": type(error).__name__}, status, extra)
 
@@ -499,12 +499,12 @@ async def run_in_thread(call: Callable[[], T], executor: Executor | None = None)
     """Run a call in a thread of `executor`, by default of the event loop, and return its result."""
     try:
         future = asyncio.get_running_loop().run_in_executor(executor, call)
-    except RuntimeError:  # Python ends and starts no calls in threads; requests in flight have their responses
+    except RuntimeError:  # at the end of Python, threads start no calls; requests in flight have their responses
         return call()
     try:
         return await future
     finally:
-        del future, call  # an error refers to this frame, and both would keep a large request until a collection
+        del future, call  # an error refers to this frame; the cycle would keep a large request in memory
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = {}) -> Response:  # noqa: B006

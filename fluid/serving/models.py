@@ -20,7 +20,7 @@ from fluid.storage import instead
 LOG = logging.getLogger("fluid.serving")
 FILE = "model.fluid"
 NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
-_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # a segment of a URL: clients resolve "." and ".."
+_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # clients would resolve "." and ".."
 
 
 class Version:
@@ -134,7 +134,7 @@ class Models:
         return list(self._versions)
 
     def __iter__(self) -> Iterator[Version]:
-        return iter(self._versions.values())  # a dict that nobody changes: `_replace` makes another
+        return iter(self._versions.values())  # never changed in place: `_replace` makes a new dict
 
     def find(self, name: str, version: str | None = None) -> Version:
         """Return the version of a model that is served.
@@ -206,7 +206,7 @@ class Models:
             self._check_models(name, found)
             for version in found:
                 version.warm_up()
-        except Exception as error:  # whatever is wrong with it, the version before goes on
+        except Exception as error:  # the earlier version goes on serving
             LOG.error("version %d of the model %s is not served: %s", number, name, error)
             for version in found:
                 version.close()
@@ -248,7 +248,7 @@ class Models:
 
     def _load(self, name: str, version: str, path: pathlib.Path) -> list[Version]:
         """Load the models of a file."""
-        from fluid import artifact  # on use: commands and OnlineTrainer load no model, and this takes 0.1 s
+        from fluid import artifact  # on use: takes 0.1 s, and some commands load no model
 
         exported = artifact.load(path)
         programs = {entry: exported.program(entry, self._place) for entry in exported.entries}

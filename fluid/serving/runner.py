@@ -1,4 +1,8 @@
-"""Runner: one version of a model, compiled for all its shapes, which runs the rows of several requests at once."""
+"""Runner: one version of a model, compiled for all its shapes, which runs the rows of several requests at once.
+
+All sizes that ever run are compiled before the server is ready. A trial shows whether rows depend on each other; only
+independent rows of several requests are joined.
+"""
 
 import itertools
 import logging
@@ -27,9 +31,9 @@ LOG = logging.getLogger("fluid.serving")
 Rung = Mapping[str, Sizes]
 """Time steps to which the sequences of each feed are padded."""
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
-# Batches of other sizes sum in another order; results further apart than this depend on the number of rows.
+# The largest difference of rounding between batch sizes; a larger one means that rows depend on each other.
 _NEAR = 1e-2
-# Seconds for which everything else may wait.
+# Seconds for which a model may block the event loop.
 _QUICK = 1e-3
 
 
@@ -101,7 +105,7 @@ class Runner:
         self._seeds = seeds or Seeds("serve")
         self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds)))
         site = f"the model {name}"
-        # Messages must not tell where the file of a model is.
+        # Messages to clients must not contain the path of a model.
         self._specs = {
             n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
         }
@@ -117,7 +121,7 @@ class Runner:
         self.together = False
         self._padded = False
         self._name = name
-        self._warned = False  # of a seed that changes nothing
+        self._warned = False  # whether a warning about a seed without effect was logged
 
     @property
     def max_rows(self) -> int:
@@ -142,7 +146,7 @@ class Runner:
                 self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
         self.signature = replace(self.signature, outputs=self._outputs(values))
         self._padded = self._has_rows() and self._is_independent(random)
-        self.together = self._padded and not self._program.draws  # each request draws by itself
+        self.together = self._padded and not self._program.draws  # random numbers belong to one request
         self._warm = len(self._keys)
         if self.together and self.session.device.platform == "cpu":
             code = str(self._step.lowered(feeds).compile().as_text())
@@ -234,7 +238,7 @@ class Runner:
         ]
 
     def _run(self, feeds: Mapping[str, Any], draw: Draw | None = None) -> list[Any]:
-        # To go through a tree takes longer than to copy a small array.
+        # Walking a tree takes longer than copying a small array.
         return [
             np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
             for value in self._step(feeds, draw=draw).values
@@ -296,7 +300,7 @@ class Runner:
             return False
         small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
         if not small:
-            return True  # no batch has another row
+            return True  # batches have one row
         rung = self._shapes.rungs[0]
         mine = random_feeds(self._specs, 1, rung, random)
         others = [random_feeds(self._specs, small - 1, rung, random) for _ in range(3)]

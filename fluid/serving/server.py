@@ -100,7 +100,7 @@ class HTTPServer:
     def _drain(self, *signalled: Any) -> None:
         self.app.draining = True
         if self._server.should_exit and signalled:
-            self._server.force_exit = True  # the second time
+            self._server.force_exit = True  # a second signal
         self._server.should_exit = True
 
     def _uvicorn_server(self) -> Any:
@@ -122,12 +122,12 @@ class HTTPServer:
 
         class DrainingServer(uvicorn.Server):
             def handle_exit(self, sig: int, frame: Any) -> None:
-                # Else uvicorn sends the signal again when it has ended, and the exit status would not be 0.
+                # Otherwise uvicorn would raise the signal again at its end, and the exit status would not be 0.
                 drain(sig)
 
             async def shutdown(self, sockets: Any = None) -> None:
                 state: Any = self.server_state
-                state.ending = True  # for connections that are accepted at this moment
+                state.ending = True  # connections that are accepted right now see it
                 late = [one for listening in sockets or () for one in _accept_backlog(listening)]
                 for server in self.servers:
                     server.close()
@@ -167,7 +167,7 @@ class Server(HTTPServer):
         settings = settings or Settings()
 
         def make_app(access: AccessPolicy) -> Application:
-            from fluid.serving.app import App  # on use: other commands and OnlineTrainer need none
+            from fluid.serving.app import App  # imported on use: other commands and OnlineTrainer need no App
 
             return App(_by_name(models), settings, access, place, reload_every)
 
@@ -309,10 +309,10 @@ def _most_connections(wanted: int) -> int:
 def _accept_backlog(listening: socket.socket) -> list[socket.socket]:
     """Return the connections in the backlog of a socket; closing the socket would reset them."""
     found = []
-    with contextlib.suppress(OSError):  # there are no more, or no more files
+    with contextlib.suppress(OSError):  # no connection is left, or no file descriptor
         while True:
             found.append(listening.accept()[0])
-    with contextlib.suppress(OSError):  # only Linux ends listening so; the file is open until the event loop lets it go
+    with contextlib.suppress(OSError):  # only Linux stops listening here; the event loop closes the file
         listening.shutdown(socket.SHUT_RDWR)
     return found
 
@@ -323,13 +323,13 @@ def _listening(host: str, port: int) -> socket.socket:
     Raises:
       ArgumentError: the port is taken or no port, or the address is not an address of this machine.
     """
-    if type(port) is not int or not 0 <= port <= _LAST_PORT:  # a larger one would be taken modulo 65536
+    if type(port) is not int or not 0 <= port <= _LAST_PORT:  # a larger port would be taken modulo 65536
         raise errors.ArgumentError(
             f"found port={port!r}, expected a number from 1 to {_LAST_PORT}, or 0 for any free one"
         )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # asyncio sends at once (TCP_NODELAY) only where the socket says its protocol; else an answer waits 40 ms for an
+        # asyncio sets TCP_NODELAY only on a socket with a protocol number; otherwise a response waits 40 ms for the
         # acknowledgement of its head.
         found = socket.socket(family, kind, protocol)
         try:

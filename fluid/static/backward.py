@@ -62,14 +62,14 @@ def append_backward(
     Args:
       loss: a variable of one float.
       parameter_list: variables or names of parameters; by default all trainable parameters.
-      no_grad_set: variables or names of parameters to leave out.
+      no_grad_set: variables or names of parameters to leave out; feeds, such as labels, have no influence.
       callbacks: accepted for programs written for Fluid, but has no effect: there is nothing to call back for.
 
     Returns:
       Pairs of each parameter and its gradient.
 
     Raises:
-      ArgumentError: `no_grad_set` holds a variable that is not a parameter.
+      ArgumentError: `no_grad_set` holds a variable that is neither a parameter nor a feed.
 
     Example:
       >>> import fluid.static as fluid
@@ -79,13 +79,7 @@ def append_backward(
       [(Variable(fc_0.w_0: float32[2, 1]), Variable(fc_0.w_0@GRAD: float32[2, 1]))]
     """
     del callbacks
-    excluded = [_name(item) for item in no_grad_set or ()]
-    known = {v.name for v in loss.program.all_parameters()}
-    if others := [name for name in excluded if name not in known]:
-        raise errors.ArgumentError(
-            f"append_backward(no_grad_set=): {', '.join(others)} is no parameter; where gradients shall end say "
-            f"variable.stop_gradient = True"
-        )
+    excluded = excluded_parameters("append_backward", loss.program, no_grad_set)
     loss.program.first = loss
     return pairs_of(loss, parameter_list, excluded)
 
@@ -184,6 +178,22 @@ def _with_data(value: Any, data: Any) -> Any:
 
 
 calc_gradient = gradients
+
+
+def excluded_parameters(caller: str, program: Program, no_grad_set: Sequence[Variable | str] | None) -> list[str]:
+    """Return the names of the parameters in a `no_grad_set`; feeds are left out, because no gradient goes beyond them.
+
+    Raises:
+      ArgumentError: a variable is neither a parameter nor a feed.
+    """
+    names = [_name(item) for item in no_grad_set or ()]
+    known = {v.name for v in program.all_parameters()}
+    if others := [name for name in names if name not in known and name not in program.feeds]:
+        raise errors.ArgumentError(
+            f"{caller}(no_grad_set=): {', '.join(others)} is no parameter; where gradients shall end say "
+            f"variable.stop_gradient = True"
+        )
+    return [name for name in names if name in known]
 
 
 def pairs_of(

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.lod_tensor import LoDTensor
+from fluid.lod_tensor import LoDTensor, Single
 from fluid.place import Place
 from fluid.static.backward import Gradient
 from fluid.static.processes import feeds_of_all
@@ -85,26 +85,29 @@ class Executor:
             return []
         if not found.version:
             return []
+        scope = scope.running
         inner = scope.program(found, self.place)
         scope.check(inner)
         names = [name_of(item) for item in fetch_list or ()]
         kept = [v.name for v in found.outliving()]
         later = scope.later(found)
-        wanted = list(dict.fromkeys([*names, *kept, *(later.read if later else [])]))
         given = _joined(feed)
         fed = {**given, **found.read(given)}
         if scope.collective:
             divided = [n for n in fed if n in inner.feeds and inner.feeds[n].shape[:1] == (None,)]
             fed |= _joined(feeds_of_all(fed, divided))
         mode = "test" if found.for_test else "train"
-        results = dict(zip(wanted, scope.session.run(inner, feed=fed, fetch=wanted, mode=mode), strict=True))
+        fetched = {name: scope.value(name) for name in names if name in found.rates}
+        wanted = dict.fromkeys([*names, *kept, *(later.read if later else [])])
+        fetch = [name for name in wanted if name not in fetched]
+        fetched |= dict(zip(fetch, scope.session.run(inner, feed=fed, fetch=fetch, mode=mode), strict=True))
         for name in kept:
-            scope.keep(name, results[name])
+            scope.keep(name, fetched[name])
         if later is not None:
-            changed = later(scope.session.scope, results)
+            changed = later(scope.session.scope, fetched)
             scope.load(changed)
-            results |= changed
-        return [_handed_out(name, results[name], return_numpy) for name in names]
+            fetched |= changed
+        return [_handed_out(name, fetched[name], return_numpy) for name in names]
 
     def close(self) -> None:
         """Do nothing: values stay in the scope."""
@@ -126,6 +129,38 @@ def plain_program(program: Any) -> Program:
     return found
 
 
+def fetch_var(name: Fetched, scope: Scope | None = None, return_numpy: bool = True) -> Any:
+    """Return the value that a scope holds: a parameter, a state, a learning rate or another persistable variable.
+
+    Args:
+      name: a variable or its name.
+      scope: the scope; by default the global scope.
+      return_numpy: True returns a NumPy array, False a LoDTensor.
+
+    Raises:
+      UnknownNameError: the scope has no value of this name.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.scope_guard(fluid.Scope()), fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     with fluid.unique_name.guard():
+      ...         y = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1)
+      ...     started = fluid.Executor(fluid.CPUPlace()).run(fluid.default_startup_program())
+      ...     fluid.executor.fetch_var("fc_0.b_0")
+      array([0.], dtype=float32)
+    """
+    found = (scope or global_scope()).find_var(name_of(name))
+    if found is None:
+        raise errors.UnknownNameError(
+            f"the scope has no value of {name_of(name)!r}; run the startup program first, or set "
+            f"persistable = True of a variable that layers compute, and run its program"
+        )
+    return _handed_out(name_of(name), np.array(found), return_numpy)
+
+
+_fetch_var = fetch_var
+
+
 def name_of(item: Fetched) -> str:
     """Return the name of a variable; a name is returned unchanged.
 
@@ -138,19 +173,6 @@ def name_of(item: Fetched) -> str:
             f"fluid.gradients(loss, parameter), whose variables can be read and fetched for any number of losses"
         )
     return item.name if isinstance(item, Variable) else item
-
-
-class Single(np.ndarray):
-    """A fetched array of one element, which converts to a number with every version of NumPy."""
-
-    def __float__(self) -> float:
-        return float(np.asarray(self).item())
-
-    def __int__(self) -> int:
-        return int(np.asarray(self).item())
-
-    def __repr__(self) -> str:
-        return repr(np.asarray(self))
 
 
 def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:

@@ -75,7 +75,7 @@ def save_inference_model(
 
     Args:
       dirname: a folder; created if it does not exist.
-      feeded_var_names: names of the feeds.
+      feeded_var_names: names of the feeds; without names, the feeds that a `py_reader` of the program gives.
       target_vars: the variables that will be fetched.
       executor: the executor that runs the program.
       main_program: the program; by default the default main program.
@@ -110,7 +110,9 @@ def save_inference_model(
     tested = program.clone(for_test=True).discovered()
     params = scope.session.scope.copies([*tested.parameters, *tested.states])
     path = in_folder(dirname, model_filename or "model.fluid", make=True)
-    io.save_inference_model(path, tested, params, feed=list(feeded_var_names), fetch=names)
+    # Without names, what readers feed stays open.
+    feeds = None if program.readers and not feeded_var_names else list(feeded_var_names)
+    io.save_inference_model(path, tested, params, feed=feeds, fetch=names)
     return names
 
 

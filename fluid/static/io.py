@@ -153,18 +153,20 @@ def save_params(executor: Executor, dirname: PathLike, main_program: Any = None,
       >>> import fluid.static as fluid
       >>> fluid.io.save_params(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
     """
-    save_vars(executor, dirname, main_program, filename=filename)
+    save_vars(executor, dirname, main_program, predicate=is_parameter, filename=filename)
 
 
 def load_params(executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None) -> None:
-    """Load a file that `save_params` wrote; see `load_vars`.
+    """Load the parameters and moving statistics of a program from a file of `save_params`; see `load_vars`.
 
     Example:
       >>> import fluid.static as fluid
       >>> fluid.io.save_params(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
       >>> fluid.io.load_params(fluid.Executor(fluid.CPUPlace()), "saved", fluid.Program())
     """
-    load_vars(executor, dirname, main_program, filename=filename)
+    program = plain_program(main_program)
+    scope = scope_of(executor, program)
+    _load(scope, program, _chosen(program, None, is_parameter), dirname, filename, PARAMS_FILE)
 
 
 def save_persistables(
@@ -187,6 +189,7 @@ def save_persistables(
     held = scope.session.scope
     arrays: dict[str, Any] = dict(held.copies(_chosen(program, None, None)))
     arrays |= {f"{_SLOTS}{i}": np.asarray(v) for i, v in enumerate(jax.tree.leaves(_slots(scope, program)))}
+    arrays |= scope.rates_set(program)
     arrays |= {"@step": np.asarray(held.step), "@root": np.asarray(held.root)}
     save_arrays(in_folder(dirname, filename or PERSISTABLES_FILE, make=True), arrays, "persistables")
 
@@ -194,7 +197,10 @@ def save_persistables(
 def load_persistables(
     executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None
 ) -> None:
-    """Load a file that `save_persistables` wrote, or parameters of PaddlePaddle, into the global scope.
+    """Load a file that `save_persistables` wrote, or a folder of PaddlePaddle, into the global scope.
+
+    Of PaddlePaddle, parameters, states, counters and learning rates are loaded. The optimizer state stays unchanged,
+    with a warning.
 
     Args:
       executor: the executor that runs the program.
@@ -214,7 +220,14 @@ def load_persistables(
     program = plain_program(main_program)
     scope = scope_of(executor, program)
     found = _load(scope, program, _chosen(program, None, None), dirname, filename, PERSISTABLES_FILE)
+    rates = {name: found[name] for name in program.rates if name in found}
+    for name, rate in rates.items():
+        scope.put(name, rate)
     if "@step" not in found:
+        if rates and jax.tree.leaves(_slots(scope, program)):
+            log.warning(
+                "%s was written by PaddlePaddle, whose optimizer states are not loaded; they begin anew", dirname
+            )
         return
     leaves, structure = jax.tree.flatten(_slots(scope, program))
     wanted = {f"{_SLOTS}{i}": (v.shape, str(v.dtype)) for i, v in enumerate(leaves)}
@@ -258,11 +271,22 @@ def _load(
     """Load the values `names`; return all arrays of the file."""
     path = in_folder(dirname, filename) if filename else file_in(in_folder(dirname, ""), default)
     is_original = path.parent.is_dir() and not path.exists() or (path.exists() and not _is_zip(path))
-    found = load_fluid_params(path if path.exists() else dirname, names) if is_original else load_arrays(path)[0]
     specs = scope.session.scope.specs
+    if is_original:
+        rates = [] if path.exists() else [name for name in program.rates if (path.parent / name).is_file()]
+        original = load_fluid_params(path if path.exists() else dirname, [*names, *rates], slots=True)
+        found: dict[str, Any] = {n: _as_kept(array) for n, array in original.items()}
+    else:
+        found = load_arrays(path)[0]
     check_match(found, {n: (specs[n].shape, specs[n].dtype) for n in names}, str(path), allow_extra=True)
     scope.load({n: found[n] for n in names})
     return found
+
+
+def _as_kept(array: np.ndarray) -> np.ndarray:
+    """Return 64-bit integers, such as a counter of PaddlePaddle, in the dtype that JAX keeps, if all fit."""
+    kept = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+    return kept if array.dtype.kind == "i" and np.array_equal(kept, array) else array
 
 
 def _is_zip(path: pathlib.Path) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import fluid
-from fluid import average, initializer, metrics, reader, regularizer
+from fluid import average, metrics, reader, regularizer
 from fluid.static import contrib, layers, parallel, transpiler
 
 _LAYERS = (
@@ -63,7 +63,7 @@ for _name in _LAYERS:
 for _name, _names in _NAMES.items():
     _add(_package, _name, _package, _names)
 _add(_package, "trainer", fluid, ["CheckpointConfig", "Trainer", *_EVENTS])
-for _module in (average, initializer, metrics, reader, regularizer):
+for _module in (average, metrics, reader, regularizer):
     sys.modules[f"fluid.static.{_module.__name__.rpartition('.')[2]}"] = _module
 sys.modules["fluid.static.compiler"] = parallel
 for _module in (contrib.inferencer, contrib.trainer):

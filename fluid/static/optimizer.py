@@ -5,12 +5,15 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from fluid import errors, optimizer
 from fluid.optimizer.averages import Average
 from fluid.optimizer.parts import replaced
-from fluid.static.backward import Gradient, append_backward, pairs_of
+from fluid.static import unique_name
+from fluid.static.backward import Gradient, append_backward, excluded_parameters, pairs_of
 from fluid.static.scope import global_scope
-from fluid.static.tape.program import default_main_program
+from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.recording import in_a_function
 from fluid.static.tape.snapshot import minimized
 from fluid.static.tape.variable import Variable
@@ -18,8 +21,53 @@ from fluid.static.tape.variable import Variable
 __all__ = optimizer.__all__  # noqa: PLE0605
 
 
+class LearningRate(Variable):
+    """The variable of a number that an optimizer has for its learning rate; can be fetched, but no layer can read it.
+
+    Args:
+      program: the Program that minimises.
+      name: the name, `learning_rate_N`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard():
+      ...     optimizer = fluid.optimizer.SGD(0.1)
+      ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
+      ...     minimised = optimizer.minimize(loss)
+      ...     optimizer._global_learning_rate()
+      Variable(learning_rate_0: float32[1])
+    """
+
+    def __init__(self, program: Program, name: str):
+        struct = jax.ShapeDtypeStruct((1,), "float32")
+        super().__init__(program, name, (struct, struct))
+
+    def held(self) -> Any:
+        """Raise ProgramError: layers cannot read a LearningRate."""
+        raise self._refused("no layer can read it")
+
+    def check_assignable(self) -> None:
+        """Raise ProgramError: layers cannot assign a LearningRate."""
+        raise self._refused("no layer can assign it")
+
+    def _refused(self, what: str) -> errors.ProgramError:
+        return errors.ProgramError(
+            f"{self.name!r} is the number of an optimizer, which can be fetched, and set: fluid.global_scope()."
+            f"find_var({self.name!r}).get_tensor().set(...); {what}. For layers give the optimizer a variable: "
+            f"rate = layers.create_global_var([1], 0.1, 'float32', persistable=True); SGD(learning_rate=rate)"
+        )
+
+
 class Recorded:
-    """The methods that the optimizers of this module add to the optimizers of `fluid.optimizer`."""
+    """The methods that the optimizers of this module add to the optimizers of `fluid.optimizer`.
+
+    Attributes:
+      rate: the variable of the learning rate, if the program computes the rate; else None.
+      rates: the variable of the learning rate in each program that minimises, if the rate is a number.
+    """
+
+    rate: Variable | None
+    rates: dict[Program, LearningRate]
 
     def __init__(self, *args: Any, **kwargs: Any):
         rate = kwargs.get("learning_rate", args[0] if args else None)
@@ -30,6 +78,7 @@ class Recorded:
             args = (1.0, *args[1:])
         super().__init__(*args, **kwargs)
         object.__setattr__(self, "rate", rate if computed else None)
+        object.__setattr__(self, "rates", {})
 
     def minimize(
         self,
@@ -46,7 +95,7 @@ class Recorded:
           startup_program: accepted for programs written for Fluid, but has no effect: the startup program in force
             creates the optimizer state.
           parameter_list: variables or names of the parameters to change; by default all trainable parameters.
-          no_grad_set: variables or names of parameters that stay unchanged.
+          no_grad_set: variables or names of parameters that stay unchanged; feeds have no influence.
           grad_clip: a clip of `fluid.clip` for the gradients of all parameters.
 
         Returns:
@@ -60,9 +109,24 @@ class Recorded:
         if program.clip is not None and getattr(chosen, "grad_clip", None) is None:
             chosen = replaced(chosen, grad_clip=program.clip)
         names = None if parameter_list is None else _names(parameter_list)
-        excluded = _names(no_grad_set or ())
+        excluded = tuple(excluded_parameters("minimize", program, no_grad_set))
+        position = sum(call.function is minimized for call in program.ops)
         program.apply(minimized, (chosen, loss, names, excluded, _rate_of(self)))
+        if _rate_of(self) is None:
+            self._add_rate(program, position)
         return [], pairs_of(loss, parameter_list, excluded)
+
+    def _add_rate(self, program: Program, position: int) -> None:
+        """Make the learning rate of a minimisation known by its name; an optimizer has one name in each program."""
+        if program not in self.rates:
+            self.rates[program] = LearningRate(program, unique_name.generate("learning_rate"))
+        variable = self.rates[program]
+        program.variables[variable.name] = variable
+        program.rates[variable.name] = (*program.rates.get(variable.name, ()), position)
+
+    def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
+        """Return the variable of the learning rate in a program, as in Fluid; None before `minimize`."""
+        return self.rates.get(program or default_main_program()) if self.rate is None else self.rate
 
     def backward(
         self,

@@ -46,8 +46,7 @@ class Tensor:
     def set(self, array: Any, place: Any = None) -> None:
         """Set new numbers of the current shape; `place` is accepted and ignored."""
         del place
-        held = self._scope.session.scope
-        held[self._name] = np.asarray(array).astype(held.specs[self._name].dtype)
+        self._scope.put(self._name, np.asarray(array))
 
     def shape(self) -> list[int]:
         """Return the sizes of the value."""
@@ -64,6 +63,9 @@ class Tensor:
 class Scope:
     """The values that are kept between runs, by name: parameters, moving averages, counters; stored in a Session.
 
+    Args:
+      outer: the scope whose values this one sees until a startup program runs in this one; see `new_scope`.
+
     Attributes:
       kept: values of other variables that are kept between runs, by name.
       collective: True if the values are on the devices of all processes of a launch.
@@ -74,7 +76,8 @@ class Scope:
       True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outer: "Scope | None" = None):
+        self._outer = outer
         self._session: Session | None = None
         self._programs: dict[int, tuple[Program, int, core.Program]] = {}
         self._later: dict[int, tuple[int, Later | None]] = {}
@@ -94,15 +97,56 @@ class Scope:
         return self._session
 
     def find_var(self, name: str) -> Tensor | None:
-        """Return the value of a name, or None."""
+        """Return the value of a name, here or in an outer scope, or None."""
         known = self._session is not None and name in self._session.scope and name in self._initialised
-        return Tensor(self, name) if known or name in self.kept else None
+        if known or name in self.kept or self._minimisations(name):
+            return Tensor(self, name)
+        return None if self._outer is None else self._outer.find_var(name)
 
     var = find_var
 
+    def new_scope(self) -> "Scope":
+        """Return a scope inside this one: it has the values of this one until a startup program runs in it."""
+        return Scope(self)
+
+    @property
+    def running(self) -> "Scope":
+        """Return the scope in which programs run: this one, or an outer one if no startup program ran in this one."""
+        return self if self._session is not None or self._outer is None else self._outer.running
+
     def value(self, name: str) -> Any:
-        """Return the array of a name."""
+        """Return the array of a name; a learning rate is float32 `[1]`, as in Fluid."""
+        if found := self._minimisations(name):
+            program, position = found[-1]
+            return np.array([self.session.learning_rates(program)[position]], "float32")
         return self.kept[name] if name in self.kept else self.session.scope[name]
+
+    def put(self, name: str, array: np.ndarray) -> None:
+        """Set the array of a name, or a learning rate."""
+        if name in self.kept:
+            self.kept[name] = array
+        for program, position in self._minimisations(name):
+            rates = self.session.engine.rates
+            given = rates.given(program.name)
+            given[position] = array.item()
+            rates.set(program.name, given)
+        held = self.session.scope
+        if name in held:
+            held[name] = array.astype(held.specs[name].dtype)
+
+    def rates_set(self, program: Program) -> dict[str, np.ndarray]:
+        """Return the learning rates of a program that were set, by name."""
+        given = self.session.engine.rates.given
+        return {
+            name: self.value(name)
+            for name in program.rates
+            if any(given(added.name)[position] is not None for added, position in self._minimisations(name))
+        }
+
+    def _minimisations(self, name: str) -> list[tuple[core.Program, int]]:
+        """Return the minimisations with the learning rate of this name: a program in the Session, and the position."""
+        trained = [(written, added) for written, _, added in self._programs.values() if added.minimizes]
+        return [(added, position) for written, added in trained for position in written.rates.get(name, ())]
 
     def on(self, place: Place, seed: int = 0, collective: bool = False) -> Session:
         """Return the Session of this scope, created if none exists yet.
@@ -158,7 +202,9 @@ class Scope:
         collective = any(main.collective for main in startup.mains)
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
-            session = self.on(place, seed, collective)
+            self.on(place, seed, collective)
+            self._drop_other_shapes(main, place)
+            session = self.session
             program = self.program(main, place)
             first = program.init(jax.random.key(seed))
             session.scope.arrays |= session.engine.place(first)
@@ -167,7 +213,29 @@ class Scope:
                 for rule in session.engine.rules[program.name]
             ]
             session.scope.slots[program.name] = session.engine.place(slots)
+            session.engine.rates.put(program.name, [None] * len(slots))
             self._initialised |= set(first)
+
+    def _drop_other_shapes(self, main: Program, place: Place) -> None:
+        """Drop the programs that use a parameter of `main` with another shape: as in Fluid, the last startup counts."""
+        old = self.session
+        known = {n: old.scope.specs[n] for n in main.arrays if n in old.scope.specs}
+        changed = {n for n, s in known.items() if (s.shape, s.dtype) != (main.arrays[n].shape, main.arrays[n].dtype)}
+        if not changed:
+            return
+        self._session = None
+        new = self.on(place, main.random_seed, self.collective)
+        programs, self._programs = self._programs, {}
+        for key, (written, version, added) in programs.items():
+            if changed.isdisjoint([*added.parameters, *added.states]):
+                name = added.name
+                again = new.add(added, initial=False)
+                new.scope.slots[again.name] = old.scope.slots[name]
+                new.engine.rates.put(again.name, old.engine.rates.given(name))
+                self._programs[key] = (written, version, again)
+        new.scope.arrays |= {n: old.scope.arrays[n] for n in new.scope.arrays}
+        new.scope.step, new.scope.root = old.scope.step, old.scope.root
+        self._initialised &= set(new.scope.arrays)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
         """Set values of programs that are in this scope already."""
@@ -197,11 +265,12 @@ class Scope:
 
 
 def _take_over(session: Session, old: str, new: str) -> None:
-    """Copy the optimizer state of the previous version of a program to its new version, if their shapes agree."""
+    """Copy optimizer state and learning rates of a program's previous version to its new version, if they agree."""
     slots = session.scope.slots
     before, after = (jax.tree.map(np.shape, slots[name]) for name in (old, new))
     if jax.tree.flatten(before) == jax.tree.flatten(after):
         slots[new] = slots[old]
+        session.engine.rates.put(new, session.engine.rates.given(old))
 
 
 _global = Scope()

@@ -8,7 +8,24 @@ from fluid import errors
 
 __all__ = ["counters", "generate", "guard", "switch"]
 
-_shared: dict[str, int] = {}
+
+class Counters(dict[str, int]):
+    """The next number for each stem.
+
+    Args:
+      prefix: the beginning of all names.
+
+    Example:
+      >>> Counters("teacher_").prefix
+      'teacher_'
+    """
+
+    def __init__(self, prefix: str = ""):
+        super().__init__()
+        self.prefix = prefix
+
+
+_shared: dict[str, int] = Counters()
 _counters: ContextVar[dict[str, int]] = ContextVar("fluid_static_names", default=_shared)  # noqa: B039
 
 
@@ -24,6 +41,18 @@ def counters() -> dict[str, int]:
     return _counters.get()
 
 
+def prefix() -> str:
+    """Return the beginning of all automatic names; empty outside of `guard("prefix")`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.unique_name.guard("teacher_"):
+      ...     fluid.unique_name.prefix()
+      'teacher_'
+    """
+    return getattr(counters(), "prefix", "")
+
+
 def generate(key: str) -> str:
     """Return a new name: `KEY_N`.
 
@@ -35,7 +64,7 @@ def generate(key: str) -> str:
     """
     number = counters().get(key, 0)
     counters()[key] = number + 1
-    return f"{key}_{number}"
+    return f"{prefix()}{key}_{number}"
 
 
 def switch(new: dict[str, int] | None = None) -> dict[str, int]:
@@ -49,32 +78,37 @@ def switch(new: dict[str, int] | None = None) -> dict[str, int]:
       >>> _ = fluid.unique_name.switch(before)
     """
     before = counters()
-    _counters.set({} if new is None else new)
+    _counters.set(Counters() if new is None else new)
     return before
 
 
 @contextlib.contextmanager
-def guard(new_generator: None = None) -> Iterator[None]:
+def guard(new_generator: str | None = None) -> Iterator[None]:
     """Restart automatic names within a `with` block, so that two programs share values of equal names.
 
     Args:
-      new_generator: only None is accepted: names have no prefix.
+      new_generator: a prefix of all names in the block. As in Fluid, names of parameters have it twice, since the name
+        of a layer is a part of them.
 
     Raises:
-      ArgumentTypeError: `new_generator` is given.
+      ArgumentTypeError: `new_generator` is no string.
 
     Example:
       >>> import fluid.static as fluid
       >>> with fluid.unique_name.guard():
       ...     fluid.unique_name.generate("fc")
       'fc_0'
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()), fluid.unique_name.guard("teacher_"):
+      ...     y = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, bias_attr=False)
+      ...     fluid.default_main_program().all_parameters()
+      [Variable(teacher_teacher_fc_0.w_0: float32[2, 1])]
     """
-    if new_generator is not None:
+    if not isinstance(new_generator, str | None):
         raise errors.ArgumentTypeError(
-            f"unique_name.guard({new_generator!r}): names have no prefix, so layers in two such guards would share "
-            f'parameters; leave the guard out, or name them: param_attr=fluid.ParamAttr(name="teacher_w")'
+            f"unique_name.guard({new_generator!r}): expected a string, the beginning of all names, or nothing: "
+            f'with fluid.unique_name.guard("teacher_"):'
         )
-    before = switch()
+    before = switch(Counters(new_generator or ""))
     try:
         yield
     finally:

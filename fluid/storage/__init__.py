@@ -13,7 +13,7 @@ from fluid.storage.arrays import (
 )
 from fluid.storage.atomic import replaced
 from fluid.storage.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, check_match, choose
-from fluid.storage.npy import read_npy, write_npy
+from fluid.storage.npy import read_npy, write_npy, zip_entry
 from fluid.storage.recognize import instead, recognized
 from fluid.storage.rename import Rename, renamed
 from fluid.storage.report import LoadReport
@@ -21,7 +21,6 @@ from fluid.storage.safetensors import is_safetensors
 from fluid.storage.seal import NONSENSE
 from fluid.storage.source import Parameters, Source, newest_checkpoint, source_of
 from fluid.storage.structure import check_structure, natural
-from fluid.storage.zip_entry import zip_entry
 
 __all__ = [
     "CHECK_THE_PROGRAM",

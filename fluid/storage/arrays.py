@@ -18,10 +18,9 @@ from fluid.core import warn
 from fluid.paths import PathLike, local_path
 from fluid.storage import safetensors
 from fluid.storage.atomic import replaced
-from fluid.storage.npy import read_npy, size_limit, write_npy
+from fluid.storage.npy import read_npy, size_limit, write_npy, zip_entry
 from fluid.storage.recognize import instead
 from fluid.storage.seal import NONSENSE
-from fluid.storage.zip_entry import zip_entry
 
 FORMAT = "fluid-arrays"
 VERSION = 1

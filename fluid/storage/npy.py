@@ -1,6 +1,7 @@
-"""Arrays in the `.npy` format; dtypes unknown to NumPy, for example bfloat16, become integers of equal size."""
+"""Arrays as `.npy` entries of zip archives; dtypes unknown to NumPy, for example bfloat16, become integers."""
 
 import math
+import zipfile
 from collections.abc import Sequence
 from typing import BinaryIO
 
@@ -78,3 +79,21 @@ def _storable(name: str, array: np.ndarray) -> np.ndarray:
     raise errors.ArgumentTypeError(
         f"{name!r} has dtype {array.dtype}, and only arrays of numbers can be saved; convert it: x.astype(float)"
     )
+
+
+_EPOCH, _UNIX, _MODE = (1980, 1, 1, 0, 0, 0), 3, 0o644 << 16
+
+
+def zip_entry(name: str) -> zipfile.ZipInfo:
+    """Return an entry for `writestr` and `open` of an archive, without the date and the operating system.
+
+    Args:
+      name: the name of the entry.
+
+    Example:
+      >>> zip_entry("manifest.json").date_time
+      (1980, 1, 1, 0, 0, 0)
+    """
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.create_system, info.external_attr = _UNIX, _MODE
+    return info

@@ -14,11 +14,10 @@ from .events import (
     MeasuredEvent,
 )
 from .handlers import Handler
-from .one_call import train
 from .own_loop import Loop
 from .programs import TrainingProgram
 from .progress import ProgressBar
-from .trainer import Trainer
+from .trainer import Trainer, train
 
 __all__ = [
     "BeginEpochEvent",

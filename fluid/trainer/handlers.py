@@ -1,4 +1,8 @@
-"""Handlers: objects and functions around the training loop that receive its events."""
+"""Handlers: objects and functions around the training loop that receive its events.
+
+Handlers communicate by announcements (`MeasuredEvent`), never directly, so their order does not change logs or
+monitors. Metrics stay on the device, and are read when the loop has waited for their step anyway.
+"""
 
 import inspect
 import logging

@@ -1,4 +1,9 @@
-"""Progress: the position of training, from which this or another process continues exactly after an interruption."""
+"""Progress: the position of training, from which this or another process continues exactly after an interruption.
+
+The position is the call of `train`, the epoch, the step, and the position of the reader before the last minibatch. This
+minibatch is read again, and its checksum shows whether the data still comes in the same order. A training that was
+killed and continued ends with equal bits.
+"""
 
 import hashlib
 import json

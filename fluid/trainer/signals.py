@@ -1,4 +1,7 @@
-"""Signals: Ctrl-C and SIGTERM during training; the first one waits for the end of a step, the second does not wait."""
+"""Signals: Ctrl-C and SIGTERM during training; the first one waits for the end of a step, the second does not wait.
+
+The first signal waits until the handlers of the step are done. Only reading data is broken off.
+"""
 
 import logging
 import signal

@@ -1,4 +1,8 @@
-"""StepRequest: the values that handlers request of the next step, and the values that they replace in this step."""
+"""StepRequest: the values that handlers request of the next step, and the values that they replace in this step.
+
+Most steps have no request and share one CompiledStep. Any other kind of request is a `Request` of its own, compiled
+once.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace

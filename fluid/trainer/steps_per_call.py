@@ -1,4 +1,8 @@
-"""Steps per call: the choice of how many training steps run in one call of the device, with equal results."""
+"""Steps per call: the choice of how many training steps run in one call of the device, with equal results.
+
+The compiled loop carries the state of a single step, so nothing else knows the difference. Between two calls the device
+is idle, so the arrays of the next call are placed before, and means are computed while the device works.
+"""
 
 import contextlib
 import logging

@@ -15,7 +15,7 @@ from fluid import errors
 from fluid.distributed import Group, failing
 from fluid.reader.pipeline import Batch
 from fluid.storage.folder import Folder
-from fluid.trainer.checkpoint.shared import check_shared
+from fluid.trainer.checkpoint.config import check_shared
 from fluid.trainer.signals import Signals
 from fluid.trainer.together.agreement import Agreement
 

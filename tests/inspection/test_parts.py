@@ -13,7 +13,7 @@ from layers.table import ROWS
 import fluid
 from fluid import layers
 from fluid.core.equations import live_equations
-from fluid.inspection.flow import Flow
+from fluid.inspection.graph import Flow
 from fluid.inspection.parts import partition
 from fluid.inspection.trace import Sizes, trace
 

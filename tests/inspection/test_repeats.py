@@ -8,11 +8,10 @@ from inspection import nets
 
 import fluid
 from fluid import layers
-from fluid.inspection.graph import Box, boxes_of
+from fluid.inspection.graph import Box, boxes_of, collapse
 from fluid.inspection.graph import layers as layers_in
 from fluid.inspection.programs import inspect
-from fluid.inspection.repeats import collapse
-from fluid.inspection.rows import rows_of
+from fluid.inspection.table import rows_of
 from fluid.inspection.trace import Sizes
 
 

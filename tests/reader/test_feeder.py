@@ -8,8 +8,8 @@ from fluid import errors
 from fluid.core import FeedSpec, SequenceBatch
 from fluid.reader import DataFeeder
 from fluid.reader.buckets import Buckets
+from fluid.reader.decorators import Grouped
 from fluid.reader.feeder import Feeder
-from fluid.reader.grouping import Grouped
 
 SPECS = {"x": FeedSpec("x", (None, 2), "float32"), "y": FeedSpec("y", (None, 1), "int64", limits=(0, 10, None))}
 ONE = {"x": SPECS["x"]}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fluid
-from fluid.runtime.compile_cost import price_of
+from fluid.runtime.compilation_cache import price_of
 
 
 def encoder(width, blocks):

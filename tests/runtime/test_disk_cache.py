@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from fluid.runtime.disk_cache import Entries
+from fluid.runtime.compilation_cache import Entries
 
 
 def age(folder, key, seconds):

@@ -45,7 +45,7 @@ def memory():
 
 @contextlib.contextmanager
 def traced():
-    """Yield a function for the megabytes that Python has allocated since; other than `memory`, nothing that XLA frees late counts."""
+    """Yield a function for the megabytes that Python has allocated since; memory of XLA does not count."""
     tracemalloc.start()
     try:
         yield lambda: tracemalloc.get_traced_memory()[0] / 1e6

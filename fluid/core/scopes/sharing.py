@@ -1,4 +1,8 @@
-"""Shared functions: functions whose calls all use one set of parameters and states."""
+"""Shared functions: functions whose calls all use one set of parameters and states.
+
+Each call of a shared function has two prefixes: one of named values and random keys, `net(2)/`, and one of parameters
+and states, `net/`. Layers know the first only; `Layer.array_name`, `Layer.owner` and `Stack` ask for the second.
+"""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -9,8 +9,16 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, layer
-from fluid.layers.detection.box import areas, box_sizes, boxes_in_images, clip_boxes, exact, exact_array, image_sizes
-from fluid.layers.detection.coder import decode
+from fluid.layers.detection.box import (
+    areas,
+    box_sizes,
+    boxes_in_images,
+    clip_boxes,
+    decode,
+    exact,
+    exact_array,
+    image_sizes,
+)
 from fluid.layers.detection.suppression import nms, top_k
 from fluid.layers.sequence.steps import packed, sequence_batch
 

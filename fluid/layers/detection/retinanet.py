@@ -8,9 +8,8 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, layer
-from fluid.layers.detection.assignment import Chosen, objects_of, of_owner, one_for_each, owners, predictions_of
-from fluid.layers.detection.box import boxes_in_images, clip_boxes, exact_array, image_sizes
-from fluid.layers.detection.coder import decode, encode
+from fluid.layers.detection.box import boxes_in_images, clip_boxes, decode, encode, exact_array, image_sizes
+from fluid.layers.detection.matching import Chosen, objects_of, of_owner, one_for_each, owners, predictions_of
 from fluid.layers.detection.suppression import Candidates, count_of, detections, nms, top_k
 from fluid.layers.functional import activation
 from fluid.layers.no_effect import no_effect

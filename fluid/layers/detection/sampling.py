@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, layer
-from fluid.layers.detection.assignment import (
+from fluid.layers.detection.box import boxes_in_images, encode
+from fluid.layers.detection.matching import (
     Chosen,
     counts,
     objects_of,
@@ -18,8 +19,6 @@ from fluid.layers.detection.assignment import (
     predictions_of,
     some_of,
 )
-from fluid.layers.detection.box import boxes_in_images
-from fluid.layers.detection.coder import encode
 from fluid.layers.detection.prior import positive_numbers
 from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import sequence_batch

@@ -1,5 +1,6 @@
-"""Sampling of images at arbitrary positions, as in spatial transformers."""
+"""Sampling of images at computed positions: `grid_sampler`, `affine_grid`, `deformable_conv`."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
+from fluid.initializer import Normal
 from fluid.layers.base import Layer, array_of, describe, layer, wide
-from fluid.layers.checks import sizes_of
-from fluid.layers.image.spatial import image_of
+from fluid.layers.checks import Sizes, sizes_of
+from fluid.layers.image.spatial import Image, check_groups, finish_convolution, image_of
+from fluid.layers.no_effect import no_effect
+from fluid.param_attr import ParamSetting
 
 
 @layer
@@ -127,3 +131,153 @@ def _read(pixels: Any, row: Any, column: Any) -> Any:
     # NaN, and numbers too large for an integer, are outside too.
     rows, columns = (jnp.where(inside, v, 0).astype(jnp.int32) for v in (row, column))
     return jnp.where(inside[..., None], pixels[images, rows, columns], 0)
+
+
+@layer
+@no_effect(im2col_step="XLA plans the memory")
+def deformable_conv(
+    input: core.Value,
+    offset: core.Value,
+    mask: core.Value | None,
+    num_filters: int,
+    filter_size: Sizes,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int | None = None,
+    deformable_groups: int | None = None,
+    im2col_step: int | None = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    modulated: bool = True,
+    name: str | None = None,
+) -> jax.Array:
+    """Apply a convolution that samples the image at shifted positions (Dai et al., 2017; Zhu et al., 2019).
+
+    Each cell of a filter has its own offset at each pixel of the result, and its own weight if `modulated`. The layer
+    interpolates the image bilinearly, and reads 0 outside.
+
+    Args:
+      input: `[batch, channels, height, width]`.
+      offset: the offsets of the cells in pixels, y before x for each cell: `[batch, deformable_groups * kh * kw * 2,
+        height', width']`.
+      mask: weights of the cells, `[batch, deformable_groups * kh * kw, height', width']`; None if not `modulated`.
+      num_filters: the number of filters, which are the channels of the result.
+      filter_size: `k` or `[kh, kw]`.
+      stride: one or two integers.
+      padding: one or two integers.
+      dilation: one or two integers: the distance between neighbouring cells of a filter.
+      groups: the number of groups of channels with separate filters; 1 by default.
+      deformable_groups: the number of groups of channels with separate offsets; 1 by default.
+      im2col_step: accepted for programs written for Fluid, but has no effect: XLA plans the memory.
+      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`. The default
+        initializer is normal with standard deviation `sqrt(2 / (kh * kw * channels))`.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      modulated: whether cells have weights.
+      name: name of the layer; by default `deformable_conv_N`.
+
+    Returns:
+      `[batch, num_filters, height', width']`.
+
+    Raises:
+      ArgumentError: `modulated` lacks a `mask`, or a `mask` is given without `modulated`; or a number is not positive.
+      ShapeError: the shapes do not fit together, or the channels cannot be grouped.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     image = fluid.layers.data("image", shape=[4, 8, 8])
+      ...     offset = fluid.layers.conv2d(image, num_filters=18, filter_size=3, padding=1)
+      ...     mask = fluid.layers.conv2d(image, num_filters=9, filter_size=3, padding=1, act="sigmoid")
+      ...     return fluid.layers.deformable_conv(image, offset, mask, num_filters=6, filter_size=3, padding=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 6, 8, 8]
+    """
+    this = Layer("deformable_conv", name)
+    image = image_of(this, input, 4, "NCHW")
+    kernel = sizes_of(this, "filter_size", filter_size, 2)
+    steps = sizes_of(this, "stride", stride, 2)
+    pads = sizes_of(this, "padding", padding, 2, least=0)
+    apart = sizes_of(this, "dilation", dilation, 2)
+    split = check_groups(this, image.channels, num_filters, groups)
+    own = core.whole_number(this.name, "deformable_groups", deformable_groups or 1)
+    if (mask is None) == modulated:
+        raise errors.ArgumentError(
+            f"{this.name}: mask={'None' if mask is None else describe(mask)} with modulated={modulated}; expected "
+            f"weights of the cells with modulated=True, and mask=None with modulated=False"
+        )
+    high, broad = (
+        (size + 2 * pad - far * (cells - 1) - 1) // step + 1
+        for size, pad, far, cells, step in zip(image.pixels, pads, apart, kernel, steps, strict=True)
+    )
+    cells = math.prod(kernel)
+    moves = _per_cell(this, "offset", offset, (image.array.shape[0], own * cells * 2, high, broad))
+    places = moves.reshape(-1, own, cells, 2, high, broad) + _regular(kernel, steps, pads, apart, (high, broad))
+    read = _read_places(this, image, places)
+    if mask is not None:
+        weights = _per_cell(this, "mask", mask, (image.array.shape[0], own * cells, high, broad))
+        read = read * weights.reshape(-1, own, 1, cells, high, broad)
+    default = Normal(0.0, math.sqrt(2.0 / (cells * image.channels)))
+    shape = [num_filters, image.channels // split, *kernel]
+    filters = this.weight(param_attr, shape, image.array.dtype, default).reshape(split, -1, shape[1], cells)
+    read = read.reshape(-1, split, shape[1], cells, high, broad).astype(filters.dtype)
+    result = jnp.einsum("gock,ngckhw->ngohw", filters, read).reshape(-1, num_filters, high, broad)
+    return finish_convolution(this, image, result.astype(image.array.dtype), bias_attr, None)
+
+
+def _per_cell(this: Layer, argument: str, value: core.Value, shape: tuple[int, ...]) -> jax.Array:
+    """Return offsets or weights of cells as an array after checking their shape.
+
+    Raises:
+      ShapeError: the value has another shape.
+    """
+    array = wide(array_of(this, value))
+    if array.shape != shape:
+        raise errors.ShapeError(
+            f"{this.name}: {argument} {describe(value)}; expected [batch, {', '.join(map(str, shape[1:]))}], as from "
+            f"layers.conv2d(x, num_filters={shape[1]}, ...) with the same filter_size, stride and padding"
+        )
+    return array
+
+
+def _regular(
+    kernel: tuple[int, ...],
+    steps: tuple[int, ...],
+    pads: tuple[int, ...],
+    apart: tuple[int, ...],
+    size: tuple[int, int],
+) -> np.ndarray:
+    """Return cell positions without offsets, `[kh * kw, 2, height', width']`: y and x in the image."""
+    ways = zip(kernel, steps, pads, apart, size, strict=True)
+    down, across = (
+        np.arange(cells)[:, None] * far + np.arange(count) * step - pad for cells, step, pad, far, count in ways
+    )
+    shape = (*kernel, *size)
+    places = np.broadcast_to(down[:, None, :, None], shape), np.broadcast_to(across[None, :, None], shape)
+    return np.stack([v.reshape(-1, *size) for v in places], axis=1)
+
+
+def _read_places(this: Layer, image: Image, places: jax.Array) -> jax.Array:
+    """Interpolate images bilinearly at the given positions.
+
+    Args:
+      this: the layer, for messages.
+      image: `[batch, channels, height, width]`.
+      places: the positions `[batch, groups, cells, 2, height', width']`, y and x in the image.
+
+    Returns:
+      `[batch, groups, channels / groups, cells, height', width']`.
+
+    Raises:
+      ShapeError: the groups do not divide the channels.
+    """
+    batch, groups, cells, _, high, broad = places.shape
+    if image.channels % groups:
+        raise errors.ShapeError(
+            f"{this.name}: deformable_groups={groups} must divide the {image.channels} channels of the input; "
+            f"deformable_groups=1 would"
+        )
+    pixels = wide(image.array).reshape(batch * groups, -1, *image.pixels)
+    down, across = jnp.moveaxis(places, 3, 0).reshape(2, batch * groups, cells, high * broad)
+    read = jnp.moveaxis(between(jnp.moveaxis(pixels, 1, -1), down, across), -1, 1)
+    return read.reshape(batch, groups, -1, cells, high, broad)

@@ -279,8 +279,10 @@ def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: 
     reached = []
     for size, k, s, (before, after) in zip(image.pixels, window, strides, pads, strict=True):
         room = size + before + after - k
-        last = (-(-room // s) if ceil else room // s) * s  # where the last window begins
-        if room < 0 or before >= k or last >= size + before:
+        # Fluid divides as C does: one window fits a smaller image, if the stride is larger than the excess.
+        alone = this.frame.as_fluid and 0 < -room < (2 * s - 1 if ceil else s)
+        last = 0 if alone else (-(-room // s) if ceil else room // s) * s  # where the last window begins
+        if (room < 0 and not alone) or before >= k or last >= size + before:
             raise errors.ShapeError(
                 f"{this.name}: a window of {list(window)} with stride {list(strides)} and padding {pads} does not fit "
                 f"images of {list(image.pixels)} pixels; each window must cover some of them, as with "

@@ -28,12 +28,12 @@ from fluid import core
 from fluid.layers.kernels.layout import as_computed, by_layout
 from fluid.layers.kernels.platform import on_cpu
 
-_MANY_ROWS = 5  # of a filter, from which on its gradients are computed row by row
-_FEW_CHANNELS = 4  # up to which the gradient of the filters is not: rows of so few numbers make slow products
+_MANY_ROWS = 5  # the least rows of a filter whose gradients are computed row by row
+_FEW_CHANNELS = 4  # the most channels for which the gradient is one convolution instead
 # With jaxlib 0.10.2 on two cores, blocks of 16 channels take as long as blocks of 32, and blocks of 64 up to twice.
-_BLOCK_CHANNELS = 32  # at least, in each dense convolution
+_BLOCK_CHANNELS = 32  # the least channels of each dense convolution
 _MOST_BLOCKS = 16  # XLA compiles one block of 3 x 3 cells and its gradients in about 0.2 s
-_MOST_CELLS = 49  # of a depthwise filter, as in 7 x 7: XLA compiles them and their gradients in about 1.5 s
+_MOST_CELLS = 49  # the most cells of a depthwise filter, 7 x 7; XLA compiles them with gradients in 1.5 s
 
 
 class Geometry(NamedTuple):

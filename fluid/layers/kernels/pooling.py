@@ -12,8 +12,8 @@ import numpy as np
 from fluid.layers.kernels.layout import by_layout
 from fluid.layers.kernels.platform import on_cpu
 
-_MOST_CELLS = 16  # of the largest tile whose cells are compared one by one
-_MOST_OVERLAPPING_CELLS = 49  # the same of other windows, whose cells an int8 counts
+_MOST_CELLS = 16  # the most cells of a tile that are compared one by one
+_MOST_OVERLAPPING_CELLS = 49  # the most cells of overlapping windows; an int8 counts them
 
 _Sizes = tuple[int, ...]
 _Pads = tuple[tuple[int, int], ...]
@@ -47,7 +47,7 @@ def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) 
     """Return whether `_largest_of_windows` is faster: windows are small, and more than one."""
     settings = list(zip(shape, sizes, steps, pads, strict=True))
     changed = [each for each in settings if each[1:] != (1, 1, (0, 0))]
-    known = all(isinstance(n, int) for n, *_ in changed)  # no symbol, which only the batch may be
+    known = all(isinstance(n, int) for n, *_ in changed)  # only the batch may be a symbolic size
     return known and math.prod(sizes) <= _MOST_OVERLAPPING_CELLS and any(n + sum(p) >= k + s for n, k, s, p in changed)
 
 
@@ -83,7 +83,7 @@ def _(
     for number, cell in enumerate(others, 1):
         before = largest >= cell
         index = jnp.where(before, index, np.int8(number))
-        largest = jnp.where(before, largest, cell)  # gives up NaN, as the gradient of JAX does
+        largest = jnp.where(before, largest, cell)  # drops NaN, as the gradient of JAX does
     return _largest_of_windows(sizes, steps, pads, arrays[0]), _chosen(sizes, steps, pads, index, slopes[0])
 
 
@@ -113,14 +113,14 @@ def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: 
     """
     rank = range(array.ndim)
     moving = [axis for axis in rank if sizes[axis] > 1 or steps[axis] > 1 or any(pads[axis])]
-    reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}  # windows before that cover a pixel too
-    length = {axis: -(-(array.shape[axis] + pads[axis][0]) // steps[axis]) for axis in moving}  # of a phase
+    reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}  # earlier windows that cover a pixel
+    length = {axis: -(-(array.shape[axis] + pads[axis][0]) // steps[axis]) for axis in moving}  # the length of a phase
     spare = {axis: max(length[axis] - index.shape[axis], 0) for axis in moving}
     whole = {axis: reach[axis] + index.shape[axis] + spare[axis] for axis in moving}
 
     zero = np.zeros((), array.dtype)
     phases: dict[tuple[int, ...], Any] = {(): array}
-    for axis in reversed(moving):  # splits the last dimension first, so that the numbers of the others stay
+    for axis in reversed(moving):  # the last dimension first, so that earlier axes keep their numbers
         end = length[axis] * steps[axis] - pads[axis][0] - array.shape[axis]
         border = [(pads[axis][0], end, 0) if i == axis else (0, 0, 0) for i in rank]
         split: dict[tuple[int, ...], Any] = {}

@@ -1,5 +1,7 @@
-"""Rescaling layers: local response normalisation, L2 normalisation, and an affine map per channel."""
+"""Rescaling: by norms, by statistics of all data so far, by singular values, and by an affine map per channel."""
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -7,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, wide
+from fluid.initializer import Constant, Normal
+from fluid.layers.base import Layer, array_of, axis_of, dense, describe, is_sequence, layer, like, valid_steps, wide
 from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import image_of
 from fluid.layers.kernels.layout import along_axis
+from fluid.layers.no_effect import no_effect
 from fluid.layers.norm.moments import affine, channel_axis_of
 
 
@@ -155,3 +159,183 @@ def affine_channel(
             )
     factors, summands = (None if value is None else dense(value) for value in (scale, bias))
     return this.finish(affine(image.array, factors, summands, along_axis(image.channel_axis, 4)), act)
+
+
+# Initial values of the three sums: mean 0 and deviation 1, with the weight of 10000 rows.
+_START = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4}
+
+
+@layer
+@no_effect(
+    in_place="XLA decides which memory is used again",
+    moving_mean_name="the statistics are three sums",
+    moving_variance_name="the statistics are three sums",
+    do_model_average_for_mean_and_var="averages of parameters leave statistics as they are",
+    sync_stats="a step sees the whole batch",
+)
+def data_norm(
+    input: core.Value,
+    act: Activation = None,
+    epsilon: float = 1e-5,
+    param_attr: Mapping[str, float] | None = None,
+    data_layout: str = "NCHW",
+    in_place: bool = False,
+    name: str | None = None,
+    moving_mean_name: str | None = None,
+    moving_variance_name: str | None = None,
+    do_model_average_for_mean_and_var: bool = True,
+    slot_dim: int = -1,
+    sync_stats: bool = False,
+    summary_decay_rate: float = 0.9999999,
+    enable_scale_and_shift: bool = False,
+) -> Any:
+    """Normalise each channel by the mean and deviation of all previous batches.
+
+    Three states per channel summarise the data: the number of rows `n`, their sum `s`, and the sum `q` of their squared
+    distances from the mean. The result is `(x - s / n) * sqrt(n / q)`. A training step multiplies the states by
+    `summary_decay_rate` and adds its batch; the result for this batch uses the states before the update.
+
+    Args:
+      input: `[batch, channels, ...]`, or with the channels last for "NHWC"; or a SequenceBatch of `[channels]`.
+      act: name of an activation, or a function.
+      epsilon: added to the sum of squares for each row.
+      param_attr: the initial values of the states: a dict of "batch_size", "batch_sum" and "batch_square"; by
+        default 10000 rows of mean 0 and deviation 1.
+      data_layout: "NCHW" or "NHWC".
+      in_place: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
+      name: the prefix of the states, as in `NAME.batch_size`; "dn" by default, shared by all layers without a name.
+      moving_mean_name: accepted for programs written for Fluid, but has no effect: the statistics are three sums.
+      moving_variance_name: accepted for programs written for Fluid, but has no effect: the statistics are three sums.
+      do_model_average_for_mean_and_var: accepted for programs written for Fluid, but has no effect: averages of
+        parameters leave statistics as they are.
+      slot_dim: not supported; only -1 is accepted.
+      sync_stats: accepted for programs written for Fluid, but has no effect: a step sees the whole batch.
+      summary_decay_rate: the fraction of the states that each step keeps.
+      enable_scale_and_shift: not supported; only False is accepted.
+
+    Returns:
+      The same kind and shape as the input.
+
+    Raises:
+      ArgumentError: there is no such layout, `param_attr` holds other keys, or an argument is not possible.
+      ShapeError: the input has less than two dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     return fluid.layers.data_norm(fluid.layers.data("x", shape=[3]), name="seen")
+      >>> list(fluid.Program(program).states)
+      ['seen.batch_size', 'seen.batch_sum', 'seen.batch_square_sum']
+    """
+    this = Layer("data_norm", name)
+    if slot_dim != -1 or enable_scale_and_shift:
+        raise errors.ArgumentError(
+            f"{this.name}: slot_dim={slot_dim}, enable_scale_and_shift={enable_scale_and_shift} are not possible; "
+            f"scale and shift by parameters, as in layers.data_norm(x) * layers.create_parameter([channels])"
+        )
+    x = wide(input)
+    axis = channel_axis_of(this, input, data_layout, "data_layout")
+    names, (count, total, squares) = _statistics(this, name, _start(this, param_attr), x, axis)
+    shape = along_axis(axis, x.ndim)
+    mean = (total / count).reshape(shape)
+    added = _of_batch(input, jax.lax.stop_gradient(x), mean, axis, epsilon)
+    for state, before, more in zip(names, (count, total, squares), added, strict=True):
+        core.set_state(state, summary_decay_rate * before + more)
+    result = (x - mean) * jnp.sqrt(count / squares).reshape(shape)
+    return this.finish(like(input, result.astype(dense(input).dtype)), act)
+
+
+def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
+    """Return the initial values of the three states."""
+    if given is None:
+        return list(_START.values())
+    if not isinstance(given, Mapping) or given.keys() - _START.keys():
+        raise errors.ArgumentError(
+            f"{this.name}: param_attr={given!r}; expected a dict of {', '.join(map(repr, _START))}, as in "
+            f"param_attr={_START}"
+        )
+    return [float({**_START, **given}[key]) for key in _START]
+
+
+def _statistics(this: Layer, name: str | None, start: list[float], x: Any, axis: int) -> tuple[list[str], list[Any]]:
+    """Create the three states, and return their names and values `[channels]`."""
+    stem = "dn" if name is None else this.name
+    suffixes = ("batch_size", "batch_sum", "batch_square_sum")
+    found = [
+        this.state(f"{stem}.{suffix}", "w", [x.shape[axis]], x.dtype, Constant(value))
+        for suffix, value in zip(suffixes, start, strict=True)
+    ]
+    return [state for state, _ in found], [value for _, value in found]
+
+
+def _of_batch(value: Any, x: Any, mean: Any, axis: int, epsilon: float) -> list[Any]:
+    """Compute the increments that a batch adds to the three states.
+
+    Args:
+      value: the input; in a SequenceBatch, only the valid steps count.
+      x: the array of `value`.
+      mean: the mean of all previous data, in a shape that broadcasts to `x`.
+      axis: the channel dimension of `x`.
+      epsilon: added to the squares for each row.
+
+    Returns:
+      The number of rows, their sum, and the sum of their squared distances from the mean, each `[channels]`.
+    """
+    valid = valid_steps(value, x.ndim) if is_sequence(value) else None
+    axes = tuple(i for i in range(x.ndim) if i != axis)
+    count, total, squares = (jnp.sum(v, axis=axes, where=valid) for v in (jnp.ones_like(x), x, jnp.square(x - mean)))
+    return [count, total, squares + count * epsilon]
+
+
+@layer
+def spectral_norm(
+    weight: core.Value, dim: int = 0, power_iters: int = 1, eps: float = 1e-12, name: str | None = None
+) -> jax.Array:
+    """Divide a weight by its largest singular value (Miyato et al., 2018), as in discriminators of GANs.
+
+    Power iteration estimates the singular value. The singular vectors are states, and each training step refines the
+    vectors of the previous step. No gradient flows through them.
+
+    Args:
+      weight: a parameter of two dimensions or more, read as a matrix whose rows are dimension `dim`.
+      dim: the dimension of the outputs: 0 for filters of `conv2d`, 1 for weights of `fc`.
+      power_iters: the number of iterations in each call.
+      eps: added to each norm of a vector before dividing by the norm.
+      name: name of the layer; by default `spectral_norm_N`.
+
+    Returns:
+      The same shape as the weight.
+
+    Raises:
+      ArgumentError: there is no such dimension, or `power_iters` is no integer of at least 0.
+      ShapeError: the weight has less than two dimensions.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     weight = fluid.layers.create_parameter([4, 3], name="w")
+      ...     return fluid.layers.matmul(x, fluid.layers.spectral_norm(weight, dim=1))
+      >>> list(fluid.Program(program).states)
+      ['spectral_norm_0.w_0', 'spectral_norm_0.w_1']
+    """
+    this = Layer("spectral_norm", name)
+    array = wide(array_of(this, weight))
+    if array.ndim < 2:
+        raise errors.ShapeError(
+            f"{this.name}: weight {describe(weight)} is no matrix; expected two dimensions or more, as from "
+            f"layers.create_parameter([4, 3])"
+        )
+    place = axis_of(weight, dim, "dim")
+    matrix = jnp.moveaxis(array, place, 0).reshape(array.shape[place], -1)
+    left_name, left = this.state(None, "w", [matrix.shape[0]], array.dtype, Normal(0.0, 1.0))
+    right_name, right = this.state(None, "w", [math.prod(matrix.shape[1:])], array.dtype, Normal(0.0, 1.0))
+    fixed = jax.lax.stop_gradient(matrix)
+    for _ in range(core.whole_number(this.name, "power_iters", power_iters, least=0)):
+        right = fixed.T @ left
+        right = right / (jnp.linalg.norm(right) + eps)
+        left = fixed @ right
+        left = left / (jnp.linalg.norm(left) + eps)
+    core.set_state(left_name, left)
+    core.set_state(right_name, right)
+    return this.output((array / (left @ matrix @ right)).astype(array_of(this, weight).dtype))

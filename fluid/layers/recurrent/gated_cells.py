@@ -15,7 +15,7 @@ from fluid.layers.functional import Activation
 from fluid.layers.kernels.table import times_matrix
 from fluid.layers.recurrent.arguments import array_of_shape, to_activation
 from fluid.layers.recurrent.cells import GRU, LSTM, GRUUnit, LSTMState, LSTMUnit
-from fluid.layers.recurrent.rnn_cell import RNNCell
+from fluid.layers.recurrent.rnn import RNNCell
 from fluid.param_attr import ParamSetting, to_attr
 
 # A step: from the input's contribution to the sums, `[batch, n]`, and the states to the outputs and the new states.

@@ -16,8 +16,7 @@ from fluid.layers.recurrent.arguments import (
     width_of,
     with_bias,
 )
-from fluid.layers.recurrent.cells import GRU, GRUUnit
-from fluid.layers.recurrent.scan import unroll_rows
+from fluid.layers.recurrent.cells import GRU, GRUUnit, unroll_rows
 from fluid.param_attr import ParamSetting
 
 

@@ -1,4 +1,4 @@
-"""`StepBlock`: the step of a recurrence as the body of a `with` block, traced once and run in a loop."""
+"""Recurrences whose step is the body of a `with` block: `DynamicRNN` over sequences, `StaticRNN` over arrays."""
 
 import abc
 import contextlib
@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import core, errors
-from fluid.layers.base import Layer, array_of, describe, is_sequence
-from fluid.layers.recurrent.cells import Cell
-from fluid.layers.recurrent.scan import numbered, unroll
-from fluid.layers.recurrent.steps import check_no_state_written, check_same_steps, next_state
+from fluid.layers.base import Layer, array_of, dense, describe, is_sequence
+from fluid.layers.no_effect import Warned, no_effect
+from fluid.layers.recurrent.cells import Cell, numbered, unroll
+from fluid.layers.recurrent.steps import check_no_state_written, check_same_steps, next_state, time_first
+
+__all__ = ["DynamicRNN", "StaticRNN"]
 
 
 @dataclass(eq=False)
@@ -239,3 +241,227 @@ class StepBlock(abc.ABC):
     @abc.abstractmethod
     def _joined(self, steps: Any) -> Any:
         """Convert an output of all steps, `[time, ...]`, to the user's format."""
+
+
+class DynamicRNN(StepBlock):
+    """A recurrence over sequences whose step is the body of a `with` block.
+
+    The block describes one step of all rows. `step_input` returns the values of the sequences at this step, and
+    `memory` returns the values from the previous step. The block is traced once, and becomes one loop on the device.
+    Rows that have ended keep their memory. Layers create their parameters once, for all steps. `layers.rnn` takes a
+    function instead of a block.
+
+    Args:
+      name: name of the layer; by default `dynamic_rnn_N`.
+
+    Returns:
+      When called after the block: the outputs of all steps, a SequenceBatch `[batch, time, ...]` or a list of several.
+
+    Raises:
+      ProgramError: a memory is not updated or starts with a value from inside; there is no step input or no output; a
+        layer inside changes a state, as batch_norm does; or a method is called outside the block.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     sentence = fluid.layers.data("sentence", shape=[8], lod_level=1)
+      ...     rnn = fluid.layers.DynamicRNN()
+      ...     with rnn.block():
+      ...         word = rnn.step_input(sentence)
+      ...         prev = rnn.memory(shape=[4])
+      ...         hidden = fluid.layers.fc([word, prev], size=4, act="relu")
+      ...         rnn.update_memory(prev, hidden)
+      ...         rnn.output(hidden)
+      ...     return rnn()
+      >>> list(fluid.Program(program).parameters)
+      ['fc_0.w_0', 'fc_0.w_1', 'fc_0.b_0']
+    """
+
+    kind = "dynamic_rnn"
+    opening = "block"
+
+    def block(self) -> contextlib.AbstractContextManager[None]:
+        """Open the block: `with rnn.block():`."""
+        return self._block()
+
+    @no_effect(
+        level=Warned(
+            "steps go over the outer level",
+            asks=lambda value, given: value != 0,
+            instead="to go over inner sequences, open a block inside of this one",
+        )
+    )
+    def step_input(self, x: core.Value, level: int = 0) -> Any:
+        """Return the value of a sequence at the current step.
+
+        Args:
+          x: SequenceBatch `[batch, time, ...]`, with the lengths of all other step inputs.
+          level: accepted for programs written for Fluid, but has no effect: steps go over the outer level.
+
+        Returns:
+          `[batch, ...]`; for nested sequences the inner ones, as a SequenceBatch.
+        """
+        self._check_inside("step_input")
+        if not is_sequence(x):
+            raise errors.ShapeError(
+                f"{self._this.name} steps over sequence batches, found an array {describe(x)}; arrays [time, batch, "
+                f"...] are for fluid.layers.StaticRNN(), what is the same in every step is used as it is"
+            )
+        return self._step_input(x)
+
+    def static_input(self, x: core.Value) -> Any:
+        """Return `x` itself: a value that all steps share, such as the whole sequence for attention."""
+        self._check_inside("static_input")
+        return x
+
+    @no_effect(need_reorder="rows are never reordered")
+    def memory(
+        self,
+        init: core.Value | None = None,
+        shape: Sequence[int] | None = None,
+        value: float = 0.0,
+        need_reorder: bool = False,
+        dtype: Any = "float32",
+    ) -> jax.Array:
+        """Create a memory, and return its value from the previous step, as set by `update_memory`.
+
+        Args:
+          init: the value in the first step, `[batch, ...]`, computed before the block.
+          shape: without `init`, the sizes of the memory without the batch.
+          value: without `init`, the number that fills the memory in the first step.
+          need_reorder: accepted for programs written for Fluid, but has no effect: rows are never reordered.
+          dtype: without `init`, the dtype of the memory.
+
+        Returns:
+          `[batch, *shape]`.
+        """
+        self._check_inside("memory")
+        if init is not None:
+            return self._memory_from(init)
+        if shape is None or not self._inputs:
+            raise errors.ProgramError(
+                f"{self._this.name}: memory needs init=, or shape= after a step_input, which says how many rows there "
+                f"are: word = rnn.step_input(sentence); prev = rnn.memory(shape=[200])"
+            )
+        sizes = (self._inputs[0][1].shape[0], *(int(d) for d in shape))
+        return self._memory(value, sizes, self._computed_dtype(dtype))
+
+    def _steps(self, sequence: Any) -> Any:
+        return time_first(sequence)
+
+    def _lengths(self) -> Any:
+        return self._inputs[0][1].lengths
+
+    def _joined(self, steps: Any) -> Any:
+        batch = self._inputs[0][1].shape[0]
+        if steps.ndim < 2 or steps.shape[1] != batch:
+            raise errors.ShapeError(
+                f"{self._this.name}: an output of a step is {describe(steps[0])}, expected one row for "
+                f"each sequence, [batch, ...]"
+            )
+        return core.SequenceBatch(jnp.swapaxes(steps, 0, 1), self._lengths())
+
+
+class StaticRNN(StepBlock):
+    """A recurrence over the first axis of arrays, whose step is the body of a `with` block.
+
+    `DynamicRNN` runs over sequences, and explains how the block is traced.
+
+    Args:
+      name: name of the layer; by default `static_rnn_N`.
+
+    Returns:
+      When called after the block: the outputs of all steps, `[time, batch, ...]`, or a list of several.
+
+    Raises:
+      ProgramError: a memory is not updated or starts with a value from inside; there is no step input or no output; a
+        layer inside changes a state, as batch_norm does; or a method is called outside the block.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[7, 5, 3], append_batch_size=False)
+      ...     rnn = fluid.layers.StaticRNN()
+      ...     with rnn.step():
+      ...         now = rnn.step_input(x)
+      ...         prev = rnn.memory(shape=[-1, 4], batch_ref=now)
+      ...         hidden = fluid.layers.fc([now, prev], size=4, act="relu")
+      ...         rnn.update_memory(prev, hidden)
+      ...         rnn.step_output(hidden)
+      ...     return rnn()
+      >>> print(fluid.Program(program).outputs[0])
+      float32[7, 5, 4]
+    """
+
+    kind = "static_rnn"
+    opening = "step"
+
+    def step(self) -> contextlib.AbstractContextManager[None]:
+        """Open the block: `with rnn.step():`."""
+        return self._block()
+
+    def step_input(self, x: core.Value) -> Any:
+        """Return the value of an array at the current step.
+
+        Args:
+          x: `[time, batch, ...]`, with the `time` of all other step inputs.
+
+        Returns:
+          `[batch, ...]`.
+        """
+        self._check_inside("step_input")
+        if is_sequence(x):
+            array_of(self._this, x)
+        array = x if isinstance(x, jax.Array) else np.asarray(x)
+        if not array.ndim:
+            raise errors.ShapeError(f"{self._this.name} steps over arrays [time, batch, ...], found {describe(x)}")
+        return self._step_input(array)
+
+    def memory(
+        self,
+        init: core.Value | None = None,
+        shape: Sequence[int] | None = None,
+        batch_ref: core.Value | None = None,
+        init_value: float = 0.0,
+        init_batch_dim_idx: int = 0,
+        ref_batch_dim_idx: int = 1,
+    ) -> jax.Array:
+        """Create a memory, and return its value from the previous step, as set by `update_memory`.
+
+        Args:
+          init: the value in the first step, `[batch, ...]`, computed before the block.
+          shape: without `init`, the sizes of the memory; `batch_ref` replaces the size at `init_batch_dim_idx`.
+          batch_ref: without `init`, a value whose size at `ref_batch_dim_idx` is the batch. A value from `step_input`
+            stands for its whole array, `[time, batch, ...]`.
+          init_value: without `init`, the number that fills the memory in the first step.
+          init_batch_dim_idx: the batch dimension of `shape`.
+          ref_batch_dim_idx: the batch dimension of `batch_ref`.
+
+        Returns:
+          An array of the shape of `init`, or of `shape`.
+        """
+        self._check_inside("memory")
+        if init is not None:
+            return self._memory_from(init)
+        if shape is None or batch_ref is None:
+            raise errors.ProgramError(
+                f"{self._this.name}: memory needs init=, or shape= and batch_ref=, which says how many rows there are: "
+                f"prev = rnn.memory(shape=[-1, 200], batch_ref=x)"
+            )
+        whole = next((sequence for value, sequence in self._inputs if value is batch_ref), dense(batch_ref))
+        sizes = [int(d) for d in shape]
+        sizes[init_batch_dim_idx] = whole.shape[ref_batch_dim_idx]
+        return self._memory(init_value, tuple(sizes), whole.dtype)
+
+    def step_output(self, o: core.Value) -> None:
+        """Mark a value of each step as a result; `output` marks several."""
+        self.output(o)
+
+    def _steps(self, sequence: Any) -> Any:
+        return sequence
+
+    def _lengths(self) -> Any:
+        return None
+
+    def _joined(self, steps: Any) -> Any:
+        return steps

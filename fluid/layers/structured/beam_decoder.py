@@ -9,13 +9,11 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers.base import describe, is_sequence, layer, wide
 from fluid.layers.control.pytrees import strongly_typed
-from fluid.layers.recurrent.rnn_cell import RNNCell
-from fluid.layers.recurrent.scan import kept
+from fluid.layers.recurrent.cells import kept
+from fluid.layers.recurrent.rnn import RNNCell
 from fluid.layers.recurrent.steps import call_cell, check_cell, next_states
-from fluid.layers.structured.decode_helper import logits_of
-from fluid.layers.structured.decoder import Decoder
-from fluid.layers.structured.hypotheses import best_extensions, of_parents, trace_back
-from fluid.layers.structured.same_layers import SameLayers
+from fluid.layers.structured.beam import SameLayers, best_extensions, of_parents, trace_back
+from fluid.layers.structured.decoder import Decoder, logits_of
 
 
 class BeamOutput(NamedTuple):

@@ -1,15 +1,331 @@
-"""`Decoder`, the base class for `dynamic_decode`; and `BasicDecoder`, composed of a cell and a helper."""
+"""Decoders of `dynamic_decode`, and helpers that select the ids of a step and the inputs of the next step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from fluid import errors
-from fluid.layers.base import layer
-from fluid.layers.recurrent.rnn_cell import RNNCell
-from fluid.layers.recurrent.steps import call_cell, check_cell
-from fluid.layers.structured.decode_helper import DecodeHelper, KnownSteps
+from fluid import core, errors
+from fluid.layers.base import describe, is_sequence, layer, wide
+from fluid.layers.checks import check_ids
+from fluid.layers.recurrent.rnn import RNNCell
+from fluid.layers.recurrent.steps import call_cell, check_cell, steps_of
+from fluid.layers.structured.beam import SameLayers
+
+
+class KnownSteps(NamedTuple):
+    """The facts about the steps of a decoding that are known before the loop.
+
+    Attributes:
+      longest: the largest number of steps; None if it is unknown.
+      inputs: the inputs of all steps, a pytree of arrays `[time, batch, ...]`, if they do not depend on outputs.
+      ragged: whether the inputs are sequence batches, so that the outputs are sequence batches too.
+    """
+
+    longest: int | None = None
+    inputs: Any = None
+    ragged: bool = False
+
+
+class DecodeHelper:
+    """The base class of helpers, which select for `BasicDecoder` the ids of a step and the inputs of the next step.
+
+    A subclass defines the three methods, which may call layers.
+
+    Args:
+      The base class has no arguments; a subclass defines its own.
+
+    Returns:
+      A helper for `layers.BasicDecoder`.
+
+    Example:
+      >>> import fluid
+      >>> class Echo(fluid.layers.DecodeHelper):
+      ...     def __init__(self, first):
+      ...         self.first = first
+      ...     def initialize(self):
+      ...         return self.first, self.first[:, 0] > 1e9
+      ...     def sample(self, time, outputs, states):
+      ...         return fluid.layers.argmax(outputs, axis=-1)
+      ...     def next_inputs(self, time, outputs, states, sample_ids):
+      ...         return outputs[:, 0] > 0.9, outputs, states
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     decoder = fluid.layers.BasicDecoder(fluid.layers.GRUCell(hidden_size=4), Echo(x))
+      ...     outputs, last = fluid.layers.dynamic_decode(decoder, x, max_step_num=6)
+      ...     return outputs.cell_outputs, outputs.sample_ids
+      >>> print(*fluid.Program(program).outputs)
+      float32[batch, 7, 4] int32[batch, 7]
+    """
+
+    @layer
+    def __init__(self) -> None:
+        pass  # the decorator checks that helpers are created in a program function
+
+    def initialize(self) -> tuple[Any, Any]:
+        """Return the inputs of the first step; called once, before the loop.
+
+        Returns:
+          The inputs, an array `[batch, ...]` or a pytree of arrays; and the finished flags before the first step, bool
+          `[batch]`.
+        """
+        raise self._undefined("def initialize(self): ... return inputs, finished")
+
+    def sample(self, time: Any, outputs: Any, states: Any) -> Any:
+        """Select the ids of a step.
+
+        Args:
+          time: the index of the step, int32 `[]`.
+          outputs: of the cell, after `output_fn`; `[batch, ids]`.
+          states: of the cell after the step.
+
+        Returns:
+          Integers `[batch]`.
+        """
+        raise self._undefined("def sample(self, time, outputs, states): ... return ids")
+
+    def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[Any, Any, Any]:
+        """Return the inputs of the next step.
+
+        Args:
+          time: the index of this step, int32 `[]`.
+          outputs: of the cell, after `output_fn`.
+          states: of the cell after this step.
+          sample_ids: the result of `sample`.
+
+        Returns:
+          The rows that this step finishes, bool `[batch]`; the inputs of the next step; and the states of the next
+          step.
+        """
+        raise self._undefined(
+            "def next_inputs(self, time, outputs, states, sample_ids): ... return finished, inputs, states"
+        )
+
+    def known_steps(self) -> KnownSteps:
+        """Return the facts about the steps that are known before the loop."""
+        return KnownSteps()
+
+    def _undefined(self, example: str) -> errors.FluidError:
+        return errors.ProgramError(f"{type(self).__name__} lacks a method of a DecodeHelper; define it: {example}")
+
+
+class TrainingHelper(DecodeHelper):
+    """A helper for teacher forcing: each step reads its part of known sequences, independent of earlier outputs.
+
+    Args:
+      inputs: a SequenceBatch, an array `[batch, time, ...]`, or a list, tuple or dict of several.
+      sequence_length: for arrays, the number of steps after which a row is finished, integers `[batch]`. By default
+        every row is finished after the last step. A SequenceBatch has its own lengths.
+      time_major: whether arrays are `[time, batch, ...]`.
+
+    Returns:
+      A helper for `layers.BasicDecoder`; its ids are the indices of the largest outputs.
+
+    Raises:
+      ShapeError: rows or steps of the inputs differ.
+      ArgumentError: there are lengths beside a SequenceBatch.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     words = fluid.layers.data("words", shape=[8], lod_level=1)
+      ...     start = fluid.layers.data("start", shape=[4])
+      ...     helper = fluid.layers.TrainingHelper(words)
+      ...     decoder = fluid.layers.BasicDecoder(fluid.layers.GRUCell(hidden_size=4), helper)
+      ...     outputs, last = fluid.layers.dynamic_decode(decoder, inits=start)
+      ...     return fluid.layers.sequence_last_step(outputs.cell_outputs)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+
+    @layer
+    def __init__(self, inputs: Any, sequence_length: core.Value | None = None, time_major: bool = False):
+        self.inputs = inputs
+        self.sequence_length = sequence_length
+        self.time_major = time_major
+        self._steps, lengths = steps_of("TrainingHelper", inputs, sequence_length, time_major)
+        time, batch = jax.tree.leaves(self._steps)[0].shape[:2]
+        self._count = time
+        self._lengths = jnp.full([batch], time, jnp.int32) if lengths is None else lengths
+
+    def initialize(self) -> tuple[Any, jax.Array]:
+        """Return the first step; rows without steps are finished."""
+        return jax.tree.map(lambda v: v[0], self._steps), self._lengths == 0
+
+    def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
+        """Return the indices of the largest outputs."""
+        return _argmax(self, outputs)
+
+    def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[jax.Array, Any, Any]:
+        """Return the next step; a row is finished if the next step is after its end."""
+        following = jnp.minimum(time + 1, self._count - 1)
+        return time + 1 >= self._lengths, jax.tree.map(lambda v: v[following], self._steps), states
+
+    def known_steps(self) -> KnownSteps:
+        """Return the facts about all steps, without inputs if a subclass overrides `initialize` or `next_inputs`."""
+        own = type(self)
+        fixed = own.initialize is TrainingHelper.initialize and own.next_inputs is TrainingHelper.next_inputs
+        ragged = any(map(is_sequence, jax.tree.leaves(self.inputs, is_leaf=is_sequence)))
+        return KnownSteps(self._count, self._steps if fixed else None, ragged)
+
+
+class GreedyEmbeddingHelper(DecodeHelper):
+    """A helper that selects the id of the largest output, and feeds the embedding of that id to the next step.
+
+    Args:
+      embedding_fn: converts ids `[batch]` to the inputs of a step `[batch, ...]`, such as
+        `lambda ids: fluid.embedding(ids, size=[100, 16], param_attr="table")`. All steps share the parameters of its
+        layers. Names share the parameters with the program that trains.
+      start_tokens: the ids before the first step: integers `[batch]` or `[batch, 1]`.
+      end_token: the id that finishes a row.
+
+    Returns:
+      A helper for `layers.BasicDecoder`.
+
+    Raises:
+      ArgumentTypeError: `start_tokens` are no integers.
+      ArgumentError: `end_token` is negative.
+      ShapeError: `start_tokens` are not one for each row.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     context = fluid.layers.data("context", shape=[4])
+      ...     starts = fluid.layers.fill_constant_batch_size_like(context, [-1], "int64", 0)
+      ...     helper = fluid.layers.GreedyEmbeddingHelper(
+      ...         lambda ids: fluid.embedding(ids, size=[100, 8]), starts, end_token=1
+      ...     )
+      ...     cell = fluid.layers.GRUCell(hidden_size=4)
+      ...     decoder = fluid.layers.BasicDecoder(cell, helper, output_fn=lambda h: fluid.layers.fc(h, size=100))
+      ...     outputs, last = fluid.layers.dynamic_decode(decoder, inits=context, max_step_num=9)
+      ...     return outputs.sample_ids
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch, 10]
+    """
+
+    @layer
+    def __init__(self, embedding_fn: Callable[[Any], Any], start_tokens: core.Value, end_token: int):
+        name = type(self).__name__
+        self.embedding_fn = SameLayers(embedding_fn)
+        self.start_tokens = _start_tokens(name, start_tokens)
+        self.end_token = core.whole_number(name, "end_token", end_token, least=0)
+
+    def initialize(self) -> tuple[Any, jax.Array]:
+        """Return the embedding of the start ids; no row is finished."""
+        return self.embedding_fn(self.start_tokens), jnp.zeros(self.start_tokens.shape, bool)
+
+    def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
+        """Return the indices of the largest outputs."""
+        return _argmax(self, outputs)
+
+    def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[jax.Array, Any, Any]:
+        """Return the embedding of the ids; rows with the id `end_token` are finished."""
+        return sample_ids == self.end_token, self.embedding_fn(sample_ids), states
+
+
+class SampleEmbeddingHelper(GreedyEmbeddingHelper):
+    """A helper that draws an id from the softmax of the outputs, and feeds the embedding of that id to the next step.
+
+    Args:
+      embedding_fn: converts ids `[batch]` to the inputs of a step; see `GreedyEmbeddingHelper`.
+      start_tokens: the ids before the first step: integers `[batch]` or `[batch, 1]`.
+      end_token: the id that finishes a row.
+      softmax_temperature: a positive divisor of the outputs before the softmax; 1 by default. With a smaller divisor
+        the largest output is drawn more often.
+      seed: other than 0, every run of the program draws equal ids; by default the draws depend on the Session.
+
+    Returns:
+      A helper for `layers.BasicDecoder`.
+
+    Raises:
+      ArgumentTypeError: `start_tokens` are no integers.
+      ArgumentError: `end_token` is negative, or `softmax_temperature` not positive.
+      ShapeError: `start_tokens` are not one for each row.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     context = fluid.layers.data("context", shape=[4])
+      ...     starts = fluid.layers.fill_constant_batch_size_like(context, [-1], "int64", 0)
+      ...     helper = fluid.layers.SampleEmbeddingHelper(
+      ...         lambda ids: fluid.embedding(ids, size=[100, 8]), starts, end_token=1, softmax_temperature=0.7
+      ...     )
+      ...     cell = fluid.layers.GRUCell(hidden_size=4)
+      ...     decoder = fluid.layers.BasicDecoder(cell, helper, output_fn=lambda h: fluid.layers.fc(h, size=100))
+      ...     outputs, last = fluid.layers.dynamic_decode(decoder, inits=context, max_step_num=9)
+      ...     return outputs.sample_ids
+      >>> print(fluid.Program(program).outputs[0])
+      int32[batch, 10]
+    """
+
+    @layer
+    def __init__(
+        self,
+        embedding_fn: Callable[[Any], Any],
+        start_tokens: core.Value,
+        end_token: int,
+        softmax_temperature: float | None = None,
+        seed: int | None = None,
+    ):
+        super().__init__(embedding_fn, start_tokens, end_token)
+        self.softmax_temperature = 1.0 if softmax_temperature is None else softmax_temperature
+        if not core.is_positive(self.softmax_temperature):
+            raise errors.ArgumentError(
+                f"SampleEmbeddingHelper(softmax_temperature={softmax_temperature!r}): expected a positive number, as "
+                f"in softmax_temperature=0.7; for the largest output use GreedyEmbeddingHelper"
+            )
+        self.seed = seed
+        frame = core.current_frame("layers.SampleEmbeddingHelper")
+        self._name = frame.unique(frame.scoped("sample_embedding_helper"))
+
+    def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
+        """Draw ids from the softmax of the outputs."""
+        # The key of the program already differs in each step.
+        key = jax.random.fold_in(jax.random.key(self.seed), time) if self.seed else core.random_key(self._name)
+        logits = jax.lax.stop_gradient(wide(logits_of(_checked_scores(self, outputs)))) / self.softmax_temperature
+        return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
+
+
+def logits_of(outputs: Any) -> Any:
+    """Return the logits of the outputs of a cell: the input of the softmax if the outputs are its result."""
+    logits = core.current_frame("layers.dynamic_decode").fact(outputs, "logits")
+    return outputs if logits is None else logits
+
+
+def _argmax(helper: DecodeHelper, outputs: Any) -> jax.Array:
+    """Return the indices of the largest outputs, int32 `[batch, ...]`, for outputs `[batch, ..., ids]`."""
+    return jnp.argmax(_checked_scores(helper, outputs), axis=-1).astype(jnp.int32)
+
+
+def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
+    """Check that the outputs of a cell are one array `[batch, ..., ids]`, and return the outputs.
+
+    Raises:
+      ShapeError: the outputs are no array, or have fewer than two dimensions.
+    """
+    if not isinstance(outputs, jax.Array) or outputs.ndim < 2:
+        found = ", ".join(map(describe, jax.tree.leaves(outputs, is_leaf=is_sequence))) or repr(outputs)
+        raise errors.ShapeError(
+            f"{type(helper).__name__} chooses ids by the outputs of the cell, which are {found}; expected scores "
+            f"[batch, ids], as from output_fn=lambda h: layers.fc(h, size=100)"
+        )
+    return outputs
+
+
+def _start_tokens(name: str, value: core.Value) -> jax.Array:
+    """Return the ids before the first step, int32 `[batch]`.
+
+    Raises:
+      ShapeError: the ids are not one for each row.
+    """
+    ids = check_ids(name, value, "start_tokens")
+    if is_sequence(value) or ids.ndim not in (1, 2) or ids.shape[1:] not in ((), (1,)):
+        raise errors.ShapeError(
+            f"{name}: start_tokens is {describe(value)}; expected one integer for each row, [batch], as in "
+            f'start_tokens=layers.fill_constant_batch_size_like(x, shape=[-1], dtype="int64", value=0)'
+        )
+    return ids.reshape(-1).astype(jnp.int32)
 
 
 class Decoder:

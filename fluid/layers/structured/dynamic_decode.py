@@ -10,10 +10,9 @@ from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer
 from fluid.layers.control.pytrees import record_outputs, strongly_typed
 from fluid.layers.no_effect import no_effect
-from fluid.layers.recurrent.scan import kept
+from fluid.layers.recurrent.cells import kept
 from fluid.layers.recurrent.steps import check_no_sequences, next_states
-from fluid.layers.structured.decode_helper import KnownSteps
-from fluid.layers.structured.decoder import Decoder
+from fluid.layers.structured.decoder import Decoder, KnownSteps
 
 
 @layer

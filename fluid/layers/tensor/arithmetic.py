@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.assigning import assigns
 from fluid.layers.base import Layer, dense, describe, filled, is_sequence, layer, like, on_data, wide
 from fluid.layers.functional import Activation
+from fluid.layers.no_effect import assigns
 
 
 @layer

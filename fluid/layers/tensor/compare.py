@@ -5,12 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fluid import core
-from fluid.layers.assigning import assigns
-from fluid.layers.base import Layer, dense, layer, on_data
+from fluid.layers.base import Layer, dense, layer, on_data, row_dims
 from fluid.layers.checks import check_same_shape
-from fluid.layers.no_effect import no_effect
+from fluid.layers.no_effect import assigns, no_effect
 
 
 @layer
@@ -82,7 +82,7 @@ def _comparison(kind: str, title: str, function: Callable[[Any, Any], Any]) -> C
     """Return a layer that compares the elements of two arrays of one shape."""
 
     def compare(x: core.Value, y: core.Value, cond: core.Value | None = None, name: str | None = None) -> Any:
-        return _elementwise(Layer(kind, name), function, x, y)
+        return _compared(Layer(kind, name), function, x, y)
 
     return _finished(compare, kind, title, "cond", "float32")
 
@@ -101,6 +101,22 @@ def _finished(function: Callable[..., Any], kind: str, title: str, target: str, 
     function.__name__ = function.__qualname__ = kind
     function.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, target=target, dtype=dtype)
     return layer(assigns(**{target: f"c = layers.{kind}(x, y)"})(function))
+
+
+def _compared(this: Layer, function: Callable[[Any, Any], Any], x: core.Value, y: core.Value) -> Any:
+    """Compare elements; in programs that were written for Fluid the shapes are broadcast, as Fluid does."""
+    if this.frame.as_fluid and _broadcast(x, y):
+        return this.output(on_data(function, x, y))
+    return _elementwise(this, function, x, y)
+
+
+def _broadcast(x: core.Value, y: core.Value) -> bool:
+    """Return whether two values can be broadcast: two of one kind, or a value and one element."""
+    try:
+        np.broadcast_shapes(dense(x).shape, dense(y).shape)
+    except ValueError:
+        return False
+    return row_dims(x) == row_dims(y) or 1 in (dense(x).size, dense(y).size)
 
 
 def _elementwise(this: Layer, function: Callable[[Any, Any], Any], x: core.Value, y: core.Value) -> Any:
@@ -141,7 +157,7 @@ def less_than(
       >>> print(fluid.Program(program).outputs[0])
       bool[batch, 3]
     """
-    return _elementwise(Layer("less_than", name), jnp.less, x, y)
+    return _compared(Layer("less_than", name), jnp.less, x, y)
 
 
 less_equal = _comparison("less_equal", "Elementwise: whether `x <= y`.", jnp.less_equal)

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.layers.assigning import assigns
 from fluid.layers.base import (
     Layer,
     axis_of,
@@ -22,6 +21,7 @@ from fluid.layers.base import (
     wide,
 )
 from fluid.layers.checks import inner_axis_of
+from fluid.layers.no_effect import assigns
 
 
 @layer

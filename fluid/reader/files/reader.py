@@ -10,7 +10,7 @@ from fluid.reader.base import Reader, seed_with_shuffle
 if TYPE_CHECKING:
     from fluid.reader.files.fields import Columns
     from fluid.reader.files.listing import Path
-    from fluid.reader.files.pieces import Pieces
+    from fluid.reader.files.order import Pieces
 
 
 @seed_with_shuffle
@@ -82,9 +82,8 @@ def files(
     from fluid.reader.files.fields import Fields
     from fluid.reader.files.formats import format_of
     from fluid.reader.files.listing import listed, stamps
-    from fluid.reader.files.parts import Parts
-    from fluid.reader.files.pieces import Pieces
-    from fluid.reader.files.stream import Shuffling, Stream
+    from fluid.reader.files.order import Pieces
+    from fluid.reader.files.stream import Parts, Shuffling, Stream
 
     fields = Fields(columns, dtypes)
     size = whole_number("reader.files", "buf_size", buf_size)

@@ -1,17 +1,18 @@
-"""Streams: the rows of all pieces in the order of a pass, one piece after the other."""
+"""Streams: the rows of all pieces in the order of a pass, and equal parts of the rows for each process."""
 
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fluid.reader.base import ELSEWHERE, Iterate, Reader, Rows, Wanted, marked
+from fluid import core, errors
+from fluid.reader.base import ELSEWHERE, Iterate, Reader, Rows, Wanted, marked, skip
 from fluid.reader.decorators import shuffle as shuffled
 from fluid.reader.files import order
 from fluid.reader.files.format import Piece, Span
-from fluid.reader.files.pieces import Pieces
+from fluid.reader.files.order import Pieces
 
 
 class Shuffling(NamedTuple):
@@ -95,3 +96,119 @@ def _elsewhere(span: Span) -> Callable[[], Rows]:
         yield [ELSEWHERE] * ((span.high or 0) - span.low)
 
     return rows
+
+
+class Parts(Stream):
+    """Rows of which each minibatch takes equal numbers from each of several parts of the files.
+
+    The rows of a pass, in the order of its pieces, are divided evenly into parts, and each part is shuffled separately.
+    A minibatch consists of the next rows of the first part, then of the second part, and so on. When a part has too few
+    rows, the remaining rows of all parts form the last, shorter minibatch.
+
+    Args:
+      pieces: the pieces; each must have a known number of rows.
+      shuffling: as for `Stream`; the buffers of all parts together have its size.
+      parallel: as for `Stream`, for all parts together.
+      parts: the number of parts.
+      batch_size: the number of rows of a minibatch, a multiple of `parts`.
+    """
+
+    def __init__(self, pieces: Pieces, shuffling: Shuffling | None, parallel: int, parts: int, batch_size: int):
+        super().__init__(pieces, shuffling, max(1, parallel // parts))
+        self._parts = parts
+        self._batch_size = batch_size
+
+    def iterate(self, epoch: int, start: int) -> Rows:
+        """Yield the rows of all parts."""
+        return self._some(epoch, start, self._batch_size, range)
+
+    def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
+        """Open only the parts that contain needed rows."""
+        if size != self._batch_size:
+            core.warn(
+                f"reader.files(batch_size={self._batch_size}) is read in minibatches of {size}, so that each process "
+                f"reads more parts of the files than it needs; expected the same number: batch_size={size}"
+            )
+        return lambda epoch, start: self._some(epoch, start, size, wanted)
+
+    def _some(self, epoch: int, start: int, size: int, wanted: Wanted) -> Rows:
+        spans = order.divided(self._ordered(epoch), self._parts)
+        counts = [sum((high or 0) - low for _, low, high in part) for part in spans]
+        total = sum(counts)
+        with contextlib.ExitStack() as stack:
+            parts = [_Part(self._part(i, part), epoch) for i, part in enumerate(spans)]
+            for part in parts:
+                stack.callback(part.close)
+            for low in range(start, total, size):
+                mine = wanted(min(size, total - low))
+                for row in range(low, min(low + size, total)):
+                    if row - low in mine:
+                        index, number = place(row, counts, self._batch_size // self._parts)
+                        yield parts[index].row(number)
+                    else:
+                        yield ELSEWHERE
+
+    def _part(self, index: int, spans: Sequence[Span]) -> Iterate:
+        """Return the rows of a part."""
+        shuffling = None if self._shuffling is None else self._shuffling.of_part(index, self._parts)
+        return self._mixed(self._rows(spans), shuffling)
+
+
+class _Part:
+    """The rows of a part in one pass, read from the first requested row on."""
+
+    def __init__(self, iterate: Iterate, epoch: int):
+        self._iterate = iterate
+        self._epoch = epoch
+        self._rows: Rows | None = None
+        self._next = 0
+
+    def row(self, number: int) -> Any:
+        """Return a row after all rows requested before.
+
+        Raises:
+          ReaderError: the part has no such row.
+        """
+        if self._rows is None:
+            self._rows = self._iterate(self._epoch, number)
+            self._next = number
+        skip(self._rows, number - self._next)
+        self._next = number + 1
+        for row in self._rows:
+            return row
+        raise errors.ReaderError(
+            "the files have fewer rows than when they were first looked at, expected that they stay as they are while "
+            "they are read; make the reader again: reader.files(...)"
+        )
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        if self._rows is not None:
+            self._rows.close()
+
+
+def place(row: int, counts: Sequence[int], share: int) -> tuple[int, int]:
+    """Return the part of a row, and the index of the row in this part.
+
+    Args:
+      row: the number of the row in the pass.
+      counts: the number of rows of each part; the last part has the fewest, and no part has more than one row more.
+      share: the number of rows of each part in a minibatch.
+
+    Returns:
+      The index of the part, and the index of the row in this part.
+
+    Example:
+      >>> [place(row, [4, 3], share=2) for row in range(7)]
+      [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2)]
+    """
+    size = share * len(counts)
+    minibatches = counts[-1] // share
+    if row < minibatches * size:
+        return row % size // share, row // size * share + row % share
+    row -= minibatches * size
+    part = 0
+    while row >= counts[part] - minibatches * share:
+        row -= counts[part] - minibatches * share
+        part += 1
+    return part, minibatches * share + row

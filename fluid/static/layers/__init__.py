@@ -10,6 +10,7 @@ from fluid.static.layers.assign import (
     fill_constant,
     increment,
     ones,
+    py_func,
     zeros,
 )
 from fluid.static.layers.beam import beam_search, beam_search_decode, is_empty, lod_reset, sequence_expand
@@ -31,6 +32,14 @@ from fluid.static.layers.rates import (
 )
 from fluid.static.layers.recorded import __getattr__ as __getattr__
 from fluid.static.layers.rnn import DynamicRNN, StaticRNN
+from fluid.static.layers.sizes import (
+    image_resize,
+    interpolate,
+    reshape,
+    resize_bilinear,
+    resize_nearest,
+    resize_trilinear,
+)
 
 __all__ = [
     *_of_fluid,
@@ -61,7 +70,9 @@ __all__ = [
     "exponential_decay",
     "fill_constant",
     "get_places",
+    "image_resize",
     "increment",
+    "interpolate",
     "inverse_time_decay",
     "linear_lr_warmup",
     "natural_exp_decay",
@@ -69,8 +80,13 @@ __all__ = [
     "ones",
     "piecewise_decay",
     "polynomial_decay",
+    "py_func",
     "py_reader",
     "read_file",
+    "reshape",
+    "resize_bilinear",
+    "resize_nearest",
+    "resize_trilinear",
     "warmup_cosine",
     "zeros",
 ]

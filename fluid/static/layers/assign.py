@@ -1,6 +1,6 @@
 """Layers that record constants, from which loop lengths are computed, and variables that are created for assignment."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from fluid import core, layers
 from fluid.initializer import Constant
 from fluid.static import unique_name
+from fluid.static.layers.arrays import at_present_batch
 from fluid.static.tape.program import default_main_program
 from fluid.static.tape.recording import assigned, recorded
 from fluid.static.tape.variable import Persistent, Variable
@@ -18,6 +19,7 @@ Given = Variable | float | Sequence[Any] | np.ndarray
 _assign = recorded(layers.assign)
 _fill_constant = recorded(layers.fill_constant)
 _increment = recorded(layers.increment)
+_py_func = recorded(layers.py_func)
 
 
 def assign(input: Given, output: Variable | None = None, name: str | None = None) -> Any:
@@ -186,6 +188,79 @@ def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False
     variable = default_main_program().new_variable(name or unique_name.generate("create_tensor"))
     variable.persistable = persistable
     return variable
+
+
+def py_func(
+    func: Callable[..., Any],
+    x: Any,
+    out: Any = None,
+    backward_func: Callable[..., Any] | None = None,
+    skip_vars_in_backward_input: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Call a function of NumPy arrays; see `fluid.layers.py_func`.
+
+    Args:
+      func: the function.
+      x: a variable, or a list of variables.
+      out: variables of `block.create_var(shape=..., dtype=...)` for the results, one or a list; or what
+        `fluid.layers.py_func` takes.
+      backward_func: the function of the gradient.
+      skip_vars_in_backward_input: the variables of `x` and `out` that `backward_func` does not take.
+      name: name of the layer; by default `py_func_N`.
+
+    Returns:
+      The results: `out` itself, if it is a created variable or a list of them.
+
+    Example:
+      >>> import fluid.static as fluid, numpy as np
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     x = fluid.layers.data("x", shape=[1])
+      ...     y = main.current_block().create_var(name="y", shape=[-1, 1], dtype="float32")
+      ...     fluid.layers.py_func(np.sinh, x, out=y) is y
+      ...     fluid.Executor().run(main, feed={"x": np.zeros((1, 1), "float32")}, fetch_list=[y])
+      True
+      [array([[0.]], dtype=float32)]
+    """
+    made = [v for v in _listed(out) if isinstance(v, Variable) and v.declared]
+    if not made:
+        return _py_func(func, x, out, backward_func, skip_vars_in_backward_input, name)
+    skipped = _listed(skip_vars_in_backward_input)
+    call = _HostCall(func, backward_func, made, [v for v in made if v in skipped], name)
+    made[0].program.apply(call, (x, [v for v in skipped if v not in made]), into=made)
+    return out
+
+
+class _HostCall:
+    """A function that calls a user's function on the host inside a run.
+
+    Args:
+      func: the function.
+      backward_func: the function of the gradient.
+      out: the created variables of the results.
+      skipped: those of `out` that `backward_func` does not take.
+      name: name of the layer.
+    """
+
+    def __init__(self, func: Any, backward_func: Any, out: list[Variable], skipped: list[Variable], name: str | None):
+        self._functions = func, backward_func
+        self._out = out
+        self._skipped = skipped
+        self._name = name
+
+    def __call__(self, x: Any, skipped: list[Any]) -> Any:
+        """Return the results."""
+        func, backward_func = self._functions
+        looks = {v: at_present_batch(v.declared) for v in self._out}
+        also = [looks[v] for v in self._skipped]
+        return layers.py_func(func, x, list(looks.values()), backward_func, [*skipped, *also], self._name)
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, step: int = 1) -> Any:

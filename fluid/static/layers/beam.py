@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from fluid import errors, layers
 from fluid.layers.base import Layer, is_sequence
 from fluid.layers.control.tensor_array import TensorArray
-from fluid.layers.structured.beam_rows import Beams, select, trace
+from fluid.layers.structured.beam import Beams, select, trace
 from fluid.static import unique_name
 from fluid.static.layers.arrays import ArrayVariable
 from fluid.static.tape.calls import running

@@ -1,4 +1,10 @@
-"""The tape: recorded calls of layers, and the values of variables while the calls run."""
+"""The tape: recorded calls of layers, and the values of variables while the calls run.
+
+A `Call` holds variables in the places of values, its results, and the counters of automatic names. A recorded program
+is a list of calls and a program function: its calls run again with the values of an `Environment`, which is how
+variables can be assigned. A block is a list of calls, too: `While` is one call of `layers.while_loop` over the
+variables that the block assigns.
+"""
 
 import contextlib
 import functools
@@ -95,6 +101,7 @@ class Call:
       kwargs: its keyword arguments.
       outputs: the variables of its results, in order.
       counters: the counters of automatic names before the call.
+      prefix: the beginning of automatic names.
       nameless: indices of the outputs that the layer itself does not name.
       assigns: True if the outputs existed before, and the call assigns them.
       site: the user's line.
@@ -106,6 +113,7 @@ class Call:
     kwargs: dict[str, Any] = field(default_factory=dict)
     outputs: list[Variable] = field(default_factory=list)
     counters: dict[str, int] = field(default_factory=dict)
+    prefix: str = ""
     nameless: frozenset[int] = frozenset()
     assigns: bool = False
     site: str = ""
@@ -120,10 +128,15 @@ class Call:
         """Return the variables among the arguments."""
         return [leaf for leaf in jax.tree.leaves((self.args, self.kwargs)) if isinstance(leaf, Variable)]
 
+    @property
+    def sees_all(self) -> bool:
+        """Return whether the call may read any variable, because it runs blocks or calls functions of the user."""
+        return bool(self.blocks) or any(callable(leaf) for leaf in jax.tree.leaves((self.args, self.kwargs)))
+
     def run(self, environment: Environment) -> None:
         """Call the layer inside a program function, and store its results in the outputs."""
         frame = core.current_frame("static.Executor.run")
-        frame.naming = Naming(counters=dict(self.counters))
+        frame.naming = Naming(counters=dict(self.counters), prefix=self.prefix)
         try:
             with core.as_fluid():
                 result = self.function(*environment.read(self.args), **environment.read(self.kwargs))

@@ -1,15 +1,17 @@
 """Program: a record of layers that were called outside any function; and the default programs."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import jax
 import numpy as np
 
-from fluid import core, errors
+from fluid import core, errors, layers
+from fluid.param_attr import ParamAttr
 from fluid.static import unique_name
 from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Call, running
@@ -34,6 +36,7 @@ class Program:
       for_test: True if the program runs in test mode.
       first: the loss whose gradients `NAME@GRAD` can be fetched, if no loss is minimised.
       clip: the clip of `fluid.clip.set_gradient_clip`.
+      rates: the positions of the minimisations that have a learning rate, by the name of the learning rate.
       readers: the readers that feed the program, from `layers.py_reader`.
       collective: True if the processes of a launch train the program together, see `fluid.DistributeTranspiler`.
       precision: the dtype of the computation, see `fluid.Program`; None for float32.
@@ -57,6 +60,7 @@ class Program:
         self.for_test = False
         self.first: Variable | None = None
         self.clip: Any = None
+        self.rates: dict[str, tuple[int, ...]] = {}
         self.readers: list[Any] = []
         self.collective = False
         self.precision: str | None = None
@@ -117,6 +121,83 @@ class Program:
             )
         return self.variables[name]
 
+    def create_var(
+        self,
+        name: str | None = None,
+        shape: Sequence[int] | None = None,
+        dtype: Any = "float32",
+        persistable: bool = False,
+        stop_gradient: bool = False,
+        **others: Any,
+    ) -> Variable:
+        """Return a new variable without a value, for a later assignment: `layers.assign(x, output=variable)`.
+
+        Args:
+          name: its name; automatic by default.
+          shape: the shape that the variable shows before the assignment, with -1 for the batch size.
+          dtype: the dtype that the variable shows before the assignment.
+          persistable: True if `global_scope().find_var(name)` shall return the value of the last run.
+          stop_gradient: True if no gradient flows through the variable.
+          others: `type`, `lod_level` and others are accepted for programs written for Fluid, but have no effect: they
+            are found from the value.
+        """
+        del others
+        variable = self.new_variable(name)
+        variable.persistable, variable.stop_gradient = persistable, stop_gradient
+        if shape is not None and dtype is not None:
+            kept = core.FeedSpec(variable.name, (), str(dtype)).held
+            sizes = [tuple(batch if size == -1 else size for size in shape) for batch in BATCHES]
+            variable.declared = tuple(jax.ShapeDtypeStruct(size, kept) for size in sizes)
+        return variable
+
+    def create_parameter(
+        self,
+        shape: Sequence[int],
+        dtype: Any = "float32",
+        name: str | None = None,
+        initializer: Any = None,
+        trainable: bool = True,
+        regularizer: Any = None,
+        optimize_attr: Mapping[str, float] = MappingProxyType({"learning_rate": 1.0}),
+    ) -> Persistent:
+        """Create a parameter, as `layers.create_parameter` does.
+
+        Args:
+          shape: its shape.
+          dtype: its dtype.
+          name: its name; automatic by default.
+          initializer: an initializer of `fluid.initializer`; Xavier by default.
+          trainable: False to keep the initial value.
+          regularizer: a regularizer of `fluid.regularizer`.
+          optimize_attr: `{"learning_rate": factor}`, a factor of the learning rate.
+        """
+        attr = ParamAttr(name, initializer, optimize_attr["learning_rate"], regularizer, trainable)
+        made: Persistent = self.apply(layers.create_parameter, (list(shape), str(dtype)), {"attr": attr})
+        return made
+
+    def prune(self, targets: Variable | str | Sequence[Variable | str]) -> "Program":
+        """Return a copy of the program with only the calls that some variables depend on, without minimisation.
+
+        Args:
+          targets: variables or their names.
+        """
+        listed = [targets] if isinstance(targets, Variable | str) else targets
+        needed = {item if isinstance(item, Variable) else self.var(item) for item in listed}
+        new = self.clone()
+        calls = []
+        for call in reversed(self._global.calls):
+            if not needed.isdisjoint(call.outputs):
+                calls.append(call)
+                captured = getattr(call.function, "captures", ())
+                needed |= {*call.outputs, *(self.list_vars() if call.sees_all else [*call.variables(), *captured])}
+        new._global.calls = calls[::-1]
+        new.variables = {n: v for n, v in self.variables.items() if v in needed}
+        new.feeds = {n: spec for n, spec in self.feeds.items() if n in new.variables}
+        new.readers = [reader for reader in self.readers if new.variables.keys() & set(reader.names)]
+        return new
+
+    _prune = prune
+
     def has_var(self, name: str) -> bool:
         """Return whether the program has a variable of this name."""
         return name in self.variables
@@ -128,23 +209,6 @@ class Program:
     def all_parameters(self) -> list[Persistent]:
         """Return the parameters, in order of creation; as in Fluid, the moving statistics of layers are among them."""
         return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_original_parameter]
-
-    def create_var(
-        self, name: str | None = None, persistable: bool = False, stop_gradient: bool = False, **others: Any
-    ) -> Variable:
-        """Return a new variable without a value, which a layer or `append_op` assigns.
-
-        Args:
-          name: `tmp_N` by default.
-          persistable: True keeps the value between runs.
-          stop_gradient: True lets no gradient flow through the variable.
-          others: `shape`, `dtype` and others are accepted for programs written for Fluid, but have no effect: they are
-            found from the value.
-        """
-        del others
-        variable = self.new_variable(name)
-        variable.persistable, variable.stop_gradient = persistable, stop_gradient
-        return variable
 
     def append_op(
         self,
@@ -200,6 +264,7 @@ class Program:
         new.arrays = dict(self.arrays)
         new.shared = dict(self.shared)
         new.feeds = dict(self.feeds)
+        new.rates = dict(self.rates)
         new._global = Block()
         later = assignments_after_updates(self._global.calls) if for_test else []
         kept = [c for c in self._global.calls if not (for_test and (c.function is minimized or c in later))]
@@ -240,7 +305,8 @@ class Program:
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
         args, kwargs = jax.tree.map(_own, (args, dict(kwargs or {})))  # which also copies lists and dicts
-        call = Call(function, args, kwargs, assigns=into is not None, site=core.user_site(), blocks=blocks)
+        site, prefix = core.user_site(), unique_name.prefix()
+        call = Call(function, args, kwargs, prefix=prefix, assigns=into is not None, site=site, blocks=blocks)
         return self._record(call, into)
 
     def new_variable(self, name: str | None, structs: tuple[Any, ...] = ()) -> Variable:
@@ -387,6 +453,8 @@ class Program:
 
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
         """Find the result shapes of a call, create its output variables, and append the call."""
+        for variable in into or ():
+            variable.check_assignable()
         known = set(self.arrays)
         declared_before = unique_name.counters()
         given = self._visible(call)
@@ -446,8 +514,7 @@ class Program:
                 )
             if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
                 variable.held()
-        functions = [v for v in jax.tree.leaves((call.args, call.kwargs)) if callable(v)]
-        if not functions and not call.blocks:
+        if not call.sees_all:
             captured = [v for v in getattr(call.function, "captures", ()) if v.structs]
             return [v for v in (*found, *captured) if not isinstance(v, Persistent)]
         every = [v for v in self.variables.values() if v.structs and not isinstance(v, Persistent)]

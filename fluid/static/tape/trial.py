@@ -1,4 +1,7 @@
-"""Trials: evaluate the shapes of a call's results without data."""
+"""Trials: evaluate the shapes of a call's results without data.
+
+`jax.eval_shape` runs each call when it is recorded, at two batch sizes, so shapes and errors are known at once.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,8 +48,9 @@ class Trial:
     ):
         frame = core.Frame(
             placeholder_batch=batch,
+            as_fluid=True,
             declared=Declared(arrays=dict(arrays), shared=shared),
-            naming=Naming(counters=dict(unique_name.counters())),
+            naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )
         self.feeds = frame.declared.feeds
         self.arrays = frame.declared.arrays

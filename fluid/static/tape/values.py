@@ -6,7 +6,7 @@ import jax
 
 from fluid import core
 from fluid.layers.control.tensor_array import TensorArray
-from fluid.layers.structured.beam_rows import Beams
+from fluid.layers.structured.beam import Beams
 
 SEQUENCES = (core.SequenceBatch, core.NestedSequenceBatch)
 

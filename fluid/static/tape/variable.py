@@ -30,6 +30,7 @@ class Variable:
       persistable: True if the value is kept between runs: `global_scope().find_var(name)` returns the value.
       constant: the number that all elements equal, if known.
       unassigned: True if the variable was created without a value, for a later assignment.
+      declared: the shape that an unassigned variable shows, at each of the two trial batch sizes; empty if unknown.
 
     Example:
       >>> import fluid.static as fluid
@@ -52,6 +53,7 @@ class Variable:
         self.persistable = False
         self.constant: float | None = None
         self.unassigned = not structs
+        self.declared: tuple[Any, ...] = ()
 
     @property
     def block(self) -> Owner:
@@ -97,6 +99,9 @@ class Variable:
         if not self.structs:
             raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
 
+    def check_assignable(self) -> None:
+        """Refuse an assignment to a variable whose value layers cannot change."""
+
     def held(self) -> Any:
         """Return the value of the variable before the program assigns it, inside a run.
 
@@ -113,8 +118,9 @@ class Variable:
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
-        self.check_assigned()
-        return self.structs
+        if not self.declared:
+            self.check_assigned()
+        return self.structs or self.declared
 
     def _struct(self) -> Any:
         return self._both()[0]
@@ -138,7 +144,8 @@ class Variable:
         )
 
     def __repr__(self) -> str:
-        shown = f"{self.dtype}{list(self.shape)}" if self.structs and values.is_value(self.structs[0]) else "no array"
+        both = self.structs or self.declared
+        shown = f"{self.dtype}{list(self.shape)}" if both and values.is_value(both[0]) else "no array"
         return f"Variable({self.name}: {shown})"
 
 

@@ -1,4 +1,9 @@
-"""Checkpoints: saves a training when due, keeps the newest and the best checkpoints, and restores them."""
+"""Checkpoints: saves a training when due, keeps the newest and the best checkpoints, and restores them.
+
+The arrays go to the host on the training thread. A thread writes them by Orbax, adds checksums (Orbax checks no bytes
+of arrays) and renames the folder. Non-finite arrays are not written. Orbax's own manager is not used: it takes an empty
+folder for the newest step, and loses a save that fails.
+"""
 
 import contextlib
 import importlib.metadata
@@ -18,10 +23,9 @@ from fluid.runtime.finite import Health
 from fluid.runtime.state_io import names_here
 from fluid.storage.folder import newest_whole
 from fluid.storage.remote import folder_of
-from fluid.trainer.checkpoint.config import CheckpointConfig
+from fluid.trainer.checkpoint.config import CheckpointConfig, check_shared
 from fluid.trainer.checkpoint.match import check_checkpoint, check_seed, describe_optimizers, digests_of
 from fluid.trainer.checkpoint.score import BestMeasured, Score
-from fluid.trainer.checkpoint.shared import check_shared
 from fluid.trainer.checkpoint.writer import Writer
 from fluid.trainer.handlers import Handler
 from fluid.trainer.policy import Call, Policy

@@ -1,13 +1,16 @@
-"""CheckpointConfig: the folder and the intervals of the checkpoints of a Trainer."""
+"""CheckpointConfig: where and when to save; and a check that all processes see one folder."""
 
 import os
+import secrets
 from dataclasses import dataclass
 from typing import Any
 
 from fluid import errors
 from fluid.core import fitting, whole_number
+from fluid.distributed import Group
 from fluid.storage import PathLike
-from fluid.trainer.evaluation.direction import AUTO, direction
+from fluid.storage.folder import Folder
+from fluid.trainer.evaluation.monitor import AUTO, direction
 
 
 @fitting("fluid.CheckpointConfig")
@@ -70,3 +73,31 @@ def _output_and_mode(value: Any) -> tuple[str | int, str]:
             f'keep_best={value!r}: expected an output and "min" or "max": keep_best=("accuracy", "max")'
         )
     return output, direction(output, mode, lambda mode: f"CheckpointConfig(keep_best={(output, mode)!r})")
+
+
+def check_shared(folder: Folder, group: Group) -> None:
+    """Check that all processes share a folder: each process must see a token file of the first process.
+
+    Raises:
+      CheckpointError: a process has another folder, or several processes use an object store.
+    """
+    if group.size == 1:
+        return
+    if not folder.is_local:
+        raise errors.CheckpointError(
+            f"{group.size} processes cannot keep checkpoints in {folder.name!r}: of a store only one process writes "
+            f"them. Expected a folder that all processes share, such as one on a network file system"
+        )
+    token = folder.path / f"{group.of_first('the name of a token', secrets.token_hex(8))}.token"
+    if group.is_first:
+        token.touch()
+    group.meet("the folder of checkpoints")
+    seen = group.exchange("who sees the folder of checkpoints", token.exists())
+    if group.is_first:
+        token.unlink(missing_ok=True)
+    if not all(seen):
+        raise errors.CheckpointError(
+            f"the folder of checkpoints, {folder.name!r}, is another one in process "
+            f"{', '.join(str(i) for i, found in enumerate(seen) if not found)} than in process 0; expected a folder "
+            f"that all processes share, such as one on a network file system"
+        )

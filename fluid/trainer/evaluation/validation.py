@@ -14,10 +14,9 @@ from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.runtime import Results
 from fluid.trainer.checkpoint import Checkpoints
-from fluid.trainer.evaluation.direction import AUTO, direction
 from fluid.trainer.evaluation.evaluate import request_of
 from fluid.trainer.evaluation.history import History, HistoryKeeper
-from fluid.trainer.evaluation.monitor import SaveBest
+from fluid.trainer.evaluation.monitor import AUTO, SaveBest, direction
 from fluid.trainer.evaluation.values import Every, Interval, output_names, scalar_outputs, value_name
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndStepEvent, EventHandler
 from fluid.trainer.handlers import Handler

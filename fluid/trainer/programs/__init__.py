@@ -1,9 +1,8 @@
 """Several programs in one Trainer: their declarations, schedule, readers, and feeds from other programs."""
 
-from fluid.trainer.programs.inference import InferenceFunction, inference_program
 from fluid.trainer.programs.links import member_called, members_of
-from fluid.trainer.programs.member import Member
-from fluid.trainer.programs.readers import (
+from fluid.trainer.programs.member import (
+    Member,
     ReadersLike,
     Source,
     check_data,
@@ -13,15 +12,16 @@ from fluid.trainer.programs.readers import (
     source_of,
     warn_of_idle,
 )
-from fluid.trainer.programs.schedule import ScheduleLike
+from fluid.trainer.programs.schedule import ScheduleLike, Turns
 from fluid.trainer.programs.training_program import (
+    InferenceFunction,
     ProgramFunction,
     ProgramsLike,
     TrainingProgram,
     declared_programs,
     discovered,
+    inference_program,
 )
-from fluid.trainer.programs.turns import Turns
 
 __all__ = [
     "InferenceFunction",

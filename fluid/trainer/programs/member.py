@@ -1,20 +1,25 @@
-"""Member: one program of a Trainer, with the feeds of its steps and tests."""
+"""Members: each program of a Trainer with its reader."""
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 
-from fluid.core import FeedSpec, Program
+from fluid import errors
+from fluid.core import FeedSpec, Program, warn
 from fluid.distributed import group
 from fluid.place import OneDevice
-from fluid.reader.adapters import Minibatches
+from fluid.reader import data_sets
+from fluid.reader.adapters import Minibatches, minibatches
+from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import Buckets
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
+from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Session
 from fluid.runtime.seeds import Draw
 from fluid.trainer.programs.chain import Chain
+from fluid.trainer.programs.schedule import Schedule, ScheduleLike, Turns, schedule_of
 from fluid.trainer.programs.training_program import TrainingProgram
 
 
@@ -114,3 +119,204 @@ class Member:
         # In a multi-process training, each process reads only its rows; placeholder rows stand for the other rows.
         trains = trains and not self.is_shared
         return Converter(self._session.engine, self.reads, order, buckets, only, self.others, trains)
+
+
+ReadersLike = ReaderLike | Mapping[str, ReaderLike] | None
+"""The argument `reader` of `Trainer.train`: one reader, or a dict of readers by program name."""
+
+Source = Minibatches | Turns
+"""The source of a training: the minibatches of one program, or of several programs in turn."""
+
+
+class Plan(NamedTuple):
+    """The order in which several programs are trained.
+
+    Attributes:
+      schedule: chooses the program of each step.
+      epoch_of: the name of the program whose reader ends an epoch; None for the first program that has a reader.
+    """
+
+    schedule: Schedule
+    epoch_of: str | None
+
+
+def plan_of(programs: Sequence[Program], schedule: ScheduleLike, epoch_of: str | None, seed: int) -> Plan | None:
+    """Return the order in which the programs of a Trainer are trained; None for one program.
+
+    Args:
+      programs: the programs in their order.
+      schedule: as for Trainer.
+      epoch_of: as for Trainer.
+      seed: as for Trainer.
+
+    Raises:
+      ArgumentError: the schedule is invalid or never trains a program, or there is only one program.
+      ArgumentTypeError: the schedule has another type.
+      UnknownNameError: an argument names an unknown program.
+    """
+    names = [program.name for program in programs]
+    if len(programs) == 1:
+        if schedule is not None or epoch_of is not None:
+            raise errors.ArgumentError(
+                "schedule= and epoch_of= say how several programs take turns, and the Trainer has one; leave them out, "
+                "or give it more: fluid.Trainer([(discriminator, optimizer_d), (generator, optimizer_g)], schedule=...)"
+            )
+        return None
+    if epoch_of is not None and epoch_of not in names:
+        raise errors.UnknownNameError(
+            f"epoch_of={epoch_of!r}: there is no such program. {errors.nearest(str(epoch_of), names)}"
+        )
+    return Plan(schedule_of(schedule, names, seed), epoch_of)
+
+
+def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None) -> tuple[ReaderLike | None, ...]:
+    """Return the reader of each program; None for a program without feeds and reader.
+
+    Args:
+      members: the programs.
+      given: the argument `reader` of `train`.
+      second: the argument of `train` after `reader`, see `check_data`.
+
+    Raises:
+      ArgumentTypeError: a program has feeds and no reader, no program has a reader, or `given` is arrays.
+      ArgumentError: no program uses the given reader.
+      UnknownNameError: a reader is given for an unknown program.
+    """
+    if len(members) == 1 and members[0].declared.reader is None:
+        return (check_data("train", members[0].reads, given, second),)
+    found = {member.name: member.declared.reader for member in members}
+    if isinstance(given, Mapping):
+        for name, reader in given.items():
+            if name not in found:
+                raise errors.UnknownNameError(
+                    f"train: a reader is given for {name!r}, which is no program. {errors.nearest(str(name), found)} "
+                    f"{_corrected(members)}"
+                )
+            found[name] = reader
+    elif given is not None:
+        sharing = [member for member in members if found[member.name] is None and member.reads]
+        if not sharing:
+            raise errors.ArgumentError(
+                "train: a reader is given, and each program that reads has one of its own; leave it out: "
+                "trainer.train(num_epochs=...)"
+            )
+        check_data("train", sharing[0].reads, given, second)
+        found |= {member.name: given for member in sharing}
+    for member in members:
+        if member.reads and found[member.name] is None:
+            raise errors.ArgumentTypeError(
+                f"train needs a reader for the program {member.name!r}, which reads {', '.join(member.reads)}. "
+                f"{_corrected(members)}"
+            )
+    if all(reader is None for reader in found.values()):
+        raise errors.ArgumentTypeError(
+            f"train needs a reader, since an epoch ends with one, and no program has feeds; a reader of as many items "
+            f"as its program shall have steps in an epoch will do: trainer.train({{{members[0].name!r}: range(1000)}})"
+        )
+    return tuple(found[member.name] for member in members)
+
+
+def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any = None) -> ReaderLike:
+    """Check the reader that a method of Trainer receives, and return it.
+
+    Args:
+      method: the name of the method, for the message.
+      feeds: names of the feeds of the program.
+      reader: the argument `reader`.
+      second: the argument after the reader, which is a second array in `train(x, y)`.
+
+    Raises:
+      ArgumentTypeError: there is no reader, or there are arrays instead of a reader.
+    """
+    if reader is None:
+        raise errors.ArgumentTypeError(f"{method} needs a reader: trainer.{method}(reader=train_reader)")
+    if data_sets.is_data(second):
+        epochs = ", num_epochs=10" if method == "train" else ""
+        raise errors.ArgumentTypeError(
+            f"{method} needs a reader of minibatches, found arrays, one for each feed; say which is which, and how "
+            f"many rows make a minibatch: trainer.{method}(fluid.reader.arrays({data_sets.spelled(feeds)}, "
+            f"batch_size=32{', shuffle=True' if method == 'train' else ''}){epochs})"
+        )
+    return reader
+
+
+def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], plan: Plan | None, first: int) -> Source:
+    """Return the source of the minibatches of a call of `train`.
+
+    Args:
+      members: the programs.
+      readers: the result of `readers_of`.
+      plan: the order of several programs; None for one program.
+      first: the number of training steps done before.
+
+    Raises:
+      ArgumentError: an epoch would have no end.
+    """
+    if plan is None:
+        assert readers[0] is not None
+        source = minibatches(readers[0])
+        members[0].divide(source)
+        return source
+    passes = {id(reader): minibatches(reader) for reader in readers if reader is not None}
+    sources = [None if reader is None else passes[id(reader)] for reader in readers]
+    names = [member.name for member in members]
+    if plan.schedule.by_epoch and None in sources:
+        raise errors.ArgumentError(
+            f'schedule="epoch": an epoch is a pass over the reader of its program, and {names[sources.index(None)]!r} '
+            f"has none. {_corrected(members)}"
+        )
+    leading = next(i for i, source in enumerate(sources) if source is not None)
+    if plan.epoch_of is not None:
+        leading = names.index(plan.epoch_of)
+        if sources[leading] is None:
+            raise errors.ArgumentError(
+                f"epoch_of={plan.epoch_of!r}: an epoch ends with the reader of that program, and it has none. "
+                f"{_corrected(members)}"
+            )
+    return Turns(sources, plan.schedule, leading, first)
+
+
+def pipeline_of(
+    members: Sequence[Member], source: Source, order: FeedOrder, buckets: Sequence[Buckets]
+) -> InputPipeline:
+    """Return the InputPipeline of a call of `train`.
+
+    Args:
+      members: the programs.
+      source: the result of `source_of`.
+      order: the `feed_order` of `train`.
+      buckets: pads the sequences of each program.
+
+    Raises:
+      ArgumentError: `order` is set, and there are several programs.
+    """
+    if len(members) > 1 and order is not None:
+        raise errors.ArgumentError(
+            f"train(feed_order={order!r}): each of several programs has an order of its own; write "
+            f"fluid.TrainingProgram({members[0].name}, optimizer, feed_order=...)"
+        )
+    converters = [member.converter(order, its, trains=True) for member, its in zip(members, buckets, strict=True)]
+    return InputPipeline(source, converters, keeps_positions=True)
+
+
+def warn_of_idle(members: Sequence[Member], source: Source) -> None:
+    """Warn of programs that a call of `train` has not trained, at its end.
+
+    Args:
+      members: the programs.
+      source: the source of its minibatches.
+    """
+    if not isinstance(source, Turns):
+        return
+    counts = source.counts
+    idle = [repr(member.name) for member, count in zip(members, counts, strict=True) if not count]
+    if idle and sum(counts):
+        warn(
+            f"{' and '.join(idle)} {'was' if len(idle) == 1 else 'were'} not trained in any of {sum(counts)} steps: "
+            f"the schedule of the Trainer gave no step to {'it' if len(idle) == 1 else 'them'}"
+        )
+
+
+def _corrected(members: Sequence[Member]) -> str:
+    readers = ", ".join(f"{member.name!r}: {member.name}_reader" for member in members)
+    return f"Write trainer.train({{{readers}}}, num_epochs=...)"

@@ -1,4 +1,4 @@
-"""TrainingProgram: a program function with its optimizer and reader, and its conversion to a Program."""
+"""The programs of a Trainer: those that it trains, and the inference program that shares their parameters."""
 
 import functools
 import inspect
@@ -7,11 +7,49 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fluid import errors
-from fluid.core import Program, current_frame
+from fluid.core import CALLED_AT, Program, creation_sites, current_frame, warn
 from fluid.optimizer.base import Minimizer, OptimizerLike, as_optimizer
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
-from fluid.trainer.programs.sharing import warn_of_shared_by_number
+from fluid.runtime import Session
+
+_SHOWN = 3
+
+
+def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
+    """Warn of parameters that programs share only because their layers have equal numbers.
+
+    Automatic names count the layers of each program from 0 on, so the first `fc` of two programs is one parameter if
+    the shapes agree. This sharing is intended if one line of a common function creates the parameter, and rarely
+    otherwise.
+
+    Args:
+      programs: the programs of one Trainer, in their order.
+    """
+    made: dict[str, tuple[Program, str]] = {}
+    found: list[str] = []
+    for program in programs:
+        for name, spec in program.parameters.items():
+            if not (spec.kind and spec.site):
+                continue
+            first, line = made.setdefault(name, (program, _own_line(spec.site)))
+            if line != _own_line(spec.site):
+                sites = [f"{each.name}: {creation_sites(each.parameters)[name]}" for each in (first, program)]
+                found.append(f"{name} ({'; '.join(sites)})")
+    if found:
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        warn(
+            f"the programs share parameters that different lines make, as these have the same automatic names: "
+            f"{', '.join(found[:_SHOWN])}{more}. Give each program names of its own, with fluid.name_scope("
+            f'"{programs[0].name}"): around its layers; or, where sharing is meant, make the parameter in one function '
+            f'that both call, or name it: param_attr="shared.w"'
+        )
+
+
+def _own_line(site: str) -> str:
+    """Return the line of a site without the line that called a shared function."""
+    return site.partition(CALLED_AT)[0]
+
 
 ProgramFunction = Callable[[], Any]
 """A function without arguments that calls layers and returns the loss, or several values, the loss first."""
@@ -255,3 +293,43 @@ def _refuse_two_rules(optimizer: Minimizer) -> None:
             f"{type(optimizer).__name__} as well, so both rules would change the parameters; leave one out: "
             f"fluid.Trainer(program), or a program that returns its loss only"
         )
+
+
+InferenceFunction = Callable[[], Any] | Program
+
+
+def inference_program(
+    infer_func: InferenceFunction | None, programs: Sequence[Program], session: Session, precision: str | None
+) -> Program | None:
+    """Discover the inference program of a Trainer; return None if `infer_func` is None.
+
+    Args:
+      infer_func: as for Trainer.
+      programs: the trained programs.
+      session: holds the parameters of the trained programs.
+      precision: as for Trainer.
+
+    Raises:
+      ParameterError: the inference program has a parameter or state that the trained programs lack, or have in another
+        shape.
+    """
+    if infer_func is None:
+        return None
+    found = infer_func if isinstance(infer_func, Program) else Program(infer_func, precision=precision)
+    trained = " and ".join(program.name for program in programs)
+    specs = session.scope.specs
+    for name, spec in (found.parameters | found.states).items():
+        if name not in specs:
+            raise errors.ParameterError(
+                f"infer_func={found.name} has the parameter {name!r}, created at {spec.site}, which the trained "
+                f"program {trained} lacks, so nothing would train it. {errors.nearest(name, specs)} Make the net in "
+                f'one function that both call, or give its parameters names: param_attr="out.w"'
+            )
+        if specs[name].shape != spec.shape:
+            raise errors.ParameterError(
+                f"infer_func={found.name} has the parameter {name!r} of shape {list(spec.shape)}, created at "
+                f"{spec.site}, and the trained program {trained} has it of shape {list(specs[name].shape)}, created at "
+                f"{specs[name].site}; make the net in one function that both call"
+            )
+    warn_of_shared_by_number([*programs, found])
+    return found

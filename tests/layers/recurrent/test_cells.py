@@ -11,8 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fluid
-from fluid.layers.recurrent.cells import GRU, LSTM, Cell, LSTMUnit, ProjectedLSTM, StateAsOutput
-from fluid.layers.recurrent.scan import numbered, unroll, unroll_rows
+from fluid.layers.recurrent.cells import (
+    GRU,
+    LSTM,
+    Cell,
+    LSTMUnit,
+    ProjectedLSTM,
+    StateAsOutput,
+    numbered,
+    unroll,
+    unroll_rows,
+)
 
 WIDTH = 3
 

@@ -1,1 +1,0 @@
-"""Activations, and the elementary functions of one value."""

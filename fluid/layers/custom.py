@@ -1,0 +1,404 @@
+"""Custom layers: the mode, random keys, states, Python functions, and modules of Flax and Haiku."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, errors
+from fluid.initializer import Constant
+from fluid.layers.base import Layer, array_of, layer, parameter_dtype
+from fluid.param_attr import ParamAttr, ParamSetting, to_attr
+
+
+@layer
+def is_training() -> bool:
+    """Return whether the program runs in train mode rather than in test mode.
+
+    The result is an ordinary bool, so `if` works: the program is traced once for each mode. Create parameters and
+    states in both modes, since a program is discovered in train mode.
+
+    Returns:
+      True while a training step is traced; False for `trainer.test`, `Inferencer` and `mode="test"`.
+
+    Example:
+      >>> import fluid
+      >>> def noisy(x):
+      ...     if not fluid.layers.is_training():
+      ...         return x
+      ...     return x + 0.1 * jax.random.normal(fluid.layers.random_key(), x.shape)
+      >>> print(fluid.Program(lambda: noisy(fluid.layers.data("x", shape=[4]))).outputs[0])
+      float32[batch, 4]
+    """
+    return core.current_frame("layers.is_training").mode == core.TRAIN
+
+
+class _IsTraining:
+    """A wrapper that refuses `if layers.is_training:`, which would always be true."""
+
+    def __init__(self, function: Callable[[], bool]):
+        functools.update_wrapper(self, function)
+
+    def __call__(self) -> bool:
+        return self.__wrapped__()  # type: ignore[attr-defined]
+
+    def __bool__(self) -> bool:
+        raise errors.ArgumentTypeError(
+            "layers.is_training is a function, which is always true as a condition; call it: if layers.is_training():"
+        )
+
+
+is_training = _IsTraining(is_training)
+
+
+@layer
+def random_key(name: str | None = None) -> jax.Array:
+    """Return a key for `jax.random`, a different key in each step.
+
+    The key depends only on the seed of the Session, on the step and on the name. So a new layer does not change the
+    random numbers of other layers, and a resumed training draws the numbers of an uninterrupted one. Inside
+    `layers.scan` and other loops each iteration has its own key.
+
+    Args:
+      name: the name of the key: equal names give equal keys. By default `random_key_N`, a new name for each call.
+
+    Returns:
+      A key, `[]`; `jax.random.split` makes several keys of it.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return x * jax.random.bernoulli(fluid.layers.random_key("mask"), 0.5, x.shape)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 4]
+    """
+    return core.random_key(Layer("random_key", name).name)
+
+
+@dataclass(frozen=True)
+class State:
+    """An array that a layer keeps from one training step to the next, created by `create_state`.
+
+    Attributes:
+      name: the name in checkpoints, in the scope and for `fetch`.
+      value: the value at creation: after the previous step, or after an earlier update in this step.
+      frozen: whether `fluid.frozen` or `trainer.freeze` has frozen the state, so that updates have no effect. A layer
+        that normalizes with moving statistics then uses them in training too.
+    """
+
+    name: str
+    value: jax.Array
+    frozen: bool = False
+
+    def update(self, value: Any) -> None:
+        """Set the value for the next step. In test mode, or while the state is frozen, the call has no effect.
+
+        No gradient passes through the update.
+
+        Args:
+          value: an array of the state's shape.
+
+        Raises:
+          ShapeError: the value has another shape.
+        """
+        core.current_frame("layers.create_state")
+        core.set_state(self.name, jax.lax.stop_gradient(value))
+
+
+def _refuse(self: State, name: str, value: Any) -> None:
+    """Refuse an assignment; the error shows the call that changes a state."""
+    raise errors.MissingNameError(
+        f"the state {self.name!r}: found an assignment to {name!r}, expected the call that sets its value for the next "
+        f"step: state.update(value)",
+        name=name,
+    )
+
+
+State.__setattr__ = _refuse  # type: ignore[assignment, method-assign]
+
+
+@layer
+def create_state(
+    shape: Sequence[int], dtype: Any = "float32", name: str | None = None, initializer: Any = None
+) -> State:
+    """Create an array that a custom layer updates, such as a moving average or a counter.
+
+    The array is saved with the parameters, in checkpoints and by `save_params`. No optimizer changes it.
+
+    Args:
+      shape: the shape of the array.
+      dtype: the dtype of the array, also while the program computes in half precision.
+      name: `create_state_N.w_0` by default. Two layers with one name share one state.
+      initializer: of `fluid.initializer`, or a number for all elements; zeros by default.
+
+    Returns:
+      A State: `state.value` is the array, `state.update(value)` changes it for the next step.
+
+    Raises:
+      ParameterError: the name is used already with another shape or dtype.
+      ArgumentTypeError: the initializer is neither a number nor a function of key, shape and dtype.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[1])
+      ...     largest = fluid.layers.create_state([1], name="largest")
+      ...     largest.update(fluid.layers.elementwise_max(largest.value, fluid.layers.reduce_max(x, dim=0)))
+      ...     return fluid.layers.reduce_max(x)
+      >>> with fluid.Session(program) as session:
+      ...     _ = session.run(feed={"x": np.array([[3.0], [5.0]])}, mode="train")
+      ...     session.scope["largest"].tolist()
+      [5.0]
+    """
+    this = Layer("create_state", name)
+    start = 0.0 if initializer is None else initializer
+    if isinstance(start, int | float | np.number):
+        start = Constant(float(start))
+    if not callable(start):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: initializer={initializer!r}; expected a number, or an initializer as in "
+            f"initializer=fluid.initializer.Normal(0.0, 1.0)"
+        )
+    full = this.array_name("w") if name is None else this.owner
+    value = core.create_state(full, shape, str(jax.dtypes.canonicalize_dtype(dtype)), start, this.owner)
+    return State(full, value, core.is_frozen(full))
+
+
+@layer
+def module(
+    module: Any,
+    *inputs: core.Value,
+    name: str | None = None,
+    call: Callable[..., Any] | None = None,
+    param_attr: ParamSetting = None,
+) -> Any:
+    """Apply a module of Flax or Haiku as a layer: its parameters are named, trained and saved like all others.
+
+    Its other variables, such as moving averages, become states, and its random keys come from the Session. An argument
+    `train`, `training`, `is_training`, `deterministic` or `use_running_average` of the module follows the mode. While
+    the module's states are frozen, by `fluid.frozen` or `trainer.freeze`, the module runs as in test mode.
+    Flax and Haiku are not installed with fluid.
+
+    A module object of NNX keeps its initial arrays. Training changes `trainer.params`, where the trained
+    arrays have the names of the module, such as `module_0/kernel`.
+
+    Args:
+      module: a Flax Linen module; a Flax NNX module, whose arrays are the initial values, or a function of `rngs` that
+        creates one, such as `functools.partial(nnx.Linear, 4, 3)`; a function that calls Haiku modules, or the result
+        of `haiku.transform` or `haiku.transform_with_state`.
+      inputs: the arrays that the module is called with.
+      name: name of the layer; by default `module_N`; modules of one name share their parameters.
+      call: called as `call(module, *inputs, train)` instead of `module(*inputs)`, to pass other arguments.
+      param_attr: ParamAttr with the training settings of all parameters of the module.
+
+    Returns:
+      The result of the module: an array, or a pytree of arrays.
+
+    Raises:
+      ArgumentTypeError: the object is no such module.
+
+    Example:
+      >>> import fluid
+      >>> from flax import linen
+      >>> class Net(linen.Module):
+      ...     @linen.compact
+      ...     def __call__(self, x, train):
+      ...         return linen.BatchNorm(use_running_average=not train)(linen.Dense(3)(x))
+      >>> def program():
+      ...     return fluid.layers.module(Net(), fluid.layers.data("x", shape=[4]))
+      >>> p = fluid.Program(program)
+      >>> print(p.outputs[0], *p.parameters)  # doctest: +NORMALIZE_WHITESPACE
+      float32[batch, 3] module_0/BatchNorm_0/bias module_0/BatchNorm_0/scale module_0/Dense_0/bias
+      module_0/Dense_0/kernel
+      >>> list(p.states)
+      ['module_0/batch_stats/BatchNorm_0/mean', 'module_0/batch_stats/BatchNorm_0/var']
+    """
+    from fluid.layers.adapters import Init, Leaf, adapt, leaves  # few programs need them
+
+    this = Layer("module", name)
+    settings = to_attr(param_attr) or ParamAttr(trainable=False)
+    prefix = settings.name or this.owner
+    arrays = [array_of(this, v) for v in inputs]
+    adapted = adapt(module, call)
+    init = Init(adapted.init, tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays))
+    parameters, states = init.shapes()
+    count = len(jax.tree.leaves(parameters))
+    given = [
+        core.create_parameter(
+            f"{prefix}/{path}",
+            leaf.shape,
+            parameter_dtype(leaf.dtype),
+            settings.initializer or Leaf(init, place, prefix),
+            settings.trainable,
+            settings,
+            kind="" if settings.name else this.automatic_kind,
+            layer=this.owner,
+        )
+        for place, (path, leaf) in enumerate(leaves(parameters))
+    ]
+    held = [
+        core.create_state(
+            f"{prefix}/{path}", leaf.shape, str(leaf.dtype), Leaf(init, count + place, prefix), this.owner
+        )
+        for place, (path, leaf) in enumerate(leaves(states))
+    ]
+    stands_still = bool(held) and all(core.is_frozen(f"{prefix}/{path}") for path, _ in leaves(states))
+    result, changed = adapted.apply(
+        jax.tree.unflatten(jax.tree.structure(parameters), given),
+        jax.tree.unflatten(jax.tree.structure(states), held),
+        core.random_key(this.name),
+        this.frame.mode == core.TRAIN and not stands_still,
+        *arrays,
+    )
+    for path, leaf in leaves(changed):
+        core.set_state(f"{prefix}/{path}", leaf)
+    return jax.tree.map(this.output, result)
+
+
+@layer
+def py_func(
+    func: Callable[..., Any],
+    x: core.Value | Sequence[core.Value],
+    out: Any = None,
+    backward_func: Callable[..., Any] | None = None,
+    skip_vars_in_backward_input: Any = None,
+    name: str | None = None,
+) -> Any:
+    """Call a Python function on NumPy arrays while the program runs, for computations that JAX does not support.
+
+    The compiled step waits for the function on the host. The result must depend on the arguments alone. The function is
+    called when its results are needed, perhaps more than once.
+
+    Args:
+      func: called with an array for each of `x`; returns an array, or several.
+      x: an array, or a list of arrays.
+      out: shape and dtype of the results: an object that has both, such as `x` itself or
+        `jax.ShapeDtypeStruct((x.shape[0], 4), "float32")`, or a list of such objects. Without `out` the function is
+        called for its side effects, such as printing, and there is no result.
+      backward_func: called with the arrays of `x`, of the results and of the gradients of the results. It returns the
+        gradient of each of `x`, or None for an input without gradient. Without `backward_func` no gradient passes.
+      skip_vars_in_backward_input: the values of `x` and `out`, one or a list, that `backward_func` does not take.
+      name: name of the layer; by default `py_func_N`.
+
+    Returns:
+      The result of `func`: an array in the shape and dtype of `out`, or a list of arrays if `out` is a list.
+
+    Raises:
+      ArgumentTypeError: a function cannot be called, or `out` has no shape and dtype.
+      ArgumentError: the program runs on several devices.
+      ShapeError: an input is a sequence batch; or, while the program runs, the results of `func` do not match `out`.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[2])
+      ...     y = fluid.layers.py_func(np.sinh, x, out=x, backward_func=lambda x, y, slope: slope * np.cosh(x))
+      ...     return fluid.layers.reduce_sum(y)
+      >>> with fluid.Session(program) as session:
+      ...     print(session.run(feed={"x": np.zeros((1, 2), "float32")}, fetch=["x@GRAD"], mode="test")[0])
+      [[1. 1.]]
+    """
+    this = Layer("py_func", name)
+    core.refuse_mesh(this.name, "compute it by layers or jax.numpy")
+    given = _listed(x)
+    arrays = [array_of(this, value) for value in given]
+    for function in (func, backward_func):
+        if not callable(function) and function is not None:
+            raise errors.ArgumentTypeError(f"{this.name}: {function!r} is no function; expected py_func(np.sinh, x, x)")
+    if out is None:
+
+        def tell(*values: Any) -> None:
+            _called(func, values)
+
+        jax.debug.callback(tell, *arrays)
+        return None
+    wanted = [_look(this, value) for value in _listed(out)]
+    skipped = {id(value) for value in _listed(skip_vars_in_backward_input)}
+    kept = [id(value) not in skipped for value in (*given, *_listed(out))]
+    results = [this.output(value) for value in _on_host(this.name, func, backward_func, kept, wanted)(*arrays)]
+    return results if isinstance(out, list | tuple) else results[0]
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return one value, several values, or None for no value, as a list."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _look(this: Layer, value: Any) -> jax.ShapeDtypeStruct:
+    """Return the shape and the dtype of an object that has both."""
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise errors.ArgumentTypeError(
+            f"{this.name}: out={value!r} has no shape and dtype; expected something like the result, as in "
+            f'out=jax.ShapeDtypeStruct((x.shape[0], 4), "float32")'
+        )
+    return jax.ShapeDtypeStruct(value.shape, jax.dtypes.canonicalize_dtype(value.dtype))
+
+
+def _called(function: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
+    """Call a function with NumPy arrays and return its results as a list; a single None is one result."""
+    result = function(*(np.asarray(value) for value in values))
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def _on_host(
+    name: str,
+    func: Callable[..., Any],
+    backward_func: Callable[..., Any] | None,
+    kept: Sequence[bool],
+    wanted: Sequence[jax.ShapeDtypeStruct],
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """Return a function of arrays that calls `func` on the host, and `backward_func` for the gradient; see `py_func`.
+
+    Args:
+      name: of the layer, for messages.
+      func: see `py_func`.
+      backward_func: see `py_func`.
+      kept: for each input and then for each result, whether `backward_func` takes it.
+      wanted: shapes and dtypes of the results.
+    """
+
+    def ask(function: Callable[..., Any], looks: Sequence[jax.ShapeDtypeStruct], *values: Any) -> tuple[Any, ...]:
+        answer = _called(function, values)
+        found = [
+            np.zeros(s.shape, s.dtype) if a is None else np.asarray(a) for a, s in zip(answer, looks, strict=False)
+        ]
+        if len(answer) != len(looks) or any(a.shape != s.shape for a, s in zip(found, looks, strict=True)):
+            raise errors.ShapeError(
+                f"{name}: {function!r} returned {', '.join(str(np.shape(a)) for a in answer)}; expected "
+                f"{', '.join(str(s.shape) for s in looks)}, as out= says"
+            )
+        return tuple(a.astype(s.dtype) for a, s in zip(found, looks, strict=True))
+
+    @jax.custom_vjp
+    def run(*arrays: Any) -> tuple[jax.Array, ...]:
+        answer = functools.partial(ask, func, wanted)
+        return jax.pure_callback(answer, tuple(wanted), *arrays, vmap_method="sequential")
+
+    def forward(*arrays: Any) -> Any:
+        results = run(*arrays)
+        return results, (arrays, results)
+
+    def backward(residuals: Any, slopes: Any) -> tuple[Any, ...]:
+        arrays, results = residuals
+        looks = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
+        if backward_func is None:
+            found: Sequence[Any] = [jnp.zeros(s.shape, s.dtype) for s in looks]
+        else:
+            values = [v for v, keep in zip((*arrays, *results), kept, strict=True) if keep]
+            answer = functools.partial(ask, backward_func, looks)
+            floats = [s for s in slopes if s.dtype != jax.dtypes.float0]
+            found = jax.pure_callback(answer, tuple(looks), *values, *floats, vmap_method="sequential")
+        return tuple(
+            f if jnp.issubdtype(a.dtype, jnp.inexact) else np.zeros(a.shape, jax.dtypes.float0)
+            for f, a in zip(found, arrays, strict=True)
+        )
+
+    run.defvjp(forward, backward)
+    return run

@@ -1,0 +1,60 @@
+"""Naming: names of parameters, states and values, and globs that match several names."""
+
+import fnmatch
+import re
+from collections.abc import Collection, Sequence
+
+from fluid import errors
+
+
+def is_glob(name: str) -> bool:
+    """Return whether a name is a glob, which may match several names.
+
+    Example:
+      >>> is_glob("backbone/*"), is_glob("fc_0.w_0")
+      (True, False)
+    """
+    return any(sign in name for sign in "*?[")
+
+
+def select(patterns: str | Sequence[str], known: Collection[str], owner: str) -> list[str]:
+    """Return the names that match some patterns.
+
+    Args:
+      patterns: one pattern or several: names, and globs of `*`, `?` and `[abc]`. A `*` also matches "/" and ".".
+      known: all existing names.
+      owner: the function or argument that takes the patterns, for messages, such as "freeze".
+
+    Returns:
+      Names in the order of `known`, each once. A pattern that equals a name matches only this name.
+
+    Raises:
+      ArgumentTypeError: a pattern is not a string.
+      UnknownNameError: a pattern matches no name.
+
+    Example:
+      >>> select(["a/*", "b"], ["b", "a/x.w_0", "c", "a/y"], "freeze")
+      ['b', 'a/x.w_0', 'a/y']
+      >>> select("bakbone/*", ["backbone/fc_0.w_0", "backbone/fc_0.b_0"], "freeze")
+      Traceback (most recent call last):
+      fluid.errors.UnknownNameError: freeze: 'bakbone/*' matches no name. Did you mean 'backbone/*'?
+    """
+    found: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if not isinstance(pattern, str):
+            raise errors.ArgumentTypeError(
+                f'{owner}: expected names and globs such as "backbone/*", found {type(pattern).__name__} {pattern!r}'
+            )
+        matching = [pattern] if pattern in known else [n for n in known if fnmatch.fnmatchcase(n, pattern)]
+        if not matching:
+            what = "matches no name" if is_glob(pattern) else "is not the name of anything here"
+            likely = [*known, *_groups(known)] if is_glob(pattern) else known
+            raise errors.UnknownNameError(f"{owner}: {pattern!r} {what}. {errors.nearest(pattern, likely)}")
+        found.update(matching)
+    return [name for name in known if name in found]
+
+
+def _groups(names: Collection[str]) -> list[str]:
+    """Return the globs of the scopes and layers of names, such as "backbone/*" and "backbone/fc_0.*"."""
+    ends = (name[: found.end()] for name in names for found in re.finditer(r"[./]", name))
+    return [f"{end}*" for end in dict.fromkeys(ends)]

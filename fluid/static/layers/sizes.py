@@ -1,0 +1,105 @@
+"""Layers whose sizes a program computes from shapes and constants: reshape and resize with `actual_shape`."""
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import core, layers
+from fluid.static.tape import values
+from fluid.static.tape.calls import Call, Environment, inside
+from fluid.static.tape.recording import in_a_function, recorded
+from fluid.static.tape.trial import BATCHES
+from fluid.static.tape.variable import Variable
+
+# Layers and operators whose results depend on their arguments alone.
+_COMPUTED = frozenset(
+    "add sub mul truediv floordiv mod getitem assign cast concat elementwise_add elementwise_div elementwise_floordiv "
+    "elementwise_mul elementwise_sub fill_constant gather increment reduce_prod reduce_sum reshape scale slice squeeze "
+    "stack unsqueeze".split()
+)
+# The values of a variable at the two trial batch sizes.
+Known = tuple[np.ndarray, np.ndarray]
+
+
+def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
+    """Return the values of a variable that shapes and constants determine, or None.
+
+    Args:
+      variable: the variable.
+      calls: the recorded calls of its program, of which the last that assigns the variable counts.
+    """
+    place = next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
+    if place is None:
+        return None
+    call = calls[place]
+    if call.function is layers.shape and not call.variables()[0].lod_level:
+        first, second = (np.array(struct.shape) for struct in call.variables()[0].structs)
+        return first, second
+    read = {v: known_values(v, calls[:place]) for v in call.variables()}
+    if call.type not in _COMPUTED or None in read.values():
+        return None
+    first, second = (
+        _computed(call, variable, {v: both[i] for v, both in read.items() if both is not None}, BATCHES[i])
+        for i in range(2)
+    )
+    return first, second
+
+
+def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], batch: int) -> np.ndarray:
+    """Return the value that a call gives a variable, computed at once."""
+    environment = Environment()
+    for given, value in read.items():
+        environment[given] = jnp.asarray(value)
+    with core.running(core.Frame(placeholder_batch=batch, as_fluid=True)), inside(environment):
+        found = values.leaves(call.function(*environment.read(call.args), **environment.read(call.kwargs)))
+    return np.asarray(found[call.outputs.index(variable)])
+
+
+def _with_sizes(layer: Callable[..., Any], argument: str) -> Callable[..., Any]:
+    """Wrap a layer: variables in `actual_shape` or in another argument are sizes, if they are known.
+
+    Args:
+      layer: the layer.
+      argument: the argument that takes sizes as numbers.
+    """
+    record = recorded(layer)
+    names = list(inspect.signature(layer).parameters)
+
+    @functools.wraps(layer)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        actual = given.get("actual_shape")
+        sizes = None if in_a_function() else _sizes(given[names[0]], given.get(argument) if actual is None else actual)
+        return record(*args, **kwargs) if sizes is None else record(**{**given, argument: sizes, "actual_shape": None})
+
+    return call
+
+
+def _sizes(x: Variable, wanted: Any) -> list[int] | None:
+    """Return sizes as numbers, 0 or -1 for a size that follows the batch; None for unknown sizes and for numbers."""
+    listed = wanted if isinstance(wanted, list | tuple) else [wanted]
+    if x.program.inside_block or not any(isinstance(size, Variable) for size in listed):
+        return None
+    both = [
+        known_values(size, x.program.ops) if isinstance(size, Variable) else (np.array(size), np.array(size))
+        for size in listed
+    ]
+    if None in both:
+        return None
+    first, second = (np.concatenate([np.ravel(pair[i]) for pair in both if pair is not None]) for i in range(2))
+    dims = dict(enumerate(zip(*(values.dense_of(struct).shape for struct in x.structs), strict=True)))
+    return [
+        int(a) if a == b else -1 + (dims.get(i) == (a, b)) for i, (a, b) in enumerate(zip(first, second, strict=True))
+    ]
+
+
+reshape = _with_sizes(layers.reshape, "shape")
+image_resize = _with_sizes(layers.image_resize, "out_shape")
+interpolate = _with_sizes(layers.interpolate, "out_shape")
+resize_bilinear = _with_sizes(layers.resize_bilinear, "out_shape")
+resize_nearest = _with_sizes(layers.resize_nearest, "out_shape")
+resize_trilinear = _with_sizes(layers.resize_trilinear, "out_shape")
