@@ -98,6 +98,7 @@ class Processes:
                     PROCESS: str(index),
                     DEVICES: ",".join(map(str, own)),
                     LAUNCHER: str(read_end),
+                    **_of_fluid(index, count),
                 }
                 piped = subprocess.PIPE if index else None
                 self._processes.append(
@@ -193,6 +194,20 @@ class Processes:
         thread = threading.Thread(target=_copy, args=(source, target, prefix), daemon=True)
         thread.start()
         self._shown.append(thread)
+
+
+def _of_fluid(index: int, count: int) -> dict[str, str]:
+    """Return the variables by which programs for PaddlePaddle Fluid know their number and the others.
+
+    Nothing listens at these addresses: programs count them, and look for their own.
+    """
+    addresses = [f"127.0.0.1:{6170 + number}" for number in range(count)]
+    return {
+        "PADDLE_TRAINER_ID": str(index),
+        "PADDLE_TRAINERS_NUM": str(count),
+        "PADDLE_TRAINER_ENDPOINTS": ",".join(addresses),
+        "PADDLE_CURRENT_ENDPOINT": addresses[index],
+    }
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None, prefix: bytes) -> None:

@@ -27,14 +27,18 @@ from fluid.place import CPUPlace, CUDAPlace
 from fluid.static import (
     backward,
     clip,
+    contrib,
     core,
+    evaluator,
     framework,
     initializer,
     io,
+    layer_helper,
     layers,
     nets,
     optimizer,
     profiler,
+    transpiler,
     unique_name,
 )
 from fluid.static import modules as modules
@@ -60,6 +64,7 @@ from fluid.static.scope import Scope, global_scope, scope_guard
 from fluid.static.tape.program import Program, default_main_program, default_startup_program, program_guard
 from fluid.static.tape.variable import Variable
 from fluid.static.trainer import Inferencer, Trainer
+from fluid.static.transpiler import DistributeTranspiler, DistributeTranspilerConfig, InferenceTranspiler
 
 __all__ = [
     "BeginEpochEvent",
@@ -73,7 +78,10 @@ __all__ = [
     "EndEpochEvent",
     "EndStepEvent",
     "ExecutionStrategy",
+    "DistributeTranspiler",
+    "DistributeTranspilerConfig",
     "Executor",
+    "InferenceTranspiler",
     "Inferencer",
     "LoDTensor",
     "ParallelExecutor",
@@ -90,6 +98,7 @@ __all__ = [
     "batch",
     "clip",
     "compiler",
+    "contrib",
     "core",
     "cpu_places",
     "create_lod_tensor",
@@ -100,6 +109,7 @@ __all__ = [
     "default_startup_program",
     "embedding",
     "errors",
+    "evaluator",
     "framework",
     "global_scope",
     "gradients",
@@ -107,6 +117,7 @@ __all__ = [
     "initializer",
     "io",
     "is_compiled_with_cuda",
+    "layer_helper",
     "layers",
     "memory_optimize",
     "metrics",
@@ -122,6 +133,7 @@ __all__ = [
     "require_version",
     "scope_guard",
     "shared",
+    "transpiler",
     "unique_name",
 ]
 

@@ -11,6 +11,7 @@ from fluid.lod_tensor import LoDTensor, Single
 from fluid.place import Place
 from fluid.static.backward import Gradient
 from fluid.static.feeding import check_single_steps, run_as_fed
+from fluid.static.processes import feeds_of_all
 from fluid.static.scope import Scope, global_scope
 from fluid.static.scope import scope_guard as scope_guard
 from fluid.static.tape import values
@@ -90,16 +91,24 @@ class Executor:
         scope.check(inner)
         names = [name_of(item) for item in fetch_list or ()]
         kept = [v.name for v in found.outliving()]
+        later = scope.later(found)
         given = _joined(feed)
         fed = {**given, **found.read(given)}
         check_single_steps(found.single_steps, inner.feeds, fed)
+        if scope.collective:
+            divided = [n for n in fed if n in inner.feeds and inner.feeds[n].shape[:1] == (None,)]
+            fed |= _joined(feeds_of_all(fed, divided))
         mode = "test" if found.for_test else "train"
         fetched = {name: scope.value(name) for name in names if name in found.rates}
-        fetch = [name for name in dict.fromkeys([*names, *kept]) if name not in fetched]
-        results = run_as_fed(scope.session, inner, fed, fetch, mode)
-        fetched |= dict(zip(fetch, results, strict=True))
+        wanted = dict.fromkeys([*names, *kept, *(later.read if later else [])])
+        fetch = [name for name in wanted if name not in fetched]
+        fetched |= dict(zip(fetch, run_as_fed(scope.session, inner, fed, fetch, mode), strict=True))
         for name in kept:
             scope.keep(name, fetched[name])
+        if later is not None:
+            changed = later(scope.session.scope, fetched)
+            scope.load(changed)
+            fetched |= changed
         return [_handed_out(name, fetched[name], return_numpy) for name in names]
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluid import average, metrics, reader, regularizer
-from fluid.static import core, layers, parallel
+from fluid.static import contrib, core, layers, parallel, transpiler
 
 _LAYERS = (
     "control_flow detection device io learning_rate_scheduler loss metric_op nn ops rnn sequence_lod tensor".split()
@@ -20,6 +20,11 @@ _NAMES = {
     "parallel_executor": ["BuildStrategy", "ExecutionStrategy", "ParallelExecutor"],
     "param_attr": ["ParamAttr", "WeightNormParamAttr"],
 }
+# Modules of Fluid that are refused: packages of `contrib` with their modules.
+_REFUSED = {
+    "quantize": ["quantize_transpiler"],
+    "slim": ["core", "distillation", "graph", "nas", "prune", "quantization", "searcher"],
+}
 
 
 def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: Sequence[str]) -> None:
@@ -31,6 +36,25 @@ def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: 
     setattr(package, name, module)
 
 
+def _refuse(package: types.ModuleType, name: str) -> types.ModuleType:
+    """Add a module to a package, each name of which raises an ImportError with the reason."""
+    module: Any = types.ModuleType(f"{package.__name__}.{name}", "A module of Fluid that is refused.")
+
+    def missing(wanted: str) -> Any:
+        if wanted.startswith("__"):
+            raise AttributeError(wanted)
+        raise ImportError(
+            f"{module.__name__}.{wanted} is not here: fluid does not quantize, prune or distil models by itself. Train "
+            f"in half precision: fluid.contrib.mixed_precision.decorate(optimizer); distil by a loss of your own over "
+            f"teacher and student; quantize the exported model with the tools of the runtime that serves it"
+        )
+
+    module.__getattr__ = missing
+    sys.modules[module.__name__] = module
+    setattr(package, name, module)
+    return module
+
+
 _package = sys.modules["fluid.static"]
 for _name in _LAYERS:
     _add(layers, _name, layers, layers.__all__)
@@ -40,3 +64,13 @@ for _module in (average, metrics, reader, regularizer):
     sys.modules[f"fluid.static.{_module.__name__.rpartition('.')[2]}"] = _module
 sys.modules["fluid.static.compiler"] = parallel
 setattr(layers, "core", core)  # noqa: B010 - `from fluid.static.layers import core`, as BERT has it
+for _module in (contrib.inferencer, contrib.trainer):
+    sys.modules[f"fluid.static.{_module.__name__.removeprefix('fluid.')}"] = _module
+_add(contrib.decoder, "beam_search_decoder", contrib.decoder, contrib.decoder.__all__)
+_add(contrib.layers, "rnn_impl", contrib.layers, contrib.layers.__all__)
+for _name in ("distribute_transpiler", "inference_transpiler", "memory_optimization_transpiler"):
+    _add(transpiler, _name, transpiler, transpiler.__all__)
+for _name, _names in _REFUSED.items():
+    _refused = _refuse(contrib, _name)
+    for _inner in _names:
+        _refuse(_refused, _inner)

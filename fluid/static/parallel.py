@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from fluid import errors
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static.executor import Executor, Feed, Fetched, plain_program
+from fluid.static.processes import check_processes
 from fluid.static.scope import Scope
 
 
@@ -88,9 +90,13 @@ class ParallelExecutor:
       share_vars_from: accepted for programs written for Fluid, but has no effect: the scope shares values.
       exec_strategy: accepted for programs written for Fluid, but has no effect.
       build_strategy: accepted for programs written for Fluid, but has no effect.
-      num_trainers: accepted for programs written for Fluid, but has no effect.
+      num_trainers: the number of processes that train the program; see `fluid.DistributeTranspiler`.
       trainer_id: accepted for programs written for Fluid, but has no effect.
       scope: the scope that keeps values between runs; by default the global scope.
+
+    Raises:
+      DistributedError: the launch has another number of processes.
+      ProgramError: `num_trainers` processes train the program, and it was not transpiled for them.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -114,8 +120,16 @@ class ParallelExecutor:
         trainer_id: int = 0,
         scope: Scope | None = None,
     ):
-        del loss_name, share_vars_from, exec_strategy, build_strategy, num_trainers, trainer_id
+        del loss_name, share_vars_from, exec_strategy, build_strategy, trainer_id
         self._program = plain_program(main_program)
+        if num_trainers > 1:
+            check_processes("ParallelExecutor", num_trainers)
+            if not (self._program.collective or self._program.for_test):
+                raise errors.ProgramError(
+                    "ParallelExecutor(num_trainers=...): the program trains on one device; before the startup program "
+                    "runs, call fluid.DistributeTranspiler(config=config).transpile(trainer_id, trainers=...) with "
+                    'config.mode = "nccl2"'
+                )
         self._scope = scope
         self._executor = Executor(CUDAPlace(0) if use_cuda else CPUPlace())
 

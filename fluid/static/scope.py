@@ -11,6 +11,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.place import Place, device_of
 from fluid.runtime import Session
+from fluid.static.tape.later import Later
 from fluid.static.tape.program import Program
 
 
@@ -65,6 +66,10 @@ class Scope:
     Args:
       outer: the scope whose values this one sees until a startup program runs in this one; see `new_scope`.
 
+    Attributes:
+      kept: values of other variables that are kept between runs, by name.
+      collective: True if the values are on the devices of all processes of a launch.
+
     Example:
       >>> import fluid.static as fluid
       >>> fluid.Scope().find_var("fc_0.w_0") is None
@@ -75,8 +80,10 @@ class Scope:
         self._outer = outer
         self._session: Session | None = None
         self._programs: dict[int, tuple[Program, int, core.Program]] = {}
+        self._later: dict[int, tuple[int, Later | None]] = {}
         self._initialised: set[str] = set()
         self.kept: dict[str, Any] = {}
+        self.collective = False
 
     @property
     def session(self) -> Session:
@@ -141,14 +148,29 @@ class Scope:
         trained = [(written, added) for written, _, added in self._programs.values() if added.minimizes]
         return [(added, position) for written, added in trained for position in written.rates.get(name, ())]
 
-    def on(self, place: Place, seed: int = 0) -> Session:
-        """Return the Session of this scope, created on the device `place` if none exists yet.
+    def on(self, place: Place, seed: int = 0, collective: bool = False) -> Session:
+        """Return the Session of this scope, created if none exists yet.
+
+        Args:
+          place: its device.
+          seed: its seed.
+          collective: True creates the Session on the devices of all processes, whatever `place` is.
 
         Raises:
           ArgumentError: the Session is on another device.
+          ProgramError: the Session is on one device, and not on those of all processes.
         """
         if self._session is None:
-            self._session = Session(place=None if place is None else device_of(place), seed=seed)
+            self.collective = collective
+            device = None if collective or place is None else device_of(place)
+            self._session = Session(place=device, seed=seed, parallel=collective or None)
+        elif collective and not self.collective:
+            raise errors.ProgramError(
+                "this scope was used before DistributeTranspiler.transpile, on one device; call transpile before the "
+                "first exe.run, also of the startup program"
+            )
+        elif self.collective:
+            return self._session
         elif place is not None and device_of(place) != self._session.device:
             raise errors.ArgumentError(
                 f"the values of this scope are on {self._session.device}, and the executor is on {device_of(place)}; "
@@ -158,7 +180,7 @@ class Scope:
 
     def program(self, program: Program, place: Place) -> core.Program:
         """Return the program in the Session of this scope, with all layers recorded since the last run."""
-        session = self.on(place, program.random_seed)
+        session = self.on(place, program.random_seed, program.collective)
         known = self._programs.get(id(program))
         if known is not None and known[1] == program.version:
             return known[2]
@@ -168,11 +190,19 @@ class Scope:
         self._programs[id(program)] = (program, program.version, added)
         return added
 
+    def later(self, program: Program) -> Later | None:
+        """Return the calls that run after a training step of a program that runs in this scope; None without any."""
+        version = self._programs[id(program)][1]
+        if self._later.get(id(program), (None, None))[0] != version:
+            self._later[id(program)] = (version, None if program.for_test else program.later())
+        return self._later[id(program)][1]
+
     def initialise(self, startup: Program, place: Place) -> None:
         """Initialize the parameters and states of all programs of a startup program."""
+        collective = any(main.collective for main in startup.mains)
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
-            self.on(place, seed)
+            self.on(place, seed, collective)
             self._drop_other_shapes(main, place)
             session = self.session
             program = self.program(main, place)
@@ -193,7 +223,7 @@ class Scope:
         if not changed:
             return
         self._session = None
-        new = self.on(place, main.random_seed)
+        new = self.on(place, main.random_seed, self.collective)
         programs, self._programs = self._programs, {}
         for key, (written, version, added) in programs.items():
             if changed.isdisjoint([*added.parameters, *added.states]):

@@ -14,9 +14,19 @@ from fluid.static import layers
 ORIGINAL = {
     "average": "WeightedAverage",
     "backward": "append_backward gradients",
+    "contrib": "memory_usage basic_lstm basic_gru BasicLSTMUnit BasicGRUUnit trainer inferencer mixed_precision layers",
+    "contrib.decoder": "InitState StateCell TrainingDecoder BeamSearchDecoder",
+    "contrib.decoder.beam_search_decoder": "InitState StateCell TrainingDecoder BeamSearchDecoder",
+    "contrib.inferencer": "Inferencer",
+    "contrib.layers": "basic_lstm basic_gru BasicLSTMUnit BasicGRUUnit",
+    "contrib.layers.rnn_impl": "basic_lstm basic_gru BasicLSTMUnit BasicGRUUnit",
+    "contrib.memory_usage_calc": "memory_usage",
+    "contrib.mixed_precision": "decorate AutoMixedPrecisionLists",
+    "contrib.trainer": "Trainer BeginEpochEvent EndEpochEvent BeginStepEvent EndStepEvent CheckpointConfig",
     "clip": "set_gradient_clip GradientClipByValue GradientClipByNorm GradientClipByGlobalNorm",
     "compiler": "CompiledProgram ExecutionStrategy BuildStrategy",
     "data_feeder": "DataFeeder",
+    "evaluator": "ChunkEvaluator EditDistance DetectionMAP",
     "executor": "Executor global_scope scope_guard",
     "framework": """Program default_startup_program default_main_program program_guard name_scope cuda_places cpu_places
         in_dygraph_mode Variable Parameter""",
@@ -27,6 +37,7 @@ ORIGINAL = {
     "input": "one_hot embedding",
     "io": """save_vars save_params save_persistables load_vars load_params load_persistables save_inference_model
         load_inference_model PyReader DataLoader is_parameter is_persistable""",
+    "layer_helper": "LayerHelper",
     "layers.control_flow": """While Switch increment array_write create_array less_than less_equal greater_than
         greater_equal equal not_equal array_read array_length cond IfElse DynamicRNN StaticRNN Print is_empty case
         switch_case while_loop""",
@@ -34,6 +45,7 @@ ORIGINAL = {
         ssd_loss rpn_target_assign retinanet_target_assign sigmoid_focal_loss anchor_generator generate_proposals
         iou_similarity box_coder polygon_box_transform yolov3_loss yolo_box box_clip multiclass_nms
         retinanet_detection_output distribute_fpn_proposals box_decoder_and_assign collect_fpn_proposals""",
+    "layers.device": "get_places",
     "layers.io": "data read_file double_buffer py_reader create_py_reader_by_data",
     "layers.learning_rate_scheduler": """exponential_decay natural_exp_decay inverse_time_decay polynomial_decay
         piecewise_decay noam_decay cosine_decay linear_lr_warmup""",
@@ -67,6 +79,7 @@ ORIGINAL = {
     "profiler": "cuda_profiler reset_profiler profiler start_profiler stop_profiler",
     "regularizer": "L1Decay L2Decay L1DecayRegularizer L2DecayRegularizer",
     "trainer": "Trainer BeginEpochEvent EndEpochEvent BeginStepEvent EndStepEvent CheckpointConfig",
+    "transpiler": "DistributeTranspiler memory_optimize release_memory DistributeTranspilerConfig",
     "unique_name": "generate switch guard",
 }
 
@@ -79,6 +92,19 @@ def test_a_module_of_fluid_is_imported_and_has_its_names(module):
         attribute = getattr(attribute, part)
     missing = [n for n in ORIGINAL[module].split() if not (hasattr(imported, n) and hasattr(attribute, n))]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from fluid.static.contrib.slim.quantization import QuantizationTransformPass",
+        "from fluid.static.contrib.quantize import QuantizeTranspiler",
+        "import fluid.static as fluid; fluid.contrib.slim.prune.Pruner",
+    ],
+)
+def test_modules_for_small_models_are_refused(line):
+    with pytest.raises(ImportError, match=r"does not quantize.*mixed_precision\.decorate"):
+        exec(line)
 
 
 def test_a_variable_is_true_and_a_comparison_is_not_asked():

@@ -17,6 +17,7 @@ from fluid.static.layers.beam import beam_search, beam_search_decode, is_empty, 
 from fluid.static.layers.control import IfElse, Switch, While
 from fluid.static.layers.data import create_py_reader_by_data, data, double_buffer, py_reader, read_file
 from fluid.static.layers.metrics import accuracy
+from fluid.static.layers.places import ParallelDo, get_places
 from fluid.static.layers.rates import _decay_step_counter as _decay_step_counter
 from fluid.static.layers.rates import (
     cosine_decay,
@@ -45,6 +46,7 @@ __all__ = [
     "accuracy",
     "DynamicRNN",
     "IfElse",
+    "ParallelDo",
     "StaticRNN",
     "Switch",
     "While",
@@ -67,6 +69,7 @@ __all__ = [
     "double_buffer",
     "exponential_decay",
     "fill_constant",
+    "get_places",
     "image_resize",
     "increment",
     "interpolate",

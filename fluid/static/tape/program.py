@@ -15,6 +15,7 @@ from fluid.param_attr import ParamAttr
 from fluid.static import unique_name
 from fluid.static.tape import values
 from fluid.static.tape.calls import Block, Call, running
+from fluid.static.tape.later import Later, assignments_after_updates
 from fluid.static.tape.snapshot import Tape, changes, minimized
 from fluid.static.tape.trial import BATCHES, Trial
 from fluid.static.tape.variable import Persistent, Variable
@@ -38,6 +39,8 @@ class Program:
       rates: the positions of the minimisations that have a learning rate, by the name of the learning rate.
       readers: the readers that feed the program, from `layers.py_reader`.
       single_steps: the feeds whose sequences must have one step, as they meet dense rows, and the reason of each.
+      collective: True if the processes of a launch train the program together, see `fluid.DistributeTranspiler`.
+      precision: the dtype of the computation, see `fluid.Program`; None for float32.
 
     Example:
       >>> import fluid.static as fluid
@@ -61,6 +64,8 @@ class Program:
         self.rates: dict[str, tuple[int, ...]] = {}
         self.readers: list[Any] = []
         self.single_steps: dict[str, str] = {}
+        self.collective = False
+        self.precision: str | None = None
         self._global = Block()
         self._current = self._global
         self._changes = 0
@@ -89,6 +94,11 @@ class Program:
     def block(self, index: int) -> "Program":
         """Return the program itself."""
         del index
+        return self
+
+    @property
+    def program(self) -> "Program":
+        """Return the program itself, which is its own block."""
         return self
 
     @property
@@ -202,6 +212,47 @@ class Program:
         """Return the parameters, in order of creation; as in Fluid, the moving statistics of layers are among them."""
         return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_original_parameter]
 
+    def append_op(
+        self,
+        type: str,
+        inputs: Mapping[str, Any] | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        stop_gradient: bool = False,
+    ) -> Call:
+        """Record an op by its type, as layers of Fluid do; the table of ops of saved models computes the op.
+
+        Args:
+          type: the type of the op, for example "scale".
+          inputs: by input slot a variable, its name, or a list of them.
+          outputs: by output slot the variables to assign the results to. Slots of intermediate results, for example
+            "XShape", are ignored.
+          attrs: numbers, strings and lists by name.
+          stop_gradient: True lets no gradient flow through the outputs.
+
+        Returns:
+          The recorded call.
+
+        Raises:
+          ProgramError: no op of this type can be appended, or the op does not take an input, output or attribute.
+
+        Example:
+          >>> import fluid.static as fluid
+          >>> main = fluid.Program()
+          >>> with fluid.program_guard(main, fluid.Program()):
+          ...     x = fluid.layers.fill_constant([2], "float32", 3.0)
+          ...     y = main.global_block().create_var(name="y")
+          ...     op = main.global_block().append_op("scale", {"X": x}, {"Out": y}, {"scale": 2.0})
+          >>> op.type, fluid.Executor().run(main, fetch_list=[y])[0].tolist()
+          ('scale', [6.0, 6.0])
+        """
+        from fluid.static.tape.appended import append  # few programs need it, and it loads every layer
+
+        call = append(self, type, inputs or {}, outputs or {}, attrs or {})
+        for variable in call.outputs:
+            variable.stop_gradient = variable.stop_gradient or stop_gradient
+        return call
+
     def clone(self, for_test: bool = False) -> "Program":
         """Return a copy of the program with the calls recorded until now.
 
@@ -218,7 +269,9 @@ class Program:
         new.rates = dict(self.rates)
         new.single_steps = dict(self.single_steps)
         new._global = Block()
-        new._global.calls = [c for c in self._global.calls if not (for_test and c.function is minimized)]
+        later = assignments_after_updates(self._global.calls) if for_test else []
+        kept = [c for c in self._global.calls if not (for_test and (c.function is minimized or c in later))]
+        new._global.calls = kept
         new._current = new._global
         new.for_test = for_test or self.for_test
         return new
@@ -295,6 +348,12 @@ class Program:
         del is_with_opt
         yield
 
+    @contextlib.contextmanager
+    def _optimized_guard(self, param_and_grads: Any) -> Iterator[None]:
+        """Do nothing: in Fluid, layers that change parameters are called within this `with` block."""
+        del param_and_grads
+        yield
+
     @property
     def present_block(self) -> Block:
         """Return the block that is being recorded."""
@@ -309,6 +368,18 @@ class Program:
             yield self._current
         finally:
             self._current = outer
+
+    @contextlib.contextmanager
+    def before_block(self) -> Iterator[None]:
+        """Record into the block around the current block, before the loop or branch, within a `with` block."""
+        inner = self._current
+        if inner.outer is None:
+            raise errors.ProgramError("this belongs inside the block of a loop: with decoder.block():")
+        self._current = inner.outer
+        try:
+            yield
+        finally:
+            self._current = inner
 
     def replace_optimizers(self, change: Callable[[Any], Any]) -> None:
         """Replace the optimizers of all recorded minimisations.
@@ -348,15 +419,26 @@ class Program:
 
     def snapshot(self) -> "Tape":
         """Return the calls recorded until now, as a program function."""
-        return Tape(self, list(self._global.calls), [v for v in self.variables.values() if v.is_global])
+        return self._snapshot(list(self._global.calls))
+
+    def _snapshot(self, calls: list[Call]) -> "Tape":
+        return Tape(self, calls, [v for v in self.variables.values() if v.is_global])
+
+    def later(self) -> Later | None:
+        """Return the calls that run after a training step, because they assign updated parameters; None without any."""
+        return Later(self._global.calls) if assignments_after_updates(self._global.calls) else None
 
     def discovered(self) -> core.Program:
         """Return the program recorded until now, for a Session."""
-        return core.Program(self.snapshot(), name="main_program")
+        assigned = assignments_after_updates(self._global.calls)
+        calls = [call for call in self._global.calls if call not in assigned]
+        return core.Program(self._snapshot(calls), name="main_program", precision=self.precision)
 
     def outliving(self) -> list[Variable]:
-        """Return the variables whose values are kept between runs, by the user's request or as assigned parameters."""
-        parameters = [v for v in self._global.assigned() if isinstance(v, Persistent) and v.is_parameter]
+        """Return the variables whose values every run keeps: by the user's request, assigned parameters, and counts."""
+        later = {v for call in assignments_after_updates(self._global.calls) for v in call.outputs}
+        assigned = [v for v in self._global.assigned() if isinstance(v, Persistent) and v not in later]
+        parameters = [v for v in assigned if v.is_parameter or v.counts]
         asked = [v for v in self.variables.values() if v.persistable and v.is_global]
         return [*parameters, *asked]
 

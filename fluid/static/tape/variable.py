@@ -165,6 +165,7 @@ class Persistent(Variable):
 
     Attributes:
       spec: its declaration.
+      counts: True if runs in test mode change the value as well, as a measurement needs.
 
     Example:
       >>> import fluid.static as fluid
@@ -180,6 +181,7 @@ class Persistent(Variable):
         super().__init__(program, spec.name, (struct, struct))
         self.spec = spec
         self.persistable = True
+        self.counts = False
 
     @property
     def trainable(self) -> bool:

@@ -1,0 +1,25 @@
+"""Names of Fluid's `contrib` for recorded programs."""
+
+from fluid.contrib import inferencer, trainer
+from fluid.static.contrib import decoder, layers, memory_usage_calc, mixed_precision
+from fluid.static.contrib.decoder import BeamSearchDecoder, InitState, StateCell, TrainingDecoder
+from fluid.static.contrib.layers import BasicGRUUnit, BasicLSTMUnit, basic_gru, basic_lstm
+from fluid.static.contrib.memory_usage_calc import memory_usage
+
+__all__ = [
+    "BasicGRUUnit",
+    "BasicLSTMUnit",
+    "BeamSearchDecoder",
+    "InitState",
+    "StateCell",
+    "TrainingDecoder",
+    "basic_gru",
+    "basic_lstm",
+    "decoder",
+    "inferencer",
+    "layers",
+    "memory_usage",
+    "memory_usage_calc",
+    "mixed_precision",
+    "trainer",
+]

@@ -1,0 +1,124 @@
+"""Training in half precision: `decorate` of Fluid's `contrib.mixed_precision`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fluid import errors
+from fluid.static.tape.recording import in_a_function
+from fluid.static.tape.snapshot import minimized
+
+__all__ = ["AutoMixedPrecisionLists", "decorate"]
+
+
+class AutoMixedPrecisionLists:
+    """Fluid's lists of ops for half precision; accepted, but without effect: each layer computes safely.
+
+    Args:
+      custom_white_list: types of ops.
+      custom_black_list: types of ops.
+      custom_black_varnames: names of variables.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> lists = fluid.contrib.mixed_precision.AutoMixedPrecisionLists(custom_black_list={"scale"})
+    """
+
+    def __init__(self, custom_white_list: Any = None, custom_black_list: Any = None, custom_black_varnames: Any = None):
+        del custom_white_list, custom_black_list, custom_black_varnames
+
+
+class OptimizerWithMixedPrecision:
+    """An optimizer whose `minimize` lets the program compute in float16.
+
+    Args:
+      optimizer: the optimizer.
+    """
+
+    def __init__(self, optimizer: Any):
+        self._optimizer = optimizer
+        self._scale: str | None = None
+
+    def minimize(self, loss: Any, *args: Any, **kwargs: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
+        """Record that the optimizer minimises a loss in float16; arguments and results as without `decorate`.
+
+        Raises:
+          ProgramError: the call is inside a program function.
+        """
+        if in_a_function():
+            raise errors.ProgramError(
+                "mixed_precision.decorate is for programs that are written down; a program function has the precision "
+                'of its Trainer: fluid.Trainer(program, optimizer, precision="float16")'
+            )
+        self._begin(loss)
+        found: tuple[list[Any], list[tuple[Any, Any]]] = self._optimizer.minimize(loss, *args, **kwargs)
+        return found
+
+    def backward(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Return the pairs of each parameter and its gradient; the first half of `minimize`."""
+        self._begin(loss)
+        found: list[tuple[Any, Any]] = self._optimizer.backward(loss, *args, **kwargs)
+        return found
+
+    def apply_gradients(self, params_grads: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """Change the parameters; the second half of `minimize`."""
+        found: list[Any] = self._optimizer.apply_gradients(params_grads)
+        return found
+
+    def get_loss_scaling(self) -> str:
+        """Return the name of the factor of the loss, for `fetch_list`.
+
+        Raises:
+          ProgramError: nothing is minimised yet.
+        """
+        if self._scale is None:
+            raise errors.ProgramError("get_loss_scaling: nothing is minimised yet; first optimizer.minimize(loss)")
+        return self._scale
+
+    def _begin(self, loss: Any) -> None:
+        """Let the program of a loss compute in float16."""
+        loss.program.precision = "float16"
+        self._scale = f"loss_scale_{sum(call.function is minimized for call in loss.program.ops)}"
+
+
+def decorate(
+    optimizer: Any,
+    amp_lists: Any = None,
+    init_loss_scaling: float = 2.0**15,
+    incr_every_n_steps: int = 2000,
+    decr_every_n_nan_or_inf: int = 1,
+    incr_ratio: float = 2.0,
+    decr_ratio: float = 0.5,
+    use_dynamic_loss_scaling: bool = True,
+) -> OptimizerWithMixedPrecision:
+    """Return an optimizer that trains in float16, with parameters in float32 and a scaled loss.
+
+    The program computes as with `fluid.Trainer(precision="float16")`. The factor of the loss begins at 32768. A step
+    with an infinite gradient changes no parameter and halves the factor; 2000 finite steps double the factor.
+
+    Args:
+      optimizer: the optimizer.
+      amp_lists: accepted for programs written for Fluid, but has no effect: layers compute statistics and losses in
+        float32.
+      init_loss_scaling: accepted for programs written for Fluid, but has no effect, as all further arguments: the
+        factor finds its size within a few steps.
+      incr_every_n_steps: no effect.
+      decr_every_n_nan_or_inf: no effect.
+      incr_ratio: no effect.
+      decr_ratio: no effect.
+      use_dynamic_loss_scaling: no effect.
+
+    Returns:
+      The optimizer, with `minimize`, `backward`, `apply_gradients` and `get_loss_scaling`.
+
+    Example:
+      >>> import fluid.static as fluid
+      >>> with fluid.program_guard(fluid.Program(), fluid.Program()):
+      ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=1))
+      ...     optimizer = fluid.contrib.mixed_precision.decorate(fluid.optimizer.Adam(1e-3))
+      ...     pairs = optimizer.minimize(loss)
+      ...     loss.program.precision, optimizer.get_loss_scaling()
+      ('float16', 'loss_scale_0')
+    """
+    del amp_lists, init_loss_scaling, incr_every_n_steps, decr_every_n_nan_or_inf, incr_ratio, decr_ratio
+    del use_dynamic_loss_scaling
+    return OptimizerWithMixedPrecision(optimizer)

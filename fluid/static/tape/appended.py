@@ -1,0 +1,186 @@
+"""Ops that a program appends by their types: `block.append_op`, computed by the table of ops of saved models."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fluid import errors, layers
+from fluid.original.description import OpDesc, VarDesc
+from fluid.original.messages import DTYPES
+from fluid.original.op import Op
+from fluid.original.ops.table import ROWS
+from fluid.param_attr import ParamAttr
+from fluid.static.tape.calls import Call, outer_environment
+from fluid.static.tape.variable import Persistent, Variable
+
+# A variable or its name, or a list of them.
+Slot = Variable | str | Sequence[Variable | str]
+# Slots of intermediate results, which only the gradients of the original read.
+_INTERIM = frozenset({"MeanOut", "Mask", "SavedMean", "SavedVariance", "VarianceOut", "XShape"})
+# Ops of Fluid that no layer computes, and what to write instead; by the beginning of their types.
+_INSTEAD = {
+    "c_": "train with python -m fluid launch, which sums gradients over processes",
+    "allreduce": "train with python -m fluid launch, which sums gradients over processes",
+    "conditional_block": "write layers.Switch() or layers.IfElse(cond)",
+    "feed": "pass the array: exe.run(program, feed={name: array})",
+    "fetch": "pass the variable: exe.run(program, fetch_list=[variable])",
+    "load": "call fluid.io.load_params(exe, dirname) or fluid.io.load_vars",
+    "print": "write layers.Print(x)",
+    "py_func": "write layers.py_func(function, x, out)",
+    "read_from_array": "write layers.array_read(array, i)",
+    "save": "call fluid.io.save_params(exe, dirname) or fluid.io.save_vars",
+    "while": "write layers.While(cond)",
+    "write_to_array": "write layers.array_write(x, i, array)",
+}
+_UPDATES = ("sgd", "momentum", "adam", "adamax", "adagrad", "adadelta", "rmsprop", "ftrl", "lamb", "lars_momentum")
+_NUMBERS = {name: number for number, name in DTYPES.items()}
+
+
+def append(program: Any, type: str, inputs: Mapping[str, Slot], outputs: Mapping[str, Slot], attrs: Any) -> Call:
+    """Record an op of a program; arguments and errors as for `Program.append_op`."""
+    _check_type(type)
+    read = {slot: _variables(program, given) for slot, given in inputs.items() if given is not None}
+    written = {slot: _variables(program, given) for slot, given in outputs.items() if slot not in _INTERIM}
+    function = _Appended(type, read, written, _attributes(type, attrs or {}))
+    found = {v.name: v for variables in read.values() for v in variables if not isinstance(v, Persistent)}
+    program.apply(function, (found,), into=[v for variables in written.values() for v in variables])
+    return program.present_block.calls[-1]
+
+
+class _Appended:
+    """A function that computes an op by its row in the table of ops.
+
+    Args:
+      type: the type of the op.
+      inputs: the variables in each input slot.
+      outputs: the variables in each output slot.
+      attributes: as in a file of the original.
+    """
+
+    def __init__(
+        self,
+        type: str,
+        inputs: Mapping[str, Sequence[Variable]],
+        outputs: Mapping[str, Sequence[Variable]],
+        attributes: Mapping[str, Any],
+    ):
+        self.__name__ = type
+        slots = [{slot: tuple(v.name for v in found) for slot, found in given.items()} for given in (inputs, outputs)]
+        self._desc = OpDesc(type, slots[0], slots[1], attributes)
+        self._inputs = {v.name: v for found in inputs.values() for v in found}
+        self.captures = tuple(v for v in self._inputs.values() if isinstance(v, Persistent))
+
+    def __call__(self, found: Mapping[str, Any]) -> list[Any]:
+        """Return the values of the output variables, in order.
+
+        Raises:
+          ProgramError: the row has no result for an output slot.
+        """
+        op = Op(self._desc, _Values(self._inputs, found))
+        results = ROWS[self._desc.type](op)
+        op.check_read()
+        for slot in self._desc.outputs:
+            if slot not in results:
+                raise op.refuse(f"its result {slot!r} is not computed here, only {', '.join(results)}; leave it out")
+        return [value for slot in self._desc.outputs for value in _listed(results[slot])]
+
+
+class _Values:
+    """The variables that an op reads; implements `op.Values`.
+
+    Args:
+      variables: by name.
+      found: the values of those that are not kept between runs.
+    """
+
+    def __init__(self, variables: Mapping[str, Variable], found: Mapping[str, Any]):
+        self._variables = variables
+        self._found = found
+
+    def value(self, name: str) -> Any:
+        """Return the value of a variable."""
+        if name in self._found:
+            return self._found[name]
+        return outer_environment("block.append_op")[self._variables[name]]
+
+    def parameter(self, name: str) -> ParamAttr:
+        """Return the ParamAttr of a parameter, with its name."""
+        spec = self._persistent(name).spec
+        settings = spec.settings or ParamAttr()
+        return replace(settings, name=name, initializer=spec.initializer, trainable=bool(spec.trainable))
+
+    def statistic(self, name: str) -> str:
+        """Refuse an op that updates statistics, whose layer creates them.
+
+        Raises:
+          ProgramError: always; the message names the layer.
+        """
+        raise errors.ProgramError(
+            f"append_op: {name!r} is a statistic that the op updates, and only a layer can create it; call the layer: "
+            f"layers.batch_norm(x, moving_mean_name={name!r})"
+        )
+
+    def desc(self, name: str) -> VarDesc:
+        """Return the declaration of a variable."""
+        found = self._variables[name]
+        return VarDesc(name, found.shape, found.dtype, found.lod_level, found.persistable)
+
+    def maker(self, name: str) -> OpDesc | None:
+        """Return None: ops that read another op have layers, such as `layers.range`."""
+        return None
+
+    def _persistent(self, name: str) -> Persistent:
+        found = self._variables[name]
+        assert isinstance(found, Persistent)  # `Op.parameter` asks for what is persistable only
+        return found
+
+
+def _check_type(type: str) -> None:
+    """Refuse an op that no row of the table computes.
+
+    Raises:
+      ProgramError: there is no row; the message says what to write.
+    """
+    if type in ROWS:
+        return
+    if type in _UPDATES:
+        advice = "let an optimizer of fluid.optimizer minimize the loss"
+    elif type in layers.__all__:
+        advice = f"call the layer: layers.{type}(...)"
+    else:
+        known = next((text for begin, text in _INSTEAD.items() if type.startswith(begin)), None)
+        advice = known or f"call layers of fluid.layers instead. {errors.nearest(type, ROWS)}"
+    raise errors.ProgramError(f"append_op(type={type!r}): no op of this type can be appended; {advice}")
+
+
+def _variables(program: Any, given: Slot) -> list[Variable]:
+    """Return the variables in a slot."""
+    found: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
+    return [program.var(item) if isinstance(item, str) else item for item in found]
+
+
+def _attributes(type: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert attributes to lists and Python numbers, as in a saved program; data types become numbers."""
+    return {name: _attribute(type, name, value) for name, value in attrs.items() if value is not None}
+
+
+def _attribute(type: str, name: str, value: Any) -> Any:
+    if name.endswith("dtype") and not isinstance(value, int):
+        kind = str(np.dtype(value))
+        if kind not in _NUMBERS:
+            raise errors.ArgumentError(f"append_op(type={type!r}): {name}={value!r} is no data type of Fluid")
+        return _NUMBERS[kind]
+    if isinstance(value, Variable):
+        raise errors.ArgumentTypeError(
+            f"append_op(type={type!r}): the attribute {name!r} is {value!r}, which has no number while the program is "
+            f"written down; call the layer: layers.{type}(...)"
+        )
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
