@@ -64,9 +64,11 @@ class RequestedValues:
 
     def recorded(self, name: str) -> str:
         """Return the name under which the program records a value: the target of an alias, or the name itself."""
-        if is_inner(self._program, name):
-            return self._program.equation_values[name].name
-        return self._program.aliases.get(name, name)
+        return self._program.aliases.get(name, self.inside(name))
+
+    def inside(self, name: str) -> str:
+        """Return the name of a value that only the equations hold; other names are returned unchanged."""
+        return self._program.equation_values[name].name if is_inner(self._program, name) else name
 
     def last_needed(self) -> frozenset[str] | None:
         """Return the names of the values after which the program function may end; None to run all of it.

@@ -183,7 +183,7 @@ class Step:
           key: random key of the step; None for a program that draws nothing.
         """
         mesh, requested = self._mesh, self._requested
-        overrides = {requested.recorded(name): value for name, value in overrides.items()}
+        overrides = {requested.inside(name): value for name, value in overrides.items()}
 
         def apply(variables: Variables) -> Applied:
             every = {**arrays, **variables.arrays}

@@ -483,6 +483,22 @@ def test_beyond_12_a_readable_contract_of_parameters(in_tmp):
         assert part in message, message
 
 
+def test_beyond_12_a_difference_of_files_names_lines(tmp_path):
+    """A comparison of two parameter files names the lines that made the parameters, on both sides."""
+
+    def net(size):
+        return lambda: layers.fc(layers.data("x", shape=[3]), size=size, name="guess")
+
+    for size in (1, 2):
+        fluid.Session(net(size)).save_params(tmp_path / f"{size}.params")
+    command = [sys.executable, "-m", "fluid", "inspect", "1.params", "2.params"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    line = next(line for line in done.stderr.splitlines() if "guess.w_0" in line)
+    assert "[3, 1]" in line and "[3, 2]" in line
+    assert line.count(f"{__file__.rpartition('/')[2]}:") == 2
+
+
 OF_2018 = """
 import numpy as np
 import paddle.fluid as fluid

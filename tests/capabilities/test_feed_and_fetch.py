@@ -12,6 +12,7 @@ import zipfile
 import jax
 import numpy as np
 import pytest
+from capabilities.processes import python
 from fitted_line import assert_params, data, descend, guess_of, minibatches, train_program
 
 import fluid
@@ -164,3 +165,35 @@ np.save("guess.npy", guess)
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True)
     expected = guess_of(trainer.params, COLUMNS["x"])
     np.testing.assert_allclose(np.load(pathlib.Path(tmp_path, "guess.npy")), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_row_07_a_training_step_without_its_python(tmp_path):
+    """A training step is exported as well: arrays in, arrays out, by jax and numpy alone."""
+    trainer = fluid.Trainer(train_program, SGD)
+    before = dict(trainer.params)
+    trainer.save_training_step(tmp_path / "line.step", platforms=["cpu"])
+    with zipfile.ZipFile(tmp_path / "line.step") as archive:
+        archive.extract("standalone.py", tmp_path)
+    np.savez(tmp_path / "columns.npz", **COLUMNS)
+    python(
+        """
+        import sys
+        sys.modules["fluid"] = None  # cannot be imported
+        sys.path.insert(0, ".")
+        import jax
+        import numpy as np
+        import standalone
+        columns = dict(np.load("columns.npz"))
+        step, losses = standalone.load("line.step"), []
+        for i in (0, 8, 16):
+            results = step({name: columns[name][i : i + 8] for name in ("x", "y")})
+            losses.append(float(jax.tree.leaves(results)[0]))
+        arrays = {name: np.asarray(step.arrays[name]) for name in ("guess.w_0", "guess.b_0")}
+        np.savez("after.npz", losses=losses, **arrays)
+        """,
+        tmp_path,
+    )
+    after, losses = descend(before, minibatches(COLUMNS), 0.1)
+    with np.load(tmp_path / "after.npz") as found:
+        assert_params(found, after)
+        np.testing.assert_allclose(found["losses"], losses, rtol=1e-4)

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from capabilities.processes import python
 from fitted_line import SIZE, data, train_program
 
 import fluid
@@ -139,9 +140,83 @@ def test_row_13_no_device_is_the_default():
         fluid.Session(train_program, place="tpu:7")
 
 
+def test_row_13_a_device_is_bound_late_and_then_frozen(tmp_path):
+    """`place` may be set until the first run; then setting it is an error, and never silently ignored."""
+    python(
+        """
+        import jax
+        import fluid
+        from fitted_line import data, train_program
+
+        def minimized():
+            outputs = train_program()
+            fluid.optimizer.SGD(0.1).minimize(outputs["loss"])
+            return outputs
+
+        session = fluid.Session(minimized)
+        trainer = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1))
+        for owner, run, arrays in (
+            (session, lambda: session.step(data()), session.scope),
+            (trainer, lambda: trainer.train([data()], progress=False), trainer.session.scope),
+        ):
+            owner.place = "cpu:1"
+            owner.place = "cpu:2"
+            run()
+            assert arrays.arrays["guess.w_0"].devices() == {jax.devices()[2]}
+            try:
+                owner.place = "cpu:3"
+            except fluid.errors.FluidError as error:
+                assert "place" in str(error), error
+            else:
+                raise AssertionError(owner)
+            run()
+        """,
+        tmp_path,
+        devices=4,
+    )
+
+
 def test_row_14_parts_of_a_graph_on_several_devices(on_four_devices):
     """A part of a graph has its own devices: the blocks of a stack, the parameters and values of a layer."""
     on_four_devices("row_14")
+
+
+def test_row_14_unlike_layers_on_devices_of_their_own(tmp_path):
+    """Parts of a net of unlike layers have their own devices, and the numbers are those of one."""
+    python(
+        """
+        import contextlib
+        import jax
+        import numpy as np
+        import fluid
+        from fluid import layers
+
+        nothing = contextlib.nullcontext
+
+        def program(guarded):
+            def program():
+                x = layers.data("x", shape=[3])
+                with fluid.device_guard("cpu:1") if guarded else nothing():
+                    hidden = layers.fc(x, size=8, act="tanh", name="body")
+                loss = layers.mean(layers.square(layers.fc(hidden, size=1, name="head")))
+                fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+                return loss
+            return program
+
+        x = np.random.default_rng(0).normal(size=(6, 3)).astype("float32")
+        alone, apart = fluid.Session(program(False)), fluid.Session(program(True))
+        losses = [[float(s.step({"x": x})[0]) for _ in range(3)] for s in (alone, apart)]
+        np.testing.assert_allclose(*losses, rtol=1e-5)
+        devices = jax.devices()
+        assert apart.scope.arrays["body.w_0"].devices() == {devices[1]}, apart.scope.arrays["body.w_0"].devices()
+        assert apart.scope.arrays["head.w_0"].devices() == {devices[0]}
+        by_name = fluid.Session(program(False), shardings={"head.*": "cpu:2"})
+        np.testing.assert_allclose([float(by_name.step({"x": x})[0]) for _ in range(3)], losses[0], rtol=1e-5)
+        assert by_name.scope.arrays["head.w_0"].devices() == {devices[2]}
+        """,
+        tmp_path,
+        devices=4,
+    )
 
 
 def test_row_15_data_parallel_and_model_parallel(on_four_devices):

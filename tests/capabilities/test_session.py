@@ -1,11 +1,16 @@
 """Rows 28 to 36 of CAPABILITIES, as a reader of the design of Session would try them (seed 003)."""
 
 import gc
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 
 import jax
 import numpy as np
 import pytest
+from capabilities.processes import python
 from fitted_line import (
     assert_params,
     data,
@@ -117,6 +122,31 @@ def test_row_30_a_feed_overrides_any_edge():
         session.run(feed={"out": np.zeros((5, 1)), "out.tmp_1": np.ones((5, 1))})
 
 
+def test_row_30_results_of_operators_and_loops_are_edges():
+    """`c = a * b` has a name, as in the original, and so have values inside of loops: fetched and overridden."""
+
+    def product():
+        a = layers.fill_constant([], "float32", 1.0, name="a")
+        b = layers.fill_constant([], "float32", 2.0, name="b")
+        return a * b + 1.0
+
+    session = fluid.Session(product)
+    assert float(session.run(fetch="elementwise_mul_0.tmp_0")[0]) == 2.0
+    assert float(session.run(feed={"elementwise_mul_0.tmp_0": 5.0})[0]) == 6.0
+    assert float(session.run(feed={"a": 3.0}, fetch="elementwise_mul_0.tmp_0")[0]) == 6.0
+
+    def loop():
+        start = layers.data("x", shape=[2])
+        last, _ = layers.scan(lambda h, _: (layers.scale(h, 2.0, name="state"), None), start, length=3)
+        return {"last": last}
+
+    session, x = fluid.Session(loop), np.array([[1.0, 2.0]], "float32")
+    (states,) = session.run(feed={"x": x}, fetch="state")
+    np.testing.assert_allclose(states, [x * 2, x * 4, x * 8])
+    (last,) = session.run(feed={"x": x, "state": x * 7}, fetch="last")  # in every step
+    np.testing.assert_allclose(last, x * 7)
+
+
 def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):
     """Local or remote, one device or several: one argument says where, and all calls stay what they are."""
     on_four_devices("row_31")
@@ -139,9 +169,61 @@ def test_row_31_the_same_calls_here_and_elsewhere(tmp_path, on_four_devices):
             assert trainer.resume()["state"] != "paused"
 
 
+def test_row_31_a_trainer_that_runs_elsewhere(tmp_path):
+    """A Trainer in another process trains, tests, saves, and tells of its events, by `fluid.RemoteTrainer(url)`."""
+    (tmp_path / "make.py").write_text(
+        textwrap.dedent(
+            """
+            import fluid
+            from fitted_line import data, minibatches, train_program
+
+
+            def make_trainer():
+                return fluid.Trainer(train_program, fluid.optimizer.SGD(0.1)), minibatches(data()), minibatches(data())
+            """
+        )
+    )
+    command = [sys.executable, "-m", "fluid", "remote", "make.py:make_trainer", "--port", "0"]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=paths, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            remote = fluid.RemoteTrainer(server.stdout.readline().strip())
+            remote.train(num_epochs=2)
+            losses = [event["metrics"]["loss"] for event in remote.events() if event["event"] == "EndStepEvent"]
+            after, expected = descend(fluid.Session(train_program).params(), minibatches(COLUMNS), 0.1, epochs=2)
+            np.testing.assert_allclose(losses, expected, rtol=1e-4)
+            error = guess_of(after, COLUMNS["x"]) - COLUMNS["y"]
+            np.testing.assert_allclose(remote.test()["loss"], (error**2).mean(), rtol=1e-4)
+            assert_params(fluid.io.load_arrays(tmp_path / remote.save()["saved"])[0], after)
+        finally:
+            server.terminate()
+
+
 def test_row_32_devices_are_strings(on_four_devices):
     """A device is a string; one, several or all are used, and several sessions may share one."""
     on_four_devices("row_32")
+
+
+def test_row_32_devices_in_every_spelling(tmp_path):
+    """A jax.Device, capitals, a string of several devices and a list name devices without `parallel=`."""
+    python(
+        """
+        import jax
+        import fluid
+        from fitted_line import data, train_program
+        devices = jax.devices()
+        for place, expected in (
+            (devices[2], {2}), ("CPU:1", {1}), ("cpu:1,cpu:2", {1, 2}), (["cpu:0", "cpu:3"], {0, 3}),
+            ([devices[0], "CPU:1"], {0, 1}), ("CPU", {0}),
+        ):
+            session = fluid.Session(train_program, place=place)
+            session.run(feed=data())
+            found = session.scope.arrays["guess.w_0"].devices()
+            assert found == {devices[number] for number in expected}, (place, found)
+        """,
+        tmp_path,
+        devices=4,
+    )
 
 
 def test_row_33_configuration_belongs_to_a_run(tmp_path):
@@ -232,6 +314,32 @@ def test_row_35_save_and_load_all_or_some(tmp_path):
     np.testing.assert_array_equal(other.scope["head.w_0"], head)
     with pytest.raises(KeyError, match="body"):
         session.save_params(tmp_path / "none", names=["bdy.*"])
+
+
+def test_row_35_a_subset_is_loaded_by_names(tmp_path):
+    """What was saved whole is loaded in part: names and globs in every door."""
+
+    def program():
+        hidden = layers.fc(layers.data("x", shape=[3]), size=4, name="body")
+        loss = layers.mean(layers.square(layers.fc(hidden, size=1, name="head")))
+        fluid.optimizer.Momentum(0.1, 0.9).minimize(loss)
+        return loss
+
+    first = fluid.Session(program)
+    first.step({"x": COLUMNS["x"]})
+    first.save(tmp_path / "all")
+    first.save_params(tmp_path / "params")
+    for load in (
+        lambda session: session.load(tmp_path / "all", names=["body.*"]),
+        lambda session: session.load_params(tmp_path / "params", names="body.*"),
+    ):
+        second = fluid.Session(program, seed=5)
+        head = np.asarray(second.scope["head.w_0"])
+        load(second)
+        np.testing.assert_array_equal(second.scope["body.w_0"], first.scope["body.w_0"])
+        np.testing.assert_array_equal(second.scope["head.w_0"], head)
+        with pytest.raises(KeyError, match="body"):
+            second.load(tmp_path / "all", names=["bdy.*"])
 
 
 def test_row_36_inference_is_another_target():

@@ -19,6 +19,7 @@ from fluid import layers
 COLUMNS = data()
 HELD_OUT = data(rows=10, seed=1)
 SGD = fluid.optimizer.SGD(0.1)
+NUMBERS = iter(range(2, 100))  # a number is warned of once in a process
 
 
 def test_row_37_no_executor_no_startup_no_backward():
@@ -198,6 +199,15 @@ def test_row_45_save_a_model_and_load_it_without_the_function(in_tmp):
             inferencer.infer({"x": np.ones((2, 5), "float32")})
 
 
+def test_row_45_the_function_takes_parameters_of_an_exported_model(tmp_path):
+    """`Inferencer(infer_func, param_path=)` reads what `save_inference_model` wrote, as the thread has it."""
+    trainer = fluid.Trainer(program_func=train_program, infer_func=inference_program, optimizer=SGD)
+    trainer.save_inference_model(tmp_path / "image.model", platforms=["cpu"])
+    inferencer = fluid.Inferencer(infer_func=inference_program, param_path=tmp_path / "image.model")
+    (guess,) = inferencer.infer({"x": COLUMNS["x"]})
+    np.testing.assert_allclose(guess, guess_of(trainer.params, COLUMNS["x"]), rtol=1e-5, atol=1e-6)
+
+
 def test_row_46_place_feed_order_num_epochs():
     """The arguments of the original mean what they meant, by keyword and by position."""
     swapped = [[(y, x) for x, y in zip(batch["x"], batch["y"], strict=True)] for batch in minibatches(COLUMNS)]
@@ -359,6 +369,14 @@ def test_row_50_distributed_by_environment(tmp_path):
     assert_params(params[5], params[0])
     before = fluid.Session(train_program).params()
     assert_params(params[5], descend(before, minibatches(COLUMNS), 0.1, epochs=2)[0])
+
+
+@pytest.mark.parametrize("make", [lambda: fluid.Trainer(train_program, SGD), lambda: fluid.Session(minimized)])
+def test_row_50_a_forgotten_initialize_is_said(make, monkeypatch):
+    """Where the environment speaks of several processes and nobody called `initialize()`, that is said."""
+    monkeypatch.setenv("FLUID_PROCESSES", str(2 + next(NUMBERS)))
+    with pytest.warns(fluid.errors.FluidWarning, match="initialize"):
+        make()
 
 
 def test_row_51_names_by_scope():

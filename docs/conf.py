@@ -1,0 +1,51 @@
+"""Configuration of the site: `make docs` builds it, with warnings as errors."""
+
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+import generated  # noqa: E402  (this folder is no package)
+
+import fluid  # noqa: E402
+
+project = "fluid"
+author = "the authors of fluid"
+release = fluid.__version__
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+]
+exclude_patterns = ["_build", "what.md"]
+html_theme = "sphinx_book_theme"
+html_title = f"fluid {release}"
+html_show_sourcelink = False
+html_theme_options = {"show_navbar_depth": 1, "home_page_in_toc": True, "show_toc_level": 2}
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"  # the tests run every block
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the arguments say types, shapes and units
+napoleon_google_docstring = True
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+napoleon_preprocess_types = False
+nitpicky = False
+
+
+def setup(app):
+    """Write the generated pages before Sphinx reads the sources, and read docstrings as the docs/ pages are read."""
+    here = pathlib.Path(__file__).parent
+    generated.write(here)
+    shutil.copyfile(here.parent / "benchmarks" / "ratios.svg", here / "inside" / "ratios.svg")
+    app.connect("autodoc-process-docstring", _plain)
+
+
+def _plain(app, what, name, value, options, lines):
+    lines[:] = generated.plain(lines)
