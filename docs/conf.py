@@ -45,7 +45,14 @@ def setup(app):
     generated.write(here)
     shutil.copyfile(here.parent / "benchmarks" / "ratios.svg", here / "inside" / "ratios.svg")
     app.connect("autodoc-process-docstring", _plain)
+    app.connect("source-read", _linked)
 
 
 def _plain(app, what, name, value, options, lines):
     lines[:] = generated.plain(lines)
+
+
+def _linked(app, name, source):
+    path = pathlib.Path(app.srcdir, f"{name}.md")
+    if path.parent == pathlib.Path(app.srcdir):
+        source[0] = generated.linked(source[0], path)

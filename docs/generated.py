@@ -71,37 +71,48 @@ def write(docs: pathlib.Path) -> None:
 
 def plain(lines: list[str]) -> list[str]:
     """Return the lines of a docstring as reStructuredText: single backquotes are code, and asterisks are asterisks."""
-    return [line if line.lstrip().startswith((">>>", "...")) else _escaped(line) for line in lines]
+    parts = re.split(r"(`[^`]+`)", "\n".join(lines))
+    return "".join(f"`{part}`" if i % 2 else _escaped(part) for i, part in enumerate(parts)).split("\n")
 
 
-def _escaped(line: str) -> str:
-    parts = re.split(r"(`[^`]+`)", line)
-    return "".join(
-        f"`{part}`" if i % 2 else part.replace("*", r"\*").replace("|", r"\|") for i, part in enumerate(parts)
+def _escaped(text: str) -> str:
+    lines = text.split("\n")
+    examples = [line.lstrip().startswith((">>>", "...")) for line in lines]
+    return "\n".join(
+        s if is_code else re.sub(r"([*|])", r"\\\1", s) for s, is_code in zip(lines, examples, strict=True)
     )
+
+
+def linked(text: str, path: pathlib.Path) -> str:
+    """Return the Markdown text of a file with links between pages; a link to another file becomes its path.
+
+    Args:
+      text: the text.
+      path: where the text comes from.
+    """
+    docs = pathlib.Path(__file__).parent
+
+    def link(found: re.Match[str]) -> str:
+        before, shown, target = found.groups()
+        file, _, part = target.partition("#")
+        there = (path.parent / file).resolve()
+        if target.startswith(("http", "#", "/")) or docs in there.parents and path.parent == docs:
+            return found.group(0)
+        name = there.relative_to(docs.parent).as_posix()
+        page = PAGES_OF.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else None)
+        if page is None:
+            return f"`{name}`" if shown.strip("`") == target else f"{shown} (`{name}`)"
+        return f"{before}[{shown}](/{page}{'#' if part else ''}{part})"
+
+    return re.sub(r"(!?)\[((?:[^\[\]]|\n)+)\]\(([^)\s]+)\)", link, text).replace("```mermaid", "```text")
 
 
 def _adopted(root: pathlib.Path, path: str, start: str, end: str) -> str:
     """Return a page of a part of a file outside of `docs/`."""
     text = (root / path).read_text(encoding="utf-8")
-    if start:
-        text = text[text.index(start) :]
-    if end:
-        text = text[: text.index(end)]
-    folder = (root / path).parent
-
-    def link(found: re.Match[str]) -> str:
-        shown, target = found.group(2), found.group(3)
-        if target.startswith(("http", "#")):
-            return found.group(0)
-        file, _, part = target.partition("#")
-        there = (folder / file).resolve().relative_to(root).as_posix()
-        page = PAGES_OF.get(there) or (there.removeprefix("docs/") if there.startswith("docs/") else None)
-        if page is None:
-            return f"`{there}`" if shown in (target, f"`{target}`") else f"{shown} (`{there}`)"
-        return f"{found.group(1)}[{shown}](/{page}{'#' if part else ''}{part})"
-
-    return re.sub(r"(!?)\[((?:[^\[\]]|\n)+)\]\(([^)\s]+)\)", link, text).replace("```mermaid", "```text")
+    part = text[text.index(start) if start else 0 : text.index(end) if end else None]
+    # A page begins with a heading of the first level.
+    return linked(re.sub(r"(?m)^##", "#", part) if start.startswith("##") else part, root / path)
 
 
 def _reference() -> dict[str, str]:

@@ -295,7 +295,7 @@ class Program(KnownAttributes):
 
     @functools.cached_property
     def lines(self) -> dict[str, Array]:
-        """Shape and dtype of the last value that each line of the program computes, by `file:line`."""
+        """Shape and dtype of the last value that each line of the program computes, by file and line."""
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
         return {line: marked(array_of(v.aval), array_of(second.get(line, v).aval)) for line, v in first.items()}
 

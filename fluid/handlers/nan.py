@@ -33,7 +33,7 @@ class _Batch(NamedTuple):
 
     @property
     def replaced(self) -> dict[str, Any]:
-        """The values that handlers have overridden in this step, by name."""
+        """The new values that handlers have set in this step in place of computed ones, by name."""
         return {} if self.request is None else self.request.values
 
 

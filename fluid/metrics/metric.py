@@ -329,7 +329,7 @@ class CompositeMetric(MetricBase):
         super().__init__(name)
 
     def __copy__(self) -> "CompositeMetric":
-        # A copy copies its metrics too: else a metric that `of` returns would change the counts of this metric.
+        # Inner metrics are copied too: updating the result of `of()` must not change the counts of this metric.
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._metrics = [copy.copy(metric) for metric in self._metrics]

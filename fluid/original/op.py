@@ -106,7 +106,7 @@ class Op:
         return self.parameter(slot) if self.given(slot) else False
 
     def statistic(self, slot: str) -> str:
-        """Create the state in an input slot, which a layer updates; return the name of the state."""
+        """Create the variable of an input slot that a layer updates, such as a moving mean; return its name."""
         return self._values.statistic(self.name(slot))
 
     def maker(self, slot: str, type: str) -> "Op":

@@ -159,7 +159,7 @@ class Converter:
         return there
 
     def _separate(self, minibatches: Sequence[Any], index: int) -> Mapping[str, Any]:
-        """Return the feed of one minibatch for each member of a population, stacked along the axis after the batch."""
+        """Convert a minibatch with other rows for each member of a population: arrays `[batch, members, ...]`."""
         members = self._to.members
         if len(minibatches) != members:
             raise errors.FeedError(

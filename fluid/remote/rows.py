@@ -103,10 +103,10 @@ class RowFormat:
         most_rows: int | None = None,
         most_bytes: int | None = None,
     ) -> Columns:
-        """Return the columns of a message; columns of a client still have to be checked by `pack`.
+        """Return the columns of a message; names and shapes are unchecked, so pass the columns of a client to `pack`.
 
         Raises:
-          ProtocolError: the message is damaged, or of another kind.
+          ProtocolError: the message is damaged, or holds no rows.
           FeedError: there are more than `most_rows` rows, or more than `most_bytes` bytes in the dtypes of the program.
         """
         found = protocol.read_request(body, head, most_tensors)

@@ -41,10 +41,10 @@ class InFlight(Generic[Item]):
         self._steps += steps
 
     def due(self) -> list[Item]:
-        """Return and remove the older half of the items, if too many steps are in flight; else return nothing.
+        """Remove and return the older half of the calls in flight, if too many steps are in flight; else nothing.
 
-        To wake up after each step would take CPU time from the device. One item always stays in flight, so that the
-        device has work meanwhile, even if the item is a call of many steps.
+        Waking the Python thread after every step would take CPU time from the computation, so it wakes once for several
+        calls. At least one call stays in flight, even one of many steps, so that the device is never idle.
         """
         found: list[Item] = []
         if self._steps > IN_FLIGHT:

@@ -407,11 +407,11 @@ class Rates:
         self._scalars[program] = [self._scalar(rate if value is None else value) for value, rate in pairs]
 
     def set(self, program: str, values: Sequence[float | None]) -> None:
-        """Set the rates of a program, one for each `minimize`; None restores the declared rate.
+        """Set the learning rates of a program, one for each `minimize`; None restores the rate in the program.
 
         Raises:
-          ArgumentError: a rate is no finite number from 0 up, or the number of rates differs from the `minimize` calls.
-          UnknownNameError: a rate is for an optimizer whose learning rate is unknown.
+          ArgumentError: a rate is negative or not finite, or there are not as many rates as `minimize` calls.
+          UnknownNameError: an optimizer has no learning rate that can be set.
         """
         rules = self._rules[program]
         if len(values) != len(rules):

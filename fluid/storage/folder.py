@@ -68,14 +68,14 @@ _META = {
 
 
 class Folder:
-    """Checkpoints by step.
+    """A folder of checkpoints, one for each step number.
 
     Args:
       path: the folder; created if it does not exist.
-      read_only: True changes no file; the folder must then exist.
+      read_only: True never changes a file, and requires that the folder exists.
 
     Attributes:
-      path: the folder on this machine.
+      path: the folder on this machine; for an object store, a folder for temporary copies.
       name: the path, or the address in an object store, for messages.
       is_local: True if the files stay at `path`; False for an object store.
 

@@ -100,7 +100,7 @@ class ProgressBar(Handler):
             self.trainer.session.compilations.watchers.append(self._compile)
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Open the bar of an epoch, or in a notebook the bar of the training. The length is known after one epoch."""
+        """Open a bar for the epoch, or in a notebook for the training; its total is known after one epoch."""
         if not self._show:
             return
         self._epoch, self._step = event.epoch, event.first_step

@@ -130,7 +130,7 @@ class LSTM(Cell):
     """An LSTM cell on an already projected input.
 
     Attributes:
-      unit: the equations from the sums to the state.
+      unit: computes the new cell and hidden states from the sums of the four gates.
       weight: `[width, 4 * width]`, for the hidden state.
     """
 
@@ -153,8 +153,8 @@ class ProjectedLSTM(Cell):
     """An LSTM cell with a projected hidden state, `r' = activation(h' @ projection)` (Sak et al., 2014).
 
     Attributes:
-      unit: the equations from the sums to the state.
-      weight: `[proj_size, 4 * width]`, for the projected hidden state.
+      unit: computes the new cell and hidden states from the sums of the four gates.
+      weight: `[proj_size, 4 * width]`, multiplies the projected hidden state; the input is multiplied before.
       projection: `[width, proj_size]`.
       activation: the activation of the projection.
       clip: the limit of the projection, which is clipped to `-clip` to `clip`; None for no limit.

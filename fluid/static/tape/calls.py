@@ -141,7 +141,7 @@ class Call:
 
     @property
     def sees_all(self) -> bool:
-        """Return whether the call may read any variable, because it runs blocks or calls functions of the user."""
+        """Return whether the call may read every variable: it runs blocks or functions of the user."""
         return bool(self.blocks) or any(callable(leaf) for leaf in jax.tree.leaves((self.args, self.kwargs)))
 
     def run(self, environment: Environment) -> None:
