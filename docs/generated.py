@@ -165,10 +165,10 @@ def _index_of_layers() -> str:
             if found := re.match(r"layers\.(\w+)", advice):
                 others.setdefault(found.group(1), []).append(other)
     lines = ["# Layers", "", "Search for a layer by its name here or in Keras, PyTorch and Flax.", ""]
-    lines += ["| layer | computes | elsewhere |", "|---|---|---|"]
+    lines += [":::{table}", ":widths: 25 55 20", "", "| layer | computes | elsewhere |", "|---|---|---|"]
     for name in sorted(fluid.layers.__all__, key=str.lower):
         first = (inspect.getdoc(getattr(fluid.layers, name)) or "").split("\n")[0].replace("|", "\\|")
         page = next((f for f, (_, modules) in FAMILIES.items() if _family_of(name) in modules), None)
         link = f"[`{name}`](layers-{page}.md#{name.lower()})" if page else f"`{name}`"
         lines.append(f"| {link} | {first} | {', '.join(sorted(set(others.get(name, []))))} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, ":::"]) + "\n"
