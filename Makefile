@@ -7,6 +7,7 @@
 #                what goes wrong among several processes, the whole of long tables, layers and deep examples on eight devices, the benchmarks for a GPU
 #   make stubs   write the list of all layers, fluid/layers/__init__.pyi, anew
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
+#   make docs    the site, in docs/_build/html; make docs-serve shows it
 #   make bench   fluid beside hand-written JAX
 #   make bench-check  fails when a ratio is worse than the one in benchmarks/FIGURES.md
 PYTHON ?= python3
@@ -14,6 +15,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_STAMP := $(VENV)/.installed-demo
+DOCS_STAMP := $(VENV)/.installed-docs
 IREE_STAMP := $(VENV)/.installed-iree
 WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -33,7 +35,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 EIGHT := tests/parallel/test_eight_devices.py
 QUICK := -m "not slow and not full and not soak"
 
-.PHONY: demo test check quick examples format mistakes bench bench-check soak stubs clean setup
+.PHONY: demo docs docs-serve test check quick examples format mistakes bench bench-check soak stubs clean setup
 
 setup: $(STAMP)
 
@@ -48,6 +50,9 @@ endef
 
 $(STAMP): pyproject.toml
 	$(call install,dev$(comma)bench)
+
+$(DOCS_STAMP): $(STAMP)
+	$(call install,dev$(comma)bench$(comma)docs)
 
 # The demo needs less; an environment that has everything serves it too.
 $(DEMO_STAMP): pyproject.toml
@@ -91,6 +96,12 @@ format: $(STAMP)
 
 stubs: $(STAMP)
 	$(BIN)/python tests/layers_stub.py
+
+docs: $(DOCS_STAMP)
+	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+docs-serve: docs
+	$(BIN)/python -m http.server --directory docs/_build/html
 
 mistakes: $(STAMP)
 	PYTHONPATH=tests $(BIN)/python -m mistakes
