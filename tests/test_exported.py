@@ -61,14 +61,15 @@ NAMES = {
         RemoteError ShapeError UnknownNameError missing_name nearest
     """,
     "fluid.static": """
-        BeginEpochEvent BeginStepEvent BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram DataFeeder
-        EndEpochEvent EndStepEvent ExecutionStrategy
-        Executor Inferencer LoDTensor ParallelExecutor ParamAttr Program Scope Trainer Variable
-        WeightNormParamAttr append_backward average backward batch clip compiler core cpu_places
-        create_lod_tensor create_random_int_lodtensor cuda_places data default_main_program
-        default_startup_program embedding errors framework global_scope gradients in_dygraph_mode
-        initializer io is_compiled_with_cuda layers memory_optimize metrics name_scope nets one_hot
-        optimizer profiler program_guard reader regularizer release_memory scope_guard shared unique_name
+        BeginEpochEvent BeginStepEvent BuildStrategy CPUPlace CUDAPlace CheckpointConfig CompiledProgram
+        DataFeeder DistributeTranspiler DistributeTranspilerConfig EndEpochEvent EndStepEvent
+        ExecutionStrategy Executor InferenceTranspiler Inferencer LoDTensor ParallelExecutor ParamAttr Program
+        Scope Tensor Trainer Variable WeightNormParamAttr append_backward average backward batch clip compiler
+        contrib core cpu_places create_lod_tensor create_random_int_lodtensor cuda_places data
+        default_main_program default_startup_program embedding errors evaluator framework global_scope
+        gradients in_dygraph_mode initializer io is_compiled_with_cuda layer_helper layers memory_optimize
+        metrics name_scope nets one_hot optimizer profiler program_guard reader regularizer release_memory
+        require_version scope_guard shared transpiler unique_name
     """,
     "fluid.static.backward": """
         append_backward calc_gradient gradients
@@ -77,15 +78,17 @@ NAMES = {
         GradientClipByGlobalNorm GradientClipByNorm GradientClipByValue set_gradient_clip
     """,
     "fluid.static.core": """
-        CPUPlace CUDAPlace EOFException LoDTensor Scope VarDesc get_cuda_device_count is_compiled_with_cuda
+        CPUPlace CUDAPlace EOFException EnforceNotMet LoDTensor Scope VarDesc get_cuda_device_count
+        is_compiled_with_cuda
     """,
     "fluid.static.framework": """
         Parameter Program Variable cpu_places cuda_places default_main_program default_startup_program
-        in_dygraph_mode memory_optimize name_scope program_guard release_memory shared
+        in_dygraph_mode memory_optimize name_scope program_guard release_memory require_version shared
     """,
     "fluid.static.io": """
-        DataLoader PyReader is_parameter is_persistable load_fluid_params load_inference_model load_params
-        load_persistables load_vars save_inference_model save_params save_persistables save_vars
+        DataLoader PyReader batch buffered cache chain compose firstn get_inference_program is_parameter
+        is_persistable load_fluid_params load_inference_model load_params load_persistables load_vars
+        map_readers save_inference_model save_params save_persistables save_vars shuffle xmap_readers
     """,
     "fluid.static.profiler": """
         cuda_profiler profiler reset_profiler start_profiler stop_profiler

@@ -89,10 +89,12 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
 
 def is_inner(program: Program, name: str) -> bool:
     """Return whether a name is a value that only the equations of a program hold, see `Program.equation_values`."""
-    steps = step_names(program)
-    if name.endswith(GRAD) or is_line(name) or name in _fetchable(program, TEST) or name in steps:
+    if name.endswith(GRAD) or is_line(name) or name in step_names(program):
         return False
-    return name in program.equation_values
+    declared = (program.output_names or (), program.feeds, program.parameters, program.states)
+    if any(name in names for names in declared):  # `program.values` traces the program once more
+        return False
+    return name not in program.values and name not in program.aliases and name in program.equation_values
 
 
 def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:

@@ -87,7 +87,7 @@ def test_sequences_are_respected_or_refused(row, all_feeds):
     for name in list(feed)[: None if all_feeds else 1]:
         data = np.stack([feed[name]] * 3, axis=1)
         feed[name] = fluid.SequenceBatch(data, np.arange(len(data), dtype="int32") % 3 + 1)
-    if row.name == "dropout":
+    if row.name in ("dropout", "img_conv_group"):
         return  # padding draws other masks, here as in any layer that draws
     try:
         measure = Measured(row, feed)
