@@ -30,10 +30,10 @@ from fluid.runtime.engine import Engine
 from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.storage import PathLike, source_of
 from fluid.trainer import CheckpointConfig, Trainer
+from fluid.trainer.agreement import compare
 from fluid.trainer.calls import Readers
 from fluid.trainer.loop import Training
 from fluid.trainer.programs import ProgramFunction, declared_programs, discovered
-from fluid.trainer.together.comparing import compare
 
 
 class Population(Trainer):

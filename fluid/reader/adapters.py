@@ -25,8 +25,8 @@ from fluid.reader.base import (
     seed_with_shuffle,
     stages,
 )
-from fluid.reader.resident import Resident
-from fluid.reader.resident import Rows as RowNumbers
+from fluid.reader.on_device import Resident
+from fluid.reader.on_device import Rows as RowNumbers
 
 # Small minibatches are read in one go, up to about this number of bytes, and up to this number of minibatches.
 _BYTES = 1 << 18

@@ -11,7 +11,7 @@ from fluid.reader.adapters import Part
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import read_feed
 from fluid.reader.feeder import Feeder, FeedOrder
-from fluid.reader.resident import Resident, RowFeed, Rows
+from fluid.reader.on_device import Resident, RowFeed, Rows
 from fluid.reader.values import NaNs
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.reader.converter import Converter
-from fluid.reader.resident import RowFeed
+from fluid.reader.on_device import RowFeed
 from fluid.reader.stacked import Fed, alike, stacked
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid.reader.resident import RowFeed, picked
+from fluid.reader.on_device import RowFeed, picked
 
 
 @jax.tree_util.register_dataclass

@@ -1,7 +1,8 @@
 """The names of `fluid.trainer` and the modules that define them; `__init__.py` loads each at its first use."""
 
 from .checkpoint.config import CheckpointConfig
-from .checkpoint.own_loop import Checkpoint
+from .checkpoint.custom_loop import Checkpoint
+from .custom_loop import Loop
 from .evaluation.history import History
 from .events import (
     BeginEpochEvent,
@@ -14,7 +15,6 @@ from .events import (
     MeasuredEvent,
 )
 from .handlers import Handler
-from .own_loop import Loop
 from .programs import TrainingProgram
 from .progress import ProgressBar
 from .trainer import Trainer, train

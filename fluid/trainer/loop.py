@@ -17,6 +17,7 @@ from fluid.reader.converter import examples_in
 from fluid.reader.pipeline import Batch, Batches
 from fluid.runtime import CompiledStep, Request, Results, Session, bind
 from fluid.runtime.in_flight import IN_FLIGHT
+from fluid.trainer.agreement import Agreement
 from fluid.trainer.checkpoint import NoCheckpoints
 from fluid.trainer.events import (
     BeginEpochEvent,
@@ -34,7 +35,6 @@ from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 from fluid.trainer.step_request import StepRequest
 from fluid.trainer.steps_per_call import StepsPerCall
-from fluid.trainer.together.agreement import Agreement
 
 # Reading that takes longer than this many seconds comes after the handlers of the end of a step.
 _SLOW = 0.02

@@ -22,6 +22,7 @@ from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import holding, spoilt
 from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
+from fluid.trainer.agreement import Agreement, compare
 from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpointing import HasCheckpoints
@@ -57,8 +58,6 @@ from fluid.trainer.programs import (
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
 from fluid.trainer.steps_per_call import StepsPerCall, StepsPerDispatch, compile_ahead
-from fluid.trainer.together.agreement import Agreement
-from fluid.trainer.together.comparing import compare
 
 not_called("fluid.trainer", "fluid.Trainer(...)")
 

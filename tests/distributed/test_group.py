@@ -15,9 +15,9 @@ from fluid import errors
 from fluid.distributed import Group, failing
 from fluid.reader.pipeline import Batch
 from fluid.storage.folder import Folder
+from fluid.trainer.agreement import Agreement
 from fluid.trainer.checkpoint.config import check_shared
 from fluid.trainer.signals import Signals
-from fluid.trainer.together.agreement import Agreement
 
 
 def test_all_hear_the_values_of_all_in_order():

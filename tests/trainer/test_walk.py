@@ -7,8 +7,8 @@ import pytest
 
 import fluid
 from fluid.reader.adapters import Part
+from fluid.reader.on_device import RowFeed, Rows
 from fluid.reader.pipeline import Batch
-from fluid.reader.resident import RowFeed, Rows
 
 MODULES = 14  # that a minibatch may pass
 X = np.ones((64, 4), "float32")

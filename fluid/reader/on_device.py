@@ -1,4 +1,4 @@
-"""Columns that are copied to a device once; a minibatch is an array of row numbers."""
+"""Data sets on the device: columns are copied once, and a minibatch is an array of row numbers."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

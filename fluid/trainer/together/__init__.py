@@ -1,1 +1,0 @@
-"""Multi-process training: comparisons at the start, and agreement between two steps."""
