@@ -36,7 +36,7 @@ def data(
       append_batch_size: True puts a batch dimension before `shape`.
       dtype: "float32", "int64" and so on.
       lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences. Ids of a whole shape
-        `[-1, length, 1]` are an array at each level.
+        `[-1, length, 1]` with level 2 are an array.
       type: accepted for programs written for Fluid, but has no effect: feeds are arrays or sequences.
       stop_gradient: accepted for programs written for Fluid, but has no effect: gradients of feeds can be fetched.
       column: the index of this field in a row.
@@ -57,7 +57,7 @@ def data(
     options = {"append_batch_size": append_batch_size, "dtype": dtype, "lod_level": lod_level}
     options |= dict(zip(order, given, strict=False))
     sizes = list(shape)
-    if not options["append_batch_size"] and _are_ids(sizes, str(options["dtype"])):
+    if options["lod_level"] == 2 and not options["append_batch_size"] and _are_ids(sizes, str(options["dtype"])):
         options["lod_level"] = 0  # Transformers of 2018 declare ids with lod_level=2, and feed arrays.
     if sizes and isinstance(sizes[0], int) and sizes[0] < -1 and not options["lod_level"]:
         return recorded(_data_of_rows)(name, sizes, column=column, **options)
