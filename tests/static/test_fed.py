@@ -234,6 +234,19 @@ def test_rows_are_grouped_by_a_literal_batch_size():
 
 
 @pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+def test_masks_of_unknown_length_fit_declared_lengths():
+    """As graph nets of 2019: a mask `[4, -1, 1]` of nodes `[4, 30, 1]`, both fed with fewer nodes."""
+    nodes, mask = numbers(4, 6, 1), (numbers(4, 6, 1) > 0).astype("float32")
+    with fresh() as (main, _):
+        x = layers.data("x", shape=[4, 30, 1], append_batch_size=False)
+        masked = x * layers.data("mask", shape=[4, -1, 1], append_batch_size=False)
+        exe = static.Executor(static.CPUPlace())
+        np.testing.assert_array_equal(exe.run(main, {"x": nodes, "mask": mask}, [masked])[0], nodes * mask)
+        with pytest.raises(fluid.errors.FluidError, match="feed 'x'"):
+            exe.run(main, {"x": nodes, "mask": mask[:, :5]}, [masked])
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
 def test_ids_of_level_two_with_a_length_are_an_array():
     """As Transformers of 2018 declare words: `[-1, 256, 1]` with lod_level=2."""
     ids = np.array([[[1], [2]], [[3], [0]], [[4], [4]]])

@@ -494,7 +494,7 @@ class Program:
         return jax.tree.unflatten(first.tree, call.outputs) if into is None else into
 
     def _tried(self, call: Call) -> tuple[Call, Trial, Trial]:
-        """Try a call at both trial batch sizes; where sequences meet dense rows, on sequences of one step.
+        """Try a call at both trial batch sizes; else on sequences of one step, or on arrays of known inner sizes.
 
         Returns:
           The call to record, and both trials.
@@ -507,13 +507,13 @@ class Program:
 
         try:
             return trials(call)
-        except errors.ShapeError as error:
+        except (errors.ShapeError, TypeError) as error:
             feeds = _met_by_rows(call)
-            if not feeds:
+            if not feeds and not _has_unknown_inner_size(call):
                 raise
             try:
-                found = trials(call.on_single_steps())
-            except Exception:  # the layer takes no rows either: the first error says why
+                found = trials(call.on_single_steps() if feeds else call.on_known_sizes())
+            except Exception:  # not these sizes either: the first error says why
                 raise error from None
             reasons = dict.fromkeys(feeds, f"{error} (written down at {call.site})")
             self.single_steps = reasons | self.single_steps
@@ -605,6 +605,12 @@ def _note_fed_steps(call: Call) -> None:
     steps, rest = divmod(before.fed_steps * after.shape[-1], math.prod(before.shape[1:]))
     if before.lod_level == 1 and not rest:
         after.lengths_of, after.fed_steps = before.lengths_of, steps
+
+
+def _has_unknown_inner_size(call: Call) -> bool:
+    """Return whether a call reads a dense array of a fixed batch size with an unknown inner size: `[4, -1, 1]`."""
+    shapes = [v.shape for v in call.variables() if v.structs and not v.lod_level]
+    return any(-1 in shape[1:] and shape[0] != -1 for shape in shapes)
 
 
 def _met_by_rows(call: Call) -> list[tuple[str, int]]:
