@@ -89,8 +89,9 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
 
 def is_inner(program: Program, name: str) -> bool:
     """Return whether a name is a value that only the equations of a program hold, see `Program.equation_values`."""
-    steps = step_names(program)
-    if name.endswith(GRAD) or is_line(name) or name in _fetchable(program, TEST) or name in steps:
+    if name in (program.output_names or ()) or name in step_names(program) or name.endswith(GRAD) or is_line(name):
+        return False
+    if name in _fetchable(program, TEST):  # whose first call traces the program once more
         return False
     return name in program.equation_values
 
