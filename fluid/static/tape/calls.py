@@ -131,7 +131,7 @@ class Call:
         return replace(self, function=on_rows)
 
     def on_known_sizes(self) -> "Call":
-        """Return the call on arrays whose unknown inner sizes become those of the arrays beside them, until a run."""
+        """Return the call with unknown inner sizes of arrays taken from other arrays, until a run."""
         function = self.function
 
         @functools.wraps(function)
