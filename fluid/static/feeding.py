@@ -90,22 +90,26 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
     return replace(spec, shape=(None, *shape[1:]), lod_level=level)
 
 
-def check_single_steps(needed: Mapping[str, str], specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> None:
-    """Check that the sequences that meet dense rows have one step each.
+def check_single_steps(
+    needed: Mapping[tuple[str, int], str], specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]
+) -> None:
+    """Check that the sequences that meet dense rows have one step each, or become one in `sequence_reshape`.
 
     Args:
-      needed: the names of these feeds, and the reason of each.
+      needed: the names of these feeds and the expected number of steps, and the reason of each.
       specs: the declarations by name.
       feed: arrays by name.
 
     Raises:
-      FeedError: a sequence has no step, or several.
+      FeedError: a sequence has another number of steps.
     """
-    for name in needed.keys() & feed.keys():
+    for (name, steps), reason in needed.items():
+        if name not in feed:
+            continue
         lengths = np.asarray(getattr(read_feed(as_fed(specs[name], feed[name]), feed[name]), "lengths", ()))
-        for sample in np.flatnonzero(lengths != 1)[:1].tolist():
-            found, expected = f"a row of {lengths[sample]} steps", "one step in each row, which meets dense rows"
-            raise complaint(specs[name], "", sample, found, needed[name], expected)
+        for sample in np.flatnonzero(lengths != steps)[:1].tolist():
+            found, wanted = f"a row of {lengths[sample]} steps", "one step" if steps == 1 else f"{steps} steps"
+            raise complaint(specs[name], "", sample, found, reason, f"{wanted} in each row, which meets dense rows")
 
 
 def _holds_sequences(spec: FeedSpec, shape: tuple[int, ...]) -> bool:

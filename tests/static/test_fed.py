@@ -168,6 +168,97 @@ def test_several_steps_beside_dense_rows_are_refused(ids):
             exe.run(main, feed=feed, fetch_list=[loss])
 
 
+def grouped(taken):
+    """A net that reads the cosines of three words at once, beside dense rows."""
+    words = layers.data("words", shape=[1], dtype="int64", lod_level=1)
+    each = layers.fc(layers.embedding(words, size=[9, 4]), size=1)
+    return layers.reduce_max(layers.sequence_reshape(each, new_dim=taken), dim=1, keep_dim=True), each
+
+
+@pytest.mark.parametrize("lengths", [(3, 3), (3, 6)])
+def test_sequences_that_become_one_step_meet_dense_rows(lengths):
+    """As tagspace of 2019: the best of three words for each row."""
+    words, dense = np.arange(sum(lengths)).reshape(-1, 1), numbers(2, 1)
+    with fresh() as (main, startup):
+        best, each = grouped(3)
+        total = layers.elementwise_add(layers.data("dense", shape=[1]), best)
+        assert (total.lod_level, total.shape) == (0, (-1, 1))
+        exe = started(startup)
+        feed = {"words": tensor(words, lengths), "dense": dense}
+        if lengths == (3, 6):
+            with pytest.raises(fluid.errors.FeedError, match=r"sample 1: found a row of 6 steps, expected 3 steps"):
+                exe.run(main, feed=feed, fetch_list=[total])
+            return
+        found, scores = exe.run(main, feed=feed, fetch_list=[total, each], return_numpy=False)
+    wanted = dense + np.array(scores).reshape(2, 3).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.array(found), wanted, rtol=1e-5)
+
+
+def test_sequences_that_do_not_divide_into_steps_meet_no_rows():
+    with fresh():
+        words = layers.data("words", shape=[2], lod_level=1)
+        with pytest.raises(fluid.errors.ShapeError, match="elementwise_add"):
+            layers.elementwise_add(layers.data("dense", shape=[1]), layers.sequence_reshape(words, new_dim=1))
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+def test_labels_declared_as_float_are_fed_as_classes():
+    """The language model of 2019: words `[-1, 1, 1]`, labels of all steps as float32."""
+    words, label = np.arange(8).reshape(2, 4, 1) % 5, np.array([[1], [0], [4], [2], [3], [1], [0], [2]])
+    with fresh() as (main, startup):
+        x = layers.embedding(layers.data("x", shape=[-1, 1, 1], dtype="int64"), size=[5, 3])
+        steps = layers.reshape(x, shape=[-1, 4, 3])
+        assert steps.shape == (-1, 4, 3)
+        scores = layers.fc(layers.reshape(steps, shape=[-1, 3]), size=5)
+        loss = layers.softmax_with_cross_entropy(scores, layers.data("y", shape=[-1, 1], dtype="float32"))
+        exe = started(startup)
+        found, logits, shaped = exe.run(main, {"x": words, "y": label}, [loss, scores, steps])
+        broken = exe.run(main, {"x": words, "y": label + 0.5}, [loss])[0]
+    assert shaped.shape == (2, 4, 3)
+    chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found, -np.log(np.take_along_axis(chances, label, axis=1)), rtol=1e-5)
+    assert np.isnan(broken).all()
+
+
+def test_rows_are_grouped_by_a_literal_batch_size():
+    """As the losses of metric learning: `[batch_size, -1]` with a number."""
+    x = numbers(6, 4)
+    with fresh() as (main, _):
+        grouped = layers.reshape(layers.data("x", shape=[4]) * 2.0, shape=[6, -1])
+        products = layers.matmul(grouped, grouped, transpose_y=True)
+        assert products.shape == (6, 6)
+        exe = static.Executor(static.CPUPlace())
+        np.testing.assert_allclose(exe.run(main, {"x": x}, [products])[0], 4 * x @ x.T, rtol=1e-5)
+        with pytest.raises(fluid.errors.ShapeError, match=r"cannot be reshaped to \[6, -1\]"):
+            exe.run(main, {"x": numbers(7, 4)}, [products])
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+def test_masks_of_unknown_length_fit_declared_lengths():
+    """As graph nets of 2019: a mask `[4, -1, 1]` of nodes `[4, 30, 1]`, both fed with fewer nodes."""
+    nodes, mask = numbers(4, 6, 1), (numbers(4, 6, 1) > 0).astype("float32")
+    with fresh() as (main, _):
+        x = layers.data("x", shape=[4, 30, 1], append_batch_size=False)
+        masked = x * layers.data("mask", shape=[4, -1, 1], append_batch_size=False)
+        exe = static.Executor(static.CPUPlace())
+        np.testing.assert_array_equal(exe.run(main, {"x": nodes, "mask": mask}, [masked])[0], nodes * mask)
+        with pytest.raises(fluid.errors.FluidError, match="feed 'x'"):
+            exe.run(main, {"x": nodes, "mask": mask[:, :5]}, [masked])
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+def test_ids_of_level_two_with_a_length_are_an_array():
+    """As Transformers of 2018 declare words: `[-1, 256, 1]` with lod_level=2."""
+    ids = np.array([[[1], [2]], [[3], [0]], [[4], [4]]])
+    with fresh() as (main, startup):
+        words = layers.data("words", shape=(-1, 6, 1), dtype="int64", lod_level=2, append_batch_size=False)
+        assert (words.lod_level, words.shape) == (0, (-1, 6, 1))
+        hidden = layers.embedding(words, size=[9, 4])
+        exe = started(startup)
+        (found,) = exe.run(main, {"words": ids}, [hidden])
+        np.testing.assert_array_equal(found, scope_value("embedding_0.w_0")[ids[..., 0]])
+
+
 def test_an_exported_model_answers_several_steps_by_nan(tmp_path):
     with fresh() as (main, startup):
         ids = layers.data("ids", shape=[1], lod_level=1)

@@ -15,7 +15,14 @@ from fluid.static.layers.assign import (
 )
 from fluid.static.layers.beam import beam_search, beam_search_decode, is_empty, lod_reset, sequence_expand
 from fluid.static.layers.control import IfElse, Switch, While
-from fluid.static.layers.data import create_py_reader_by_data, data, double_buffer, py_reader, read_file
+from fluid.static.layers.data import (
+    create_py_reader_by_data,
+    data,
+    double_buffer,
+    py_reader,
+    read_file,
+    softmax_with_cross_entropy,
+)
 from fluid.static.layers.metrics import accuracy
 from fluid.static.layers.places import ParallelDo, get_places
 from fluid.static.layers.rates import _decay_step_counter as _decay_step_counter
@@ -87,6 +94,7 @@ __all__ = [
     "resize_bilinear",
     "resize_nearest",
     "resize_trilinear",
+    "softmax_with_cross_entropy",
     "warmup_cosine",
     "zeros",
 ]

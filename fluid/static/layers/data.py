@@ -35,7 +35,8 @@ def data(
         the order of `fluid.layers.data`.
       append_batch_size: True puts a batch dimension before `shape`.
       dtype: "float32", "int64" and so on.
-      lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences.
+      lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences. Ids of a whole shape
+        `[-1, length, 1]` with level 2 are an array.
       type: accepted for programs written for Fluid, but has no effect: feeds are arrays or sequences.
       stop_gradient: accepted for programs written for Fluid, but has no effect: gradients of feeds can be fetched.
       column: the index of this field in a row.
@@ -56,9 +57,16 @@ def data(
     options = {"append_batch_size": append_batch_size, "dtype": dtype, "lod_level": lod_level}
     options |= dict(zip(order, given, strict=False))
     sizes = list(shape)
-    if sizes and isinstance(sizes[0], int) and sizes[0] < -1 and not lod_level:
+    if options["lod_level"] == 2 and not options["append_batch_size"] and _are_ids(sizes, str(options["dtype"])):
+        options["lod_level"] = 0  # Transformers of 2018 declare ids with lod_level=2, and feed arrays.
+    if sizes and isinstance(sizes[0], int) and sizes[0] < -1 and not options["lod_level"]:
         return recorded(_data_of_rows)(name, sizes, column=column, **options)
     return recorded(layers.data)(name, sizes, column=column, **options)
+
+
+def _are_ids(sizes: Sequence[int | None], dtype: str) -> bool:
+    """Return whether a whole shape is the shape of an array of ids: `[-1, length, 1]`."""
+    return "int" in dtype and len(sizes) == 3 and (sizes[1] or 0) > 1 and sizes[2] == 1
 
 
 @functools.wraps(layers.data)
@@ -99,7 +107,8 @@ def reshape(
 ) -> Any:
     """Change the shape of a value; see `fluid.layers.reshape`.
 
-    A feed of `shape=[1]` may be fed with any shape. Until then, its reshaped value has the batch size in place of -1.
+    A feed of `shape=[1]` may be fed with any shape, and rows may be grouped by any number. Where the elements of a
+    batch of unknown size cannot be counted, the reshaped value shows the batch size in place of -1 until a run.
 
     Args:
       x: the variable.
@@ -117,21 +126,58 @@ def reshape(
       (2, -1, 10)
     """
     options = {"actual_shape": actual_shape, "act": act, "inplace": inplace, "name": name}
-    feeds = x.program.feeds if isinstance(x, Variable) else {}
-    if isinstance(x, Variable) and x.name in feeds and feeds[x.name].shape == (None, 1) and not x.lod_level:
-        batch = next(iter(feeds.values())).shape[0]  # a number if the first feed has a fixed batch size
-        return recorded(_reshape_any)(x, list(shape), batch, **options)
+    if isinstance(x, Variable) and x.structs and not x.lod_level:
+        if _is_open(x) or (x.follows_batch and list(shape).count(-1) == 1):
+            batch = next(iter(x.program.feeds.values())).shape[0]  # a number if the first feed has a fixed batch size
+            return recorded(_reshape_any)(x, list(shape), **options, batch=batch)
     return recorded(layers.reshape)(x, shape, **options)
 
 
-def _reshape_any(x: Any, shape: list[int], batch: int | None, **options: Any) -> Any:
-    """Reshape a feed that may come in any shape; in discovery, make as many elements as the new shape needs."""
+def _is_open(x: Any) -> bool:
+    """Return whether a variable is a feed of `shape=[1]`, which may be fed with any shape."""
+    feeds = x.program.feeds if isinstance(x, Variable) else {}
+    return x.name in feeds and feeds[x.name].shape == (None, 1) and not x.lod_level
+
+
+def _reshape_any(
+    x: Any,
+    shape: list[int],
+    actual_shape: Any = None,
+    act: Any = None,
+    inplace: bool = False,
+    name: str | None = None,
+    batch: int | None = None,
+) -> Any:
+    """Reshape a value of unknown size; in discovery, make as many elements as the new shape needs."""
     frame = core.current_frame("layers.reshape")
     if frame.discovering and 0 not in shape and shape.count(-1) < 2:
         rest = math.prod(size for size in shape if size != -1)
         if (x.size % rest) if -1 in shape else (x.size != rest):
             x = jnp.resize(x, tuple((batch or frame.placeholder_batch) if size == -1 else size for size in shape))
-    return layers.reshape(x, shape, **options)
+    return layers.reshape(x, shape, actual_shape, act, inplace, name)
+
+
+_reshape_any.__name__ = "reshape"  # the name of the layer in messages
+
+
+@functools.wraps(layers.softmax_with_cross_entropy)
+def softmax_with_cross_entropy(logits: Any, label: Any, soft_label: bool = False, *others: Any, **options: Any) -> Any:
+    """Compute the cross entropy of the softmax of logits; see `fluid.layers.softmax_with_cross_entropy`.
+
+    A label that is a feed of `shape=[1]` may be fed with more rows than the batch, and integers if declared as float32.
+    """
+    if not soft_label and _is_open(label) and isinstance(logits, Variable) and not logits.lod_level:
+        same_rows = all(a.shape[:1] == b.shape[:1] for a, b in zip(logits.structs, label.structs, strict=True))
+        if not same_rows or label.dtype == "float32":
+            label = recorded(_fed_classes)(logits, label)
+    return recorded(layers.softmax_with_cross_entropy)(logits, label, soft_label, *others, **options)
+
+
+def _fed_classes(logits: Any, label: Any) -> Any:
+    """Convert a fed label to classes; a fraction becomes -1, whose loss is NaN."""
+    if core.current_frame("layers.softmax_with_cross_entropy").discovering:
+        label = jnp.resize(label, (logits.shape[0], 1))
+    return jnp.where(label == jnp.floor(label), label, -1).astype(jnp.int32)
 
 
 def py_reader(

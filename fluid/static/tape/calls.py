@@ -130,6 +130,19 @@ class Call:
 
         return replace(self, function=on_rows)
 
+    def on_known_sizes(self) -> "Call":
+        """Return the call with unknown inner sizes of arrays taken from other arrays, until a run."""
+        function = self.function
+
+        @functools.wraps(function)
+        def on_arrays(*args: Any, **kwargs: Any) -> Any:
+            unknown = core.current_frame(function.__name__).placeholder_batch
+            if unknown is not None:
+                args, kwargs = values.with_known_sizes((args, kwargs), unknown)
+            return function(*args, **kwargs)
+
+        return replace(self, function=on_arrays)
+
     @property
     def type(self) -> str:
         """Return the name of the layer."""

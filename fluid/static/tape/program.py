@@ -1,6 +1,7 @@
 """Program: a record of layers that were called outside any function; and the default programs."""
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -38,7 +39,8 @@ class Program:
       clip: the clip of `fluid.clip.set_gradient_clip`.
       rates: the positions of the minimisations that have a learning rate, by the name of the learning rate.
       readers: the readers that feed the program, from `layers.py_reader`.
-      single_steps: the feeds whose sequences must have one step, as they meet dense rows, and the reason of each.
+      single_steps: the feeds whose sequences must become one step, as they meet dense rows, with the number of fed
+        steps, and the reason of each.
       collective: True if the processes of a launch train the program together, see `fluid.DistributeTranspiler`.
       precision: the dtype of the computation, see `fluid.Program`; None for float32.
 
@@ -63,7 +65,7 @@ class Program:
         self.clip: Any = None
         self.rates: dict[str, tuple[int, ...]] = {}
         self.readers: list[Any] = []
-        self.single_steps: dict[str, str] = {}
+        self.single_steps: dict[tuple[str, int], str] = {}
         self.collective = False
         self.precision: str | None = None
         self._global = Block()
@@ -485,11 +487,14 @@ class Program:
         for variable, source in zip(call.outputs, first.lengths, strict=True):
             fed = variable.name if variable.name in self.feeds else ""
             variable.lengths_of = fed if source is None else source.lengths_of
+            variable.fed_steps = 1 if source is None else source.fed_steps
+        if call.type == "sequence_reshape":
+            _note_fed_steps(call)
         self._current.calls.append(call)
         return jax.tree.unflatten(first.tree, call.outputs) if into is None else into
 
     def _tried(self, call: Call) -> tuple[Call, Trial, Trial]:
-        """Try a call at both trial batch sizes; where sequences meet dense rows, on sequences of one step.
+        """Try a call at both trial batch sizes; else on sequences of one step, or on arrays of known inner sizes.
 
         Returns:
           The call to record, and both trials.
@@ -502,15 +507,15 @@ class Program:
 
         try:
             return trials(call)
-        except errors.ShapeError as error:
+        except (errors.ShapeError, TypeError) as error:
             feeds = _met_by_rows(call)
-            if not feeds:
+            if not feeds and not _has_unknown_inner_size(call):
                 raise
             try:
-                found = trials(call.on_single_steps())
-            except Exception:  # the layer takes no rows either: the first error says why
+                found = trials(call.on_single_steps() if feeds else call.on_known_sizes())
+            except Exception:  # not these sizes either: the first error says why
                 raise error from None
-            reasons = {name: f"{error} (written down at {call.site})" for name in feeds}
+            reasons = dict.fromkeys(feeds, f"{error} (written down at {call.site})")
             self.single_steps = reasons | self.single_steps
             return found
 
@@ -594,13 +599,30 @@ def default_startup_program() -> Program:
     return _programs.get()[1]
 
 
-def _met_by_rows(call: Call) -> list[str]:
-    """Return the feeds of the sequences that a call reads beside dense rows; none if a sequence is of no feed."""
+def _note_fed_steps(call: Call) -> None:
+    """Note how many fed steps become one step of a reshaped sequence, if one feed has the lengths of the sequence."""
+    [before], [after] = call.variables(), call.outputs
+    steps, rest = divmod(before.fed_steps * after.shape[-1], math.prod(before.shape[1:]))
+    if before.lod_level == 1 and not rest:
+        after.lengths_of, after.fed_steps = before.lengths_of, steps
+
+
+def _has_unknown_inner_size(call: Call) -> bool:
+    """Return whether a call reads a dense array of a fixed batch size with an unknown inner size: `[4, -1, 1]`."""
+    shapes = [v.shape for v in call.variables() if v.structs and not v.lod_level]
+    return any(-1 in shape[1:] and shape[0] != -1 for shape in shapes)
+
+
+def _met_by_rows(call: Call) -> list[tuple[str, int]]:
+    """Return the feeds of the sequences that a call reads beside dense rows, with their numbers of steps.
+
+    The list is empty if a sequence is of no feed.
+    """
     read = call.variables()
     sequences = [v for v in read if v.lod_level]
     meet = any(v.follows_batch for v in read if not v.lod_level)
     known = all(v.lod_level == 1 and v.lengths_of for v in sequences)
-    return [v.lengths_of for v in sequences] if meet and known else []
+    return [(v.lengths_of, v.fed_steps) for v in sequences] if meet and known else []
 
 
 @contextlib.contextmanager

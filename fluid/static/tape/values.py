@@ -51,6 +51,27 @@ def single_steps(tree: Any) -> Any:
     return jax.tree.map(rows, tree, is_leaf=is_leaf)
 
 
+def with_known_sizes(tree: Any, unknown: int) -> Any:
+    """Resize arrays in a tree: an inner size that equals `unknown` becomes the size of another array there.
+
+    Args:
+      tree: arrays, of which those of one rank are compared.
+      unknown: the trial batch size.
+    """
+    arrays = [value for value in leaves(tree) if is_value(value)]
+
+    def size(i: int, own: int, rank: int) -> int:
+        known = [a.shape[i] for a in arrays if a.ndim == rank and a.shape[i] not in (1, unknown)]
+        return known[0] if i and own == unknown and known else own
+
+    def resized(value: Any) -> Any:
+        if not is_value(value):
+            return value
+        return jnp.resize(value, tuple(size(i, own, value.ndim) for i, own in enumerate(value.shape)))
+
+    return jax.tree.map(resized, tree, is_leaf=is_leaf)
+
+
 def at_batch(first: Any, second: Any, batches: tuple[int, int], batch: int) -> Any:
     """Return the shape of a value at another batch size than the two trial batch sizes.
 

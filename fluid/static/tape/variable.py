@@ -32,6 +32,7 @@ class Variable:
       unassigned: True if the variable was created without a value, for a later assignment.
       declared: the shape that an unassigned variable shows, at each of the two trial batch sizes; empty if unknown.
       lengths_of: the feed whose sequences have the lengths of this variable, if known; else "".
+      fed_steps: the number of steps of that feed in one step of this variable; more than 1 after `sequence_reshape`.
 
     Example:
       >>> import fluid.static as fluid
@@ -56,6 +57,7 @@ class Variable:
         self.unassigned = not structs
         self.declared: tuple[Any, ...] = ()
         self.lengths_of = ""
+        self.fed_steps = 1
 
     @property
     def block(self) -> Owner:
