@@ -1,7 +1,7 @@
 """Absent feeds: stand-ins for feeds that the user leaves out, because the requested results do not depend on them.
 
-A run in test mode with `fetch=` ends after the last requested value. If it must go on, stand-ins of fitting sizes are
-fed, and the work that depends on them is removed from the trace.
+A run in test mode with `fetch=` ends after the last requested value. If the whole program function must run, stand-ins
+of fitting sizes are fed, and the work that depends on them is removed from the trace.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ class AbsentFeeds:
         self._program = program
 
     def stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield zeros for the absent feeds in several sizes; see the function `stand_ins`."""
+        """Yield zeros for the absent feeds in several sizes, the likeliest first; see the function `stand_ins`."""
         known = self._program.parameters.keys() | self._program.states.keys()
         with_rows = {name: value for name, value in overrides.items() if name not in known}
         return stand_ins(self._program.feeds, self.names, feeds, with_rows)
@@ -40,10 +40,10 @@ class AbsentFeeds:
     def needed(
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> set[str]:
-        """Return the names of the absent feeds that results depend on.
+        """Return the names of the absent feeds that the results of a function depend on.
 
         Args:
-          results: a pure function of absent feeds, feeds and overrides; traced only.
+          results: a pure function of the absent feeds, the given feeds and the overrides; it is traced, never run.
           feeds: the given feeds.
           overrides: values that replace named values.
         """
@@ -54,7 +54,7 @@ class AbsentFeeds:
     def check(
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> None:
-        """Check that results do not depend on an absent feed; arguments as for `needed`.
+        """Check that the results of a function do not depend on an absent feed; arguments as for `needed`.
 
         Raises:
           FeedError: the results depend on an absent feed.
@@ -78,14 +78,17 @@ class AbsentFeeds:
             )
 
     def _takes_its_size(self, name: str, value: Any) -> bool:
-        """Return True if `value` is a scalar override of a value whose shape follows the batch."""
+        """Return True if `value` is a scalar override of a value whose shape depends on the feeds."""
         program = self._program
         inner = program.equation_values[name].array if is_inner(program, name) else None
         known = inner or program.values.get(program.aliases.get(name, name))
         return not value.shape and known is not None and None in known.shape
 
     def _needed_in_discovery(self, results: Callable[[Any, Any, Any], Any]) -> set[str]:
-        """Return the absent feeds that results depend on, found in the sizes of discovery; empty if these fail."""
+        """Return the names of the absent feeds that the results depend on, traced with the feed sizes of discovery.
+
+        The set is empty if this trace raises an error.
+        """
         every = self._program.stand_ins()
         zeros = {name: every[name] for name in self.names}
         rest = {name: value for name, value in every.items() if name not in zeros}
@@ -133,28 +136,28 @@ def stand_ins(
 def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
     """Return the result of a function of stand-ins, and skip all work that depends on the stand-ins.
 
-    Effects of the skipped work do not happen: `layers.Print` of a loss prints nothing.
+    Effects of the skipped work do not happen: `layers.Print` of a loss that needs an absent label prints nothing.
 
     Args:
       function: called with stand-ins, traced.
       absent: stand-ins in several sizes, from `stand_ins`; the first ones that `function` accepts are used.
     """
     closed, shapes, zeros = traced(function, absent)
-    # Evaluated equation by equation inside the current trace.
+    # The equations are added one by one to the trace in which this call happens.
     results = jax.core.eval_jaxpr(independent(closed.jaxpr), closed.consts, *jax.tree.leaves(zeros))
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
 def traced(function: Callable[..., Any], absent: Iterator[Any], *rest: Any) -> tuple[Any, Any, Any]:
-    """Trace a function with the first stand-ins that fit. If none fits, raise the error of the likeliest ones.
+    """Trace a function with the first stand-ins that fit. If none fits, raise the error of the first ones.
 
     Args:
-      function: called with stand-ins and the rest.
-      absent: stand-ins in several sizes, from `stand_ins`.
-      rest: further arguments.
+      function: called with stand-ins, then the arguments in `rest`.
+      absent: stand-ins in several sizes, the likeliest first, from `stand_ins`.
+      rest: further arguments of `function`.
 
     Returns:
-      The equations, the shapes of the results, and the stand-ins.
+      The closed jaxpr, the shapes of the results, and the stand-ins that fit.
     """
     likeliest: Exception | None = None
     for zeros in absent:

@@ -1,4 +1,4 @@
-"""Ahead: compile a jitted step in a thread, before its first call."""
+"""Ahead-of-time compilation: a thread compiles a jitted step before the first call of the step."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -10,15 +10,16 @@ import jax
 class Ahead:
     """A jitted training step that is compiled in a thread for feeds of some shapes.
 
-    The object replaces the jitted step until the first call with these shapes. JAX caches the compiled step with the
+    An Ahead replaces the jitted step until the first call with these shapes. JAX caches the compiled step with the
     trace, so that the jitted function finds it. The caller traces in the caller's thread. The other thread only runs
     XLA, which does not hold Python's lock. If the compilation fails, the call compiles again and raises the error.
 
     Args:
-      jitted: the step.
-      lowered: the step, lowered for these shapes.
+      jitted: the jitted step.
+      lowered: the step, traced and lowered by JAX for these shapes, but not compiled.
       feeds: arrays or `jax.ShapeDtypeStruct`, by name.
-      take: a function of the feeds of the first call with these shapes; it removes this object.
+      take: called with the feeds of the first call with these shapes; it puts the jitted step back in place of the
+        Ahead.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class Ahead:
 def _compile(lowered: jax.stages.Lowered) -> None:
     try:
         lowered.compile()
-    except Exception:  # the call that needs the step compiles again, and raises the error in the right thread
+    except Exception:  # the call that needs the step compiles again, and raises the error in the caller's thread
         return
 
 

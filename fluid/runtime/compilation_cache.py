@@ -3,9 +3,9 @@
 JAX's own cache compresses files with `zstandard` where it is installed (Python 3.14 has it), without a checksum. Of 200
 files with one flipped bit, 35 ended the process, 10 gave wrong numbers without an error, and 118 stayed damaged. With
 `zlib` all 200 stayed damaged. Of 100 processes that were killed while they wrote, 24 left a file that no later process
-replaced. Figures: `python benchmarks/jax_cache.py`, jax and jaxlib 0.10.2, zstandard 0.25.0, November 2026. These files
-can go when that command prints "whole" for every case. `docs/compilation.md` promises that a damaged file is compiled
-and written anew.
+replaced. Figures: `python benchmarks/jax_cache.py`, jax and jaxlib 0.10.2, zstandard 0.25.0, November 2026. The class
+Entries can go when that command prints "whole" for every case. `docs/compilation.md` promises that the program of a
+damaged file is compiled and written anew.
 """
 
 import contextlib
@@ -109,7 +109,10 @@ class Entries:
             raise
 
     def _remove_oldest(self) -> None:
-        """Remove the oldest files until the rest is within the limit; other processes may remove files at this time."""
+        """Remove the least recently used files until the others are within the limit.
+
+        Unfinished files of killed processes are removed too. Other processes may remove files at the same time.
+        """
         found = []
         with os.scandir(self._path) as files:
             for file in files:
@@ -129,7 +132,7 @@ class Entries:
 
 
 def _digest(key: str, value: bytes) -> bytes:
-    """Return the digest of a value and its key, so that a file under another program's name is not run."""
+    """Return the digest of a value and its key, so that a file renamed to another program's key is not run."""
     return hashlib.blake2b(value, digest_size=_DIGEST, key=hashlib.blake2b(key.encode()).digest()).digest()
 
 
@@ -227,7 +230,10 @@ def _made(folder: pathlib.Path) -> pathlib.Path:
 
 
 def _use(folder: pathlib.Path, max_bytes: int) -> None:
-    """Make JAX store compiled programs in a folder, including fast compilations unless JAX has another setting."""
+    """Make JAX store compiled programs in a folder.
+
+    Programs that compile fast are stored too, unless the environment sets JAX's minimum compilation time.
+    """
     config = jax.config
     config.update("jax_enable_compilation_cache", True)
     config.update("jax_compilation_cache_dir", str(folder))
@@ -237,7 +243,7 @@ def _use(folder: pathlib.Path, max_bytes: int) -> None:
 
 
 def _forget(entries: Entries | None = None) -> None:
-    """Make JAX drop its open cache, and use `entries`.
+    """Make JAX drop its open cache, and use `entries` instead; None sets no other cache.
 
     JAX's own files are not safe: a process can read a half-written file, and a damaged file stays for ever. JAX has no
     public way to replace them. If JAX's internal names change, its own files are used in the folder.
@@ -248,11 +254,11 @@ def _forget(entries: Entries | None = None) -> None:
         inside._cache_initialized = True
 
 
-# Fitted to nets of 70 to 2300 equations, recurrent, convolutional and with attention, on two cores.
+# Compilation times, measured on nets of 70 to 2300 equations (recurrent, convolutional, with attention), on two cores.
 _SECONDS_PER_EQUATION = 0.003
 _FLOPS_PER_SECOND = {"cpu": 5e10}
 _OF_OTHERS = 1e13
-# A multiplication and an addition for each weight, once forward and twice for the gradients.
+# A multiplication and an addition for each weight, once in the forward pass and twice in the backward pass.
 _FLOPS_PER_WEIGHT = 6
 # Look-ups, additions and pooling have almost no weights, but take time nevertheless.
 _LEAST_FLOPS = 1e5

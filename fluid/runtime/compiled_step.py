@@ -1,7 +1,7 @@
 """CompiledStep: the jitted step of one program over the arrays of a Session.
 
-It counts compilations in the traced body, donates the arrays that a training step replaces, and writes the new arrays
-into the Scope.
+A CompiledStep counts compilations in the traced body, donates the arrays that a training step replaces, and writes the
+new arrays into the Scope.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,12 +35,12 @@ def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
 
 @dataclass
 class _Form:
-    """The functions of a step while one set of names is frozen.
+    """The functions of a step for one set of frozen parameters.
 
     Attributes:
       step: the pure step.
       run: the jitted step, or an Ahead that compiles it.
-      several: the jitted training step over several minibatches, once it is needed.
+      several: the jitted function of several training steps per call; None until it is needed.
     """
 
     step: Step
@@ -52,14 +52,14 @@ class _Log:
     """The compilations of one step, and the reason for each.
 
     Args:
-      engine: its compilations hold the compilations of all steps.
+      engine: its attribute `compilations` lists the compilations of all steps.
       program: the program of the step.
       request: the request of the step.
 
     Attributes:
       shapes: the shapes of the feeds of each compilation, as text.
       other_frozen: number of frozen names, if the next compilation has another set of frozen names than the last one.
-      paused: True while a trace is not the trace of a call.
+      paused: True during a trace that must not be recorded, because no call of the step needs it yet.
     """
 
     def __init__(self, engine: Engine, program: Program, request: Request):
@@ -73,7 +73,7 @@ class _Log:
         self.paused = False
 
     def begin(self, feeds: Mapping[str, Any], how: str = "") -> None:
-        """Record a compilation for feeds of these shapes; `how` says in which way the step runs, for messages."""
+        """Record a compilation for feeds of these shapes. `how` describes a special kind of call, for messages."""
         if self.paused:
             return
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
@@ -130,7 +130,8 @@ class CompiledStep:
         self._mesh = None if isinstance(engine.layout, OneDevice) else engine.layout
         self._names = program.output_names if request.fetch is None else request.fetch
         self._absent = AbsentFeeds(program, request.feeds)
-        self._checked: set[frozenset[str]] = set()  # by the overrides that are scalars, whose sizes come from feeds
+        # The sets of scalar overrides for which absent feeds were checked: scalars get their sizes from the feeds.
+        self._checked: set[frozenset[str]] = set()
         self._log = _Log(engine, program, request)
         self._frozen = engine.freezing.names
         self._forms: dict[frozenset[str], _Form] = {}
@@ -194,7 +195,7 @@ class CompiledStep:
         return results
 
     def _evaluate(self, feed: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None) -> Any:
-        """Call the function that changes no arrays; return the results."""
+        """Call the jitted function that changes no arrays; return its results."""
         scope, test = self._scope, self._form.run
         try:
             if not scope.trained:
@@ -218,7 +219,7 @@ class CompiledStep:
         return (overrides,) if overrides else ()
 
     def _follow_freezing(self) -> None:
-        """Switch to the functions for the names that are frozen now, if training depends on them."""
+        """Switch to the jitted functions for the names that are frozen now; a test-mode step needs no switch."""
         frozen = self.engine.freezing.names
         if frozen is self._frozen or self.request.mode != TRAIN:
             return
@@ -230,7 +231,7 @@ class CompiledStep:
         self._form = known
 
     def _new_form(self) -> _Form:
-        """Return the jitted function for the names that are frozen now."""
+        """Return a new _Form, with the jitted step for the names that are frozen now."""
         engine, mesh = self.engine, self._mesh
         rules = engine.rules.get(self._program.name, ())
         step = Step(self._program, rules, self.request, engine.function, self._frozen, mesh)
@@ -262,11 +263,11 @@ class CompiledStep:
         return form.several
 
     def _recording(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Return a function that records a compilation when it is traced, and replaces absent feeds by stand-ins.
+        """Return `function`, extended to record a compilation when it is traced, and to add stand-ins of absent feeds.
 
         Args:
           function: a pure step.
-          position: the index of the feeds among its arguments; overrides follow.
+          position: the index of the feeds among the arguments of `function`; overrides follow.
         """
 
         def call(*arguments: Any) -> Any:
@@ -312,7 +313,7 @@ class CompiledStep:
 
         def take(fed: Mapping[str, Any]) -> None:
             form.run = jitted
-            self._log.begin(dict(sorted(fed.items())))  # in the order of JAX
+            self._log.begin(dict(sorted(fed.items())))  # sorted by name, as JAX passes a dict to a trace
 
         self._log.paused = True
         try:
@@ -323,7 +324,7 @@ class CompiledStep:
         form.run = Ahead(jitted, lowered, feeds, take)
 
     def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
-        """Return the lowered step for feeds of these shapes, without running it.
+        """Return the step as JAX lowers it for feeds of these shapes, before XLA compiles it. Nothing runs.
 
         Args:
           feeds: arrays or `jax.ShapeDtypeStruct`, by name; or a Stack or Picks of several minibatches.
@@ -331,7 +332,7 @@ class CompiledStep:
         return self.traced(feeds).lower()
 
     def traced(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Traced:
-        """Return the step for feeds of these shapes as equations; records a compilation for new shapes.
+        """Return the trace of the step for feeds of these shapes; new shapes are recorded as a compilation.
 
         Args:
           feeds: as for `lowered`.

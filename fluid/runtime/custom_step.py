@@ -256,7 +256,7 @@ def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[
 
 
 def _warn_of_forgotten(step: TrainingStep, parameters: Mapping[str, Any], slots: Sequence[Any]) -> None:
-    """Warn of a step that calls `step.update` and then returns the old parameters or the old optimizer states."""
+    """Warn if a step function calls `step.update`, but returns the parameters or optimizer states before the step."""
     if not step._updates:
         return
     call = "write parameters, slots = step.update(gradients) and return both"
@@ -296,7 +296,12 @@ def _difference(before: Any, after: Any) -> str | None:
 
 
 def _merged(kind: str, known: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the known arrays, replaced by the given ones.
+    """Return all arrays of `known`, each one replaced by the array of its name in `given`, if there is one.
+
+    Args:
+      kind: the kind of the arrays for the message, such as "parameter".
+      known: arrays by name.
+      given: arrays that replace others, by name; None for none.
 
     Raises:
       UnknownNameError: the name of a given array is not known.

@@ -132,7 +132,7 @@ class Engine:
 
     @property
     def device(self) -> jax.Device:
-        """The device, or one of them."""
+        """The device of the arrays; with several devices, one of them."""
         return self.layout.device
 
     def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
@@ -172,7 +172,7 @@ class Engine:
         return program
 
     def _move_parts(self, program: Program) -> None:
-        """Change to a layout that has the devices of `with fluid.device_guard(...)` of a program."""
+        """Change the layout to one that runs parts of a program on the devices of `with fluid.device_guard(...)`."""
         if self.layout.mesh is not None or self.members is not None:
             raise errors.ArgumentError(
                 f"the program {program.name} has device_guard({min(program.devices)!r}), found "
@@ -204,7 +204,7 @@ class Engine:
 
         Args:
           program: None for the only program, or for the only one of several that fits.
-          fits: whether a program can run a request that names no program.
+          fits: returns True if a program can run the request; used if no program is named and there are several.
 
         Raises:
           UnknownNameError: there is no such program.
@@ -223,7 +223,7 @@ class Engine:
     def buckets(self, program: Program) -> Buckets:
         """Return new Buckets, which pad the sequences of a program."""
         ladders = self._ladders
-        if isinstance(ladders, Mapping):  # other programs may have other feeds
+        if isinstance(ladders, Mapping):  # some names may be feeds of other programs
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
         return Buckets(program.feeds, ladders, self._max_compilations, price_of(program, self.device.platform))
 
@@ -234,9 +234,9 @@ class Engine:
 
         Args:
           program: the program that is fed.
-          feed: arrays by name.
-          given: names of feeds.
-          replaced: names of other values.
+          feed: arrays by name, from the user.
+          given: the names in `feed` that are feeds of the program.
+          replaced: the names in `feed` that are other values, which the arrays replace.
           buckets: the sizes to which sequences are padded.
 
         Raises:
@@ -271,11 +271,11 @@ class Engine:
         return state, Constants(kept, root, self.rates.of(name), self.strategy.constants())
 
     def place(self, value: Any) -> Any:
-        """Put a tree of arrays on the device, or on all devices."""
+        """Put a tree of arrays on the device; with several devices, a whole copy on each one."""
         return self.layout.place(value)
 
     def move(self, layout: OneDevice | OnMesh) -> None:
-        """Move all arrays to another device, or whole to several, before the first run."""
+        """Move all arrays to another device, or a whole copy to each of several devices, before the first run."""
         self.layout = layout
         for program in self.programs.values():
             layout.add(program)

@@ -56,7 +56,9 @@ class FastPath:
         return None if answer is None else answer(feed)
 
     def learn(self, plan: Plan, feed: Mapping[str, Any], checked: Mapping[str, Any], values: Sequence[Any]) -> None:
-        """Answer feeds like this one without checks from now on, unless the program needs a check of each feed.
+        """Answer feeds with the names, shapes and dtypes of this feed without checks from now on.
+
+        Nothing is learned if the program needs a check or a conversion of each feed.
 
         Args:
           plan: the plan of the call.
@@ -108,7 +110,7 @@ class FastStep:
     A new array in the scope is a new object, and the next call converts it.
 
     Args:
-      step: a step over the arrays of the scope; it runs once a training step may donate the arrays.
+      step: a CompiledStep over the arrays of the scope; it runs instead as soon as a training step may donate them.
       scope: the arrays.
 
     Example:
@@ -122,7 +124,7 @@ class FastStep:
     def __init__(self, step: CompiledStep, scope: Scope):
         self._step, self._scope = step, scope
         self._shapes: dict[str, tuple[int, ...]] | None = None  # in the order of the arguments of the traced step
-        self._axes: dict[str, tuple[int, ...]] = {}  # of the filters that are transposed
+        self._axes: dict[str, tuple[int, ...]] = {}  # the order of axes of each filter that is transposed
         self._single: list[str] = []
         self._joined: list[list[str]] = []
         # The arrays of the scope in the last call, and the arguments that were computed from them.
@@ -141,14 +143,14 @@ class FastStep:
                 if self._shapes is None:
                     self._prepare(feeds)
                 return StepResults(self._jitted(self._arguments(), feeds))
-            except jax.errors.UnexpectedTracerError:  # which the CompiledStep explains
+            except jax.errors.UnexpectedTracerError:  # the CompiledStep fails too, with an error that explains the leak
                 pass
         return self._step(feeds, overrides, draw)
 
     def answer(self, names: Sequence[str] | None) -> _Answer:
-        """Return a function from checked feeds to NumPy results, which needs a call of the step before.
+        """Return a function from checked feeds to NumPy results. The step must have been called once before.
 
-        The function returns None once a training step may donate the arrays.
+        The function returns None as soon as a training step may donate the arrays.
 
         Args:
           names: names of the results, or None.
@@ -170,7 +172,7 @@ class FastStep:
         return call
 
     def _prepare(self, feeds: Mapping[str, Any]) -> None:
-        """Choose the memory layout of each array."""
+        """Choose the memory layout of each array: single or concatenated, and the order of axes of filters."""
         traced = self._step.traced(feeds)
         arrays = traced.args_info[0][0]
         self._axes = _filter_axes(traced.jaxpr.jaxpr, list(arrays))

@@ -1,4 +1,4 @@
-"""Names from the user: of values to fetch, to replace, and to differentiate with respect to."""
+"""Names from the user: the values to fetch, to replace, and to compute gradients for."""
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,7 +62,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             )
     known = dict.fromkeys(program.output_names or ())
     if not known.keys() >= set(names):
-        known = _fetchable(program, mode)  # whose first call traces the program once more
+        known = _fetchable(program, mode)  # reads `program.values`, which traces the program once more
     found: list[str] = []
     for name in names:
         base = name.removesuffix(GRAD)
@@ -88,7 +88,10 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
 
 
 def is_inner(program: Program, name: str) -> bool:
-    """Return whether a name is a value that only the equations of a program hold, see `Program.equation_values`."""
+    """Return whether a value is found only in the equations of a program's trace, see `Program.equation_values`.
+
+    Results of operators and values inside loops and branches are such values.
+    """
     if name.endswith(GRAD) or is_line(name) or name in step_names(program):
         return False
     declared = (program.output_names or (), program.feeds, program.parameters, program.states)
@@ -98,7 +101,7 @@ def is_inner(program: Program, name: str) -> bool:
 
 
 def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
-    """Return `feed` after a check.
+    """Return `feed` unchanged, after a check of its type.
 
     Raises:
       ArgumentTypeError: `feed` is no dict.
@@ -139,7 +142,7 @@ def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
 
 
 def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split names into the feeds of a program and the other values that they replace.
+    """Split the names of a feed dict: return the feeds of a program, and the other values, which are to be replaced.
 
     Raises:
       UnknownNameError: the program has no such name, or the value cannot be replaced.
@@ -172,7 +175,7 @@ def _check_replaced(program: Program, names: Iterable[str]) -> None:
 
 
 def as_array(value: Any) -> Any:
-    """Return an override in the form for a step: a sequence batch, a JAX array or a NumPy array."""
+    """Convert an override to a type that a step accepts: a sequence batch, a JAX array or a NumPy array."""
     if isinstance(value, LoDTensor):
         return value.batch()
     return value if isinstance(value, SequenceBatch | NestedSequenceBatch | jax.Array) else np.asarray(value)
@@ -234,7 +237,7 @@ def _line(program: Program, name: str) -> str:
 
 
 def _absent(program: Program) -> str:
-    """Return an addition to the error message for an unknown name: an exported program has fewer names."""
+    """Return a sentence to append to an error message if the program is exported: it then has fewer names."""
     if not program.exported:
         return ""
     return (

@@ -16,9 +16,11 @@ _SHOWN = 5
 def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], members: int | None = None) -> list[str]:
     """Return the names of non-finite parameters and states whose initial values were finite.
 
-    specs: specs of the parameters and states, by name. Parameters that are not trainable are not checked.
-    arrays: arrays by name; this waits for arrays on a device.
-    members: number of trainings whose arrays are stacked; the result is empty while one of them is finite.
+    Args:
+      specs: specs of the parameters and states, by name. Parameters that are not trainable are not checked.
+      arrays: arrays by name; this waits for arrays on a device.
+      members: number of trainings whose arrays are stacked, `[members, ...]`; None for one training. The result is
+        empty while all arrays of one member are finite.
     """
     checked = {n: a for n, a in arrays.items() if n in specs and specs[n].trainable is not False}
     found = [n for n in non_finite(checked) if not _begins_non_finite(specs[n])]
@@ -28,7 +30,7 @@ def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], member
 
 
 def _begins_non_finite(spec: ParameterSpec) -> bool:
-    """Return True if the initial value has an infinity or a NaN, as a mask or the best loss so far can have."""
+    """Return True if an initial value has an infinity or a NaN: a mask or a "best loss so far" may begin with one."""
     value = spec.initializer(jax.random.key(0), spec.shape, jnp.dtype(spec.dtype))
     return not _finite_on_host(np.asarray(value))
 
@@ -50,7 +52,7 @@ def _is_on_device(array: Any) -> bool:
 
 
 def finite_members(arrays: Iterable[Any], members: int) -> np.ndarray:
-    """Return flags of the members of a population that are finite in all arrays, bool `[members]`."""
+    """Return a flag for each member of a population: True if all its arrays are finite; bool `[members]`."""
     stacked = [array for array in map(np.asarray, arrays) if array.shape[:1] == (members,)]
     inexact = [array.reshape(members, -1) for array in stacked if jnp.issubdtype(array.dtype, jnp.inexact)]
     return np.all([np.isfinite(array).all(axis=1) for array in inexact], axis=0)
@@ -62,7 +64,7 @@ def _finite_on_host(array: np.ndarray) -> bool:
 
 @jax.jit
 def _finite_on_device(arrays: list[jax.Array]) -> jax.Array:
-    """Return flags of the finite arrays as one array, bool `[arrays]`: reading each flag would cost a transfer."""
+    """Return a flag for each array, True if it is finite, bool `[arrays]`: one transfer reads all flags."""
     return jnp.stack(
         [jnp.isfinite(a).all() if jnp.issubdtype(a.dtype, jnp.inexact) else jnp.array(True) for a in arrays]
     )
@@ -81,7 +83,7 @@ def holding(names: Sequence[str]) -> str:
 
 
 def warn_of_spoilt(caller: str, names: Sequence[str]) -> None:
-    """Warn that a file is written with non-finite arrays."""
+    """Warn that the call `caller` writes a file with the non-finite arrays `names`."""
     warn(
         f"{caller}: {holding(names)}, so that what the file "
         f"computes is NaN too. Save the last parameters that were finite: "
@@ -94,12 +96,12 @@ class Health:
     """A check for infinities and NaNs, except in arrays that had some before training began.
 
     A program may make a value infinite on purpose, such as a mask; so may an optimizer, such as its best loss so far.
-    These arrays say nothing about the health of training.
+    Such arrays say nothing about the health of training.
 
     Args:
       exempt: names of arrays that are not checked.
       members: number of trainings whose arrays are stacked, `[members, ...]`; None for one training. While all arrays
-        of one member are finite, there is no complaint: a population goes on without the other members.
+        of at least one member are finite, there is no complaint: a population goes on without the other members.
 
     Example:
       >>> import numpy as np

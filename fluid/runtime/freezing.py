@@ -1,8 +1,9 @@
 """Freezing: parameters and states that the training steps of a session leave unchanged.
 
-Each compiled step asks for the frozen names before it runs: another set of names is another step, which leaves them out
-of the gradient. The optimizer state stays whole, so that checkpoints have one structure. Wrappers of a rule, such as
-averages, go on over all parameters. A state is frozen too if its layer has only frozen parameters.
+Each compiled step reads the frozen names before it runs. A new set of names needs another compilation, which leaves
+these names out of the gradient. The optimizer state keeps its entries for frozen parameters, so that checkpoints have
+one structure. Wrappers of an update rule, such as averages of parameters, still include all parameters. A state is
+frozen too if all parameters of its layer are frozen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -107,23 +108,26 @@ class Freezing:
         self.names = self._with_statistics(chosen)
 
     def state(self) -> dict[str, Any]:
-        """Return flags of the frozen names, bool `[names]` in alphabetical order; empty if nothing is frozen."""
+        """Return an entry for a checkpoint; empty if nothing is frozen.
+
+        The entry holds a flag for each parameter and state, in alphabetical order: True if `freeze` has frozen it.
+        """
         if not self.chosen:
             return {}
         return {FROZEN: self._place(np.array([name in self.chosen for name in sorted(self._scope.specs)]))}
 
     def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return the shape and dtype of an entry of `state`, if a file has it."""
+        """Return the shape and dtype of the entry of `state`, by name; empty if `names`, those of a file, lack it."""
         return {FROZEN: ((len(self._scope.specs),), "bool")} if FROZEN in names else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; without its entry nothing is frozen."""
+        """Restore the frozen names from an entry of `state`; without this entry, nothing is frozen."""
         flags = state.get(FROZEN)
         names = sorted(self._scope.specs)
         self.put(frozenset() if flags is None else frozenset(n for n, f in zip(names, flags, strict=True) if f))
 
     def _with_statistics(self, chosen: frozenset[str]) -> frozenset[str]:
-        """Return the chosen names, and the states of layers whose parameters are all chosen."""
+        """Return the chosen names, and the states of each layer whose parameters are all chosen."""
         layers: dict[str, list[str]] = {}
         for name, spec in self._scope.specs.items():
             if spec.trainable is not None and spec.layer:

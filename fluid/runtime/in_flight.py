@@ -3,15 +3,15 @@
 from collections import deque
 from typing import Generic, TypeVar
 
-# Steps in flight before a loop waits: enough to keep the device busy, few enough that memory and the delay of an error
-# stay small.
+# Number of steps in flight before a loop waits: enough to keep the device busy, few enough to keep memory use and the
+# delay of an error small.
 IN_FLIGHT = 8
 
 Item = TypeVar("Item")
 
 
 class InFlight(Generic[Item]):
-    """A queue of the steps in flight, which limits their number: training, testing and `Session.step` use it.
+    """A queue of the steps in flight, which limits their number. Training, testing and `Session.step` use the queue.
 
     The queue itself waits for nothing. Its user waits for the steps that `due` returns.
 
@@ -36,7 +36,7 @@ class InFlight(Generic[Item]):
         return self._items[-1][0] if self._items else None
 
     def add(self, item: Item, steps: int = 1) -> None:
-        """Add an item that stands for one step, or for several steps that run in one call."""
+        """Add an item to wait for: the results of one step, or of one call that runs `steps` steps."""
         self._items.append((item, steps))
         self._steps += steps
 
@@ -53,7 +53,7 @@ class InFlight(Generic[Item]):
         return found
 
     def rest(self) -> list[Item]:
-        """Return and remove all items."""
+        """Remove and return all items, oldest first."""
         return [self._remove() for _ in range(len(self._items))]
 
     def _remove(self) -> Item:

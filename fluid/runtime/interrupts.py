@@ -1,7 +1,7 @@
 """Interrupts: delay Ctrl-C until a step has ended.
 
-A training step donates its buffers to XLA. An interrupt between the call and the commit of its results would leave a
-Scope without arrays, so SIGINT waits for this moment.
+A training step donates its buffers to XLA. An interrupt after the call, and before its results are stored, would leave
+a Scope without arrays. So the signal SIGINT is handled only after the results are stored.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class InterruptGuard:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Install the signal handler for the length of the block; signals between guarded blocks act at once."""
+        """Install the signal handler while the block runs; a signal between two `with guard:` blocks acts at once."""
         mine = self._hold()
         try:
             yield
@@ -70,7 +70,7 @@ class InterruptGuard:
         try:
             self._previous = previous
             signal.signal(signal.SIGINT, self._receive)
-        except BaseException:  # the signal arrived during the call
+        except BaseException:  # SIGINT arrived while the handler was installed
             self._let_go()
             raise
         return True

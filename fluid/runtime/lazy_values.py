@@ -1,4 +1,4 @@
-"""Lazy values: a feed of a program, and the values that are computed from it on request."""
+"""Lazy values: a feed of a program, and the values that are computed from the feed when they are requested."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,8 +24,8 @@ class Fed:
     Attributes:
       program: the program.
       mode: "train" or "test"; neither changes arrays.
-      feeds: arrays by name, in the form for a step.
-      overrides: arrays that replace other values, by name.
+      feeds: arrays by name: checked, padded and on the device.
+      overrides: arrays that replace other values of the program, by name.
       draw: the random key of all values, see `Engine.draw`; None for the key of the next training step.
     """
 
@@ -35,7 +35,7 @@ class Fed:
     overrides: Mapping[str, Any]
     draw: Draw | None
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
-    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # inputs of the kept values
+    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # arrays of the scope that `_kept` comes from
 
     def value(self, fetch: Fetch, engine: Engine) -> Any:
         """Return a value, or Results of several; see `Session.value`.

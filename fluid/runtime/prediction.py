@@ -1,7 +1,8 @@
 """Prediction: plans of inference calls, and results over a whole data set.
 
-A minibatch is dispatched, the next one is read, and then the first one is waited for. The feeds that must be given are
-found in the jaxpr of the fetched values, so minibatches of training can be predicted as they are, or without labels.
+A minibatch is dispatched, the next one is read, and only then are the results of the first one waited for. The feeds
+that must be given are found in the jaxpr of the fetched values. So the minibatches of a training reader can be
+predicted unchanged, or without labels.
 """
 
 import contextlib
@@ -39,7 +40,7 @@ class Constant(NamedTuple):
 
     @property
     def has_rows(self) -> bool:
-        """True if there is a feed or an override that is no scalar, so that minibatches cannot be padded."""
+        """True if there is a feed, or an override that is no scalar: such arrays cannot be padded with a minibatch."""
         return bool(self.feeds) or any(value.shape for value in self.overrides.values())
 
 
@@ -59,7 +60,7 @@ class Ensemble(Protocol):
 def ensemble_session(
     ensemble: Any, function: Any, place: Place, precision: str | None, refused: Sequence[Any]
 ) -> Session | None:
-    """Return the Session of an ensemble; None for other parameters.
+    """Return the Session that runs a program for all models of an ensemble; None if `ensemble` is none.
 
     Args:
       ensemble: the `params` of an Inferencer.
@@ -84,7 +85,7 @@ def ensemble_session(
 
 
 def constant(session: Session, program: Program, feed: Mapping[str, Any] | None) -> Constant:
-    """Check the feeds that a user passes beside every minibatch, and put them on the device.
+    """Check the feeds that a user passes in addition to every minibatch, and put them on the device.
 
     Args:
       session: the session that runs the program.
@@ -107,7 +108,7 @@ def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | No
       session: the session that runs the program.
       program: the program.
       names: names of the values; None for the outputs.
-      fixed: the constant feeds beside every minibatch.
+      fixed: the constant feeds that are added to every minibatch.
     """
     step = bind(session.engine, program, Request(TEST, names, tuple(fixed.feeds), tuple(fixed.overrides)))
     needed = step.needed_feeds(fixed.feeds, fixed.overrides)
@@ -187,14 +188,14 @@ def stream(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]
     """Return the results of minibatches, in order. While the device computes, the next minibatch is read.
 
     Args:
-      pipeline: the pipeline, of which the next pass is read.
+      pipeline: the input pipeline; its next pass over the data is read.
       begin: starts the step of a feed without waiting, and returns a function that waits for its results.
     """
     return Predictions(_streamed(pipeline, begin))
 
 
 def _streamed(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Iterator[Results]:
-    """Yield the results of `stream`."""
+    """Yield the Results of each minibatch; see `stream`."""
     with contextlib.closing(pipeline.start()) as batches:
         for batch in batches:
             results = begin(batch.feed)

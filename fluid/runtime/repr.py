@@ -10,7 +10,7 @@ from fluid.runtime.session import Session
 
 
 class ShowsProgram:
-    """A repr in one line, and a small table for notebooks; neither computes or waits.
+    """A base class with a repr of one line, and a small HTML table for notebooks. Neither computes or waits.
 
     Attributes:
       program: the program, if there is one.

@@ -40,7 +40,7 @@ class Request:
 
 
 def checked_mode(mode: str) -> str:
-    """Return `mode` after a check.
+    """Return `mode` unchanged, after a check of its value.
 
     Raises:
       ArgumentError: `mode` is neither "train" nor "test".

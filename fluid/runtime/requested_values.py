@@ -40,7 +40,7 @@ class RequestedValues:
       gradients: names of the values whose gradient is requested, as the program records them.
       lines: the requested lines of source code, "net.py:12"; each stands for the last value computed in the line.
       inner: the requested values that only the equations hold, see `Program.equation_values`.
-      reads_equations: whether such a value is requested or replaced.
+      reads_equations: True if a value that only the equations hold is requested or replaced.
       of_rules: pairs of a kind, such as "grad_norm", and the index of a `minimize`.
     """
 
@@ -71,9 +71,10 @@ class RequestedValues:
         return self._program.equation_values[name].name if is_inner(self._program, name) else name
 
     def last_needed(self) -> frozenset[str] | None:
-        """Return the names of the values after which the program function may end; None to run all of it.
+        """Return the names of the values after which the program function may end; None to run the whole function.
 
-        All of it runs if every feed is given, as in training and tests, so that effects such as `layers.Print` happen.
+        The whole function runs if every feed is given, as in training and tests, so that effects such as
+        `layers.Print` happen.
         """
         request, program = self._request, self._program
         if request.mode != TEST or request.parts or request.fetch is None or self.gradients or self.lines or self.inner:
@@ -100,10 +101,10 @@ class RequestedValues:
                 )
 
     def found(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients_of: Callable[[int], Any]) -> Found:
-        """Return the requested values.
+        """Return the requested values of a step.
 
         Args:
-          outputs: the outputs of the program; empty if its function has ended before it returned them.
+          outputs: the outputs of the program; empty if the program function ended before it returned them.
           parts: the contribution of each output, see `Found`.
           values: all values of the step, by recorded name.
           gradients_of: returns the gradients of the loss of one `minimize`, by its index.
@@ -123,7 +124,7 @@ class RequestedValues:
         return Found(fetched, tuple(map(value, request.also)), tuple(parts) if request.parts else ())
 
     def _gradient(self, name: str, gradients_of: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
-        """Return the gradient of a value, for the first `minimize` that trains the value, else for the first loss."""
+        """Return the gradient of the loss of the first `minimize` that trains a value, else that of the first loss."""
         mine = [i for i, m in enumerate(self._program.minimizes) if name in m.parameters]
         found = gradients_of(mine[0] if mine else 0)
         if name in found.arrays:
@@ -141,14 +142,14 @@ def with_inner(
     names: Sequence[str],
     overrides: Mapping[str, Any],
 ) -> Applied:
-    """Apply a program, and add values that only its equations hold to its named values.
+    """Apply a program, and add to its named values some values that only its equations hold.
 
     Args:
-      apply: a pure function, which labels the values inside loops and branches.
-      variables: its argument.
+      apply: a pure function that runs the program, and labels the values inside loops and branches.
+      variables: the argument of `apply`.
       program: the program.
       names: names in `Program.equation_values`.
-      overrides: values by recorded name, of which results of operators are replaced here, and others by `apply`.
+      overrides: new values by recorded name. Results of operators are replaced here; `apply` replaces the others.
 
     Raises:
       UnknownNameError: the program does not compute a value in the mode of this run.
@@ -163,11 +164,11 @@ def with_inner(
 
 
 def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[str]) -> Applied:
-    """Apply a program, and add the last values computed in some lines of its source code to its named values.
+    """Apply a program, and add to its named values the last value that each of some source lines computes.
 
     Args:
-      apply: a pure function.
-      variables: its argument.
+      apply: a pure function that runs the program.
+      variables: the argument of `apply`.
       lines: keys of `Program.lines`.
     """
     closed, shapes = jax.make_jaxpr(apply, return_shape=True)(variables)

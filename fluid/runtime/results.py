@@ -53,7 +53,9 @@ class Results(Sequence[Any]):
         return self._values[list(names).index(index)]
 
     def __getattr__(self, name: str) -> Any:
-        names = () if name == "names" or name.startswith("_") else self.names or ()  # a copy has no names at first
+        names = (
+            () if name == "names" or name.startswith("_") else self.names or ()
+        )  # `copy` makes Results unset at first
         if name not in names:
             hint = errors.nearest(name, names)
             raise AttributeError(f"results have no attribute {name!r}, and none of them is called so. {hint}")
@@ -118,7 +120,7 @@ class Results(Sequence[Any]):
         return list(zip(self.keys(), self._values, strict=True))
 
     def unread(self, place: int) -> Any:
-        """Return the value at an index as an object that NumPy can read later; the device does nothing now."""
+        """Return the value at index `place` as an object that `np.asarray` reads later; the device does nothing now."""
         later = getattr(self._values, "later", None)
         return self._values[place] if later is None else later(place)
 
@@ -209,7 +211,7 @@ class StepResults(Sequence[StepResult]):
 
 
 class Later:
-    """A value of one of several minibatches in one call, which NumPy can read; the device does nothing for it.
+    """A value of one of several minibatches of one call, read by NumPy: the device does not slice the stacked array.
 
     Args:
       stack: the values of all minibatches, `[capacity, ...]`.
@@ -257,12 +259,12 @@ class _OfOne(Sequence[Any]):
         return len(self._stacks)
 
     def later(self, index: int) -> Later:
-        """Return a value as an object that `np.asarray` reads later."""
+        """Return the value at `index` as an object that `np.asarray` reads later."""
         return Later(self._stacks[index], self._number)
 
 
 def _taken(stack: Any, number: int) -> Any:
-    """Return one value of a stack, as an array on the device."""
+    """Return the value of minibatch `number` from a stack `[capacity, ...]`, as an array on the device."""
     where = jax.device_put(np.int32(number), next(iter(jax.tree.leaves(stack)[0].devices())))
     return _take(stack, where)
 

@@ -138,7 +138,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
 
     @property
     def device(self) -> jax.Device:
-        """The device, or one of them."""
+        """The device of the arrays; with several devices, one of them."""
         return self.engine.device
 
     @property
@@ -234,7 +234,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         of the session only, and differs from the numbers of training steps.
 
         Args:
-          program: its name, its function or itself; optional if there is one program, or one that has all of `fetch`.
+          program: the name of a program, its function or a Program; optional if there is one program, or only one
+            that has all of `fetch`.
           feed: arrays by name, for feeds and for any other named values, which they replace; a scalar replaces a whole
             array. Feeds that the results do not need may be left out.
           fetch: names of values to return: outputs of a dict, named values, feeds, parameters (after the run), or
@@ -259,12 +260,12 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
         step = bind(self.engine, found, Request(mode, names, given, replaced))
-        if isinstance(feed, Feed) and feed.program is found:  # already converted
+        if isinstance(feed, Feed) and feed.program is found:  # the arrays are already checked and on the device
             taken: tuple[Mapping[str, Any], Mapping[str, Any]] = (feed.arrays, {})
         else:
             taken = self.engine.take(found, feed, given, replaced, step.buckets)
         results = step(*taken, self._drawn(found, mode, seed))[0].outputs
-        if isinstance(feed, Feed):  # while the device works
+        if isinstance(feed, Feed):  # read the next minibatch while the device computes
             feed.advance()
         return results
 
@@ -335,7 +336,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         A schedule is computed, which waits for the steps in flight; numbers are known without waiting.
 
         Args:
-          program: its name, its function or itself; optional if there is one program.
+          program: the name of a program, its function or a Program; optional if there is one program.
 
         Raises:
           UnknownNameError: there is no such program, or the learning rate of an optimizer is unknown.
@@ -364,7 +365,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         """Release all arrays and compiled steps. A closed session cannot be run."""
         self._closed = True
         self._fed = None
-        self._in_flight.rest()  # results of the last steps, which may be large
+        self._in_flight.rest()  # drop the results of the last steps, which may be large
         self.engine.close()
 
 

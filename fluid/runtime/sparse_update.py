@@ -1,7 +1,8 @@
 """Row-sparse updates: gradient, optimizer state and update of an embedding table, for the looked-up rows only.
 
-The looked-up rows of the table and of every optimizer state of its shape are gathered and scattered back. The optax
-transformation of the other parameters updates them. The cost depends on the number of rows, and not on the table.
+The looked-up rows of the table, and of every optimizer state with as many rows, are gathered, updated and scattered
+back. The optax transformation of the other parameters updates these rows too. The cost depends on the number of
+looked-up rows, and not on the size of the table.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, mesh: OnMesh | 
     """Add up the gradients of look-ups, row by row.
 
     Args:
-      ids: for each look-up, integers `[...]`; `count` for padding.
+      ids: for each look-up, row numbers, integers `[...]`; `count` marks padding.
       values: for each look-up, gradients `[..., width]`.
       count: number of rows of the table.
       mesh: the layout on several devices; None for one.
@@ -46,7 +47,7 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, mesh: OnMesh | 
       ([1, 3, 5], [[2.0], [5.0], [0.0]])
     """
     flat = jnp.concatenate([i.reshape(-1) for i in ids])
-    flat = flat if mesh is None else mesh.together(flat)  # because each device sorts all ids
+    flat = flat if mesh is None else mesh.together(flat)  # all ids on each device, because each device sorts them all
     width = values[0].shape[-1]
     gradients = jnp.concatenate([v.reshape(-1, width) for v in values])
     unique, places = jnp.unique(flat, return_inverse=True, size=flat.size, fill_value=count)
@@ -62,7 +63,7 @@ def update(
     params: Mapping[str, Any],
     mesh: OnMesh | None = None,
 ) -> tuple[dict[str, Any], Any]:
-    """Update parameters, some of them by rows.
+    """Update parameters with an optax transformation: of embedding tables only the looked-up rows.
 
     Args:
       transformation: an optax transformation over a dict of all these parameters.
@@ -98,8 +99,8 @@ def update(
 def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
     """Return True if an update of the touched rows alone equals an update of the whole table.
 
-    This holds if a zero gradient leaves a row and its optimizer state unchanged, and rows are independent. The function
-    compares both updates of a small table over a few steps.
+    The updates are equal if a zero gradient leaves a row and its optimizer state unchanged, and rows are independent.
+    This function compares both updates of a small table over a few steps.
 
     Example:
       >>> keeps_other_rows(optax.sgd(0.1)), keeps_other_rows(optax.sgd(0.1, momentum=0.9))
@@ -108,7 +109,7 @@ def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return _compare(transformation)
-    except (TypeError, ValueError):  # the rule needs more than gradients, or whole tables
+    except (TypeError, ValueError):  # the transformation needs more than gradients, or whole tables
         return False
 
 
@@ -141,7 +142,11 @@ class _WholeTable:
 def _map_slots(
     function: Callable[..., Any], rows: Mapping[str, Rows], params: Mapping[str, Any], slots: Any, *more: Any
 ) -> Any:
-    """Call a function with the table and each state array that has its rows; other arrays keep the last value."""
+    """Return an optimizer state in which `function(table, array, ...)` replaces each array with the rows of a table.
+
+    With `more` states of equal structure, the function gets the arrays of all of them. Arrays without the rows of a
+    table come unchanged from the last state.
+    """
 
     def visit(path: Any, *found: Any) -> Any:
         name = _table_of(path, found[0], rows, params)
@@ -151,7 +156,10 @@ def _map_slots(
 
 
 def _table_of(path: Any, slot: Any, rows: Mapping[str, Rows], params: Mapping[str, Any]) -> str | None:
-    """Return the table whose rows an optimizer state has: optax keeps such arrays under the names of parameters."""
+    """Return the name of the table whose rows an array of the optimizer state has; None if there is no such table.
+
+    Optax stores arrays that belong to a parameter under the name of the parameter.
+    """
     for entry in path:
         name = getattr(entry, "key", "")
         if name in rows and np.shape(slot)[:1] == params[name].shape[:1]:

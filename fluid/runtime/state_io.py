@@ -1,4 +1,4 @@
-"""State IO: save and load the parameters of a Session alone, or all state of a later run."""
+"""State IO: save and load a Session, either its parameters alone or all state that a later run needs to continue."""
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from fluid.runtime.update_rules import PREFIX
 from fluid.storage import PathLike
 
 _SLOTS = "@slots/"
-_KEPT = 0.9  # a larger rate of copies is most likely meant as the share to keep
+_KEPT = 0.9  # a `rate=` of copy_params from here on is most likely meant as the share of the old value to keep
 
 
 class SavesArrays:
@@ -122,7 +122,7 @@ class SavesArrays:
                 state[name.removesuffix(owner) + new_names[owner]] = array
             elif name[0] == "@" and owner is None and name != FROZEN and names is None and (strict or name in here):
                 state[name] = array
-        # An array that is missing in the file, or left out, keeps its value, and so do its optimizer states.
+        # A parameter that is missing in the file, or left out, keeps its value, and so do its optimizer states.
         left = {n for n in here if self._left(n, report.taken, unowned=names is not None)}
         state |= {n: a for n, a in here.items() if n not in state and (not strict or n in left)}
         if not strict:
@@ -134,8 +134,8 @@ class SavesArrays:
         """Return True if an array of this session keeps its value, because its parameter is not in `taken`.
 
         Args:
-          name: of the array.
-          taken: the parameters that are loaded.
+          name: the name of the array in `state`.
+          taken: the names of the parameters that are loaded.
           unowned: the result for state that belongs to no parameter, such as the step counter.
         """
         owner = name if name in self.scope.specs else _owner(name, self.scope.specs)
@@ -209,7 +209,7 @@ class SavesArrays:
         return report
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy the parameters and states of one net to another net, or move the other net a part of the way.
+        """Copy the parameters and states of one net to another net, or move those of the other net part of the way.
 
         After each step with a small rate, the second net is a moving average of the first.
 
@@ -265,7 +265,7 @@ class SavesArrays:
                     f'in fluid.shared(q, name="online") and fluid.shared(q, name="target")'
                 )
         copy = (*names.items(), rate)
-        if rate < 1 and copy not in self._checked_copies:  # once: a moving average is copied after each step
+        if rate < 1 and copy not in self._checked_copies:  # check once: a moving average is copied after each step
             self._warn_of_copies(pairs, rate)
             self._checked_copies |= {copy}
         with scope.lock:
@@ -276,11 +276,11 @@ class SavesArrays:
         return list(pairs)
 
     def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:
-        """Warn of a copy that the optimizer also trains, and of a rate that looks like the share to keep.
+        """Warn of a target that the optimizer also trains, and of a rate that looks like the share of the old value.
 
         Args:
           pairs: source names by target name.
-          rate: below 1.
+          rate: the rate of `copy_params`, below 1.
         """
         trained = {
             name: program.name
@@ -373,7 +373,10 @@ class SavesArrays:
         return ReadOnlyArrays(self.scope.copies())
 
     def state(self) -> dict[str, Any]:
-        """Return all state of a later run by name: parameters, states, `@slots/...`, `@step` and `@root`.
+        """Return everything that a later run needs to continue, by name.
+
+        The entries are parameters, states, optimizer states `@slots/...`, the step counter `@step` and the random root
+        `@root`.
 
         Learning rates that were set are included as `@learning_rate/...`; declared ones are not. If parameters are
         frozen, `@frozen` marks them.
@@ -388,7 +391,7 @@ class SavesArrays:
         return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
-        """Restore what `state` returned in a session of equal programs.
+        """Restore the arrays that `state` returned in a session of equal programs.
 
         Args:
           state: arrays by name; names, shapes and dtypes as `check_state` requires.
@@ -430,7 +433,7 @@ class SavesArrays:
         return self.engine.freezing.freeze(patterns)
 
     def unfreeze(self, patterns: str | Sequence[str] | None = None) -> list[str]:
-        """Unfreeze what `freeze` has frozen. Parameters that the program itself freezes stay frozen.
+        """Unfreeze parameters and states that `freeze` has frozen. Parameters that the program freezes stay frozen.
 
         Args:
           patterns: names and globs; by default everything that is frozen.
@@ -461,7 +464,7 @@ def check_state(
     advice: str = storage.CHECK_THE_PROGRAM,
     sites_there: Mapping[str, str] = {},
 ) -> None:
-    """Check the names, shapes and dtypes of the `state` of another session, before `restore`.
+    """Check the names, shapes and dtypes of the `state` of another session, before `restore` loads it.
 
     Args:
       session: the session that restores the state.
@@ -486,8 +489,8 @@ def check_state(
 def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[str, str]:
     """Return, for every name in the `state` of another session, the name in a session of `programs`.
 
-    Optimizer states and learning rates are named after their program. If exactly one function is trained in both
-    sessions, its name does not count: the function may have been renamed.
+    Optimizer states and learning rates are named after their program. If each session trains exactly one function, the
+    name of this function is replaced by the name here: the function may have been renamed.
     """
     every = {name: name for name in names}
     prefixes = (_SLOTS, PREFIX)

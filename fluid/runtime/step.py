@@ -60,12 +60,13 @@ class Constants(NamedTuple):
 
 
 class Variables(NamedTuple):
-    """The point at which losses are differentiated; also their gradients there.
+    """The inputs with respect to which losses are differentiated, or the gradients of a loss for these inputs.
 
     Attributes:
       arrays: parameters by name.
       perturbations: zeros that are added to named values.
-      row_perturbations: zeros that are added to the rows looked up in each sparse table, in the order of the look-ups.
+      row_perturbations: by the name of each sparse table, a list of zeros that are added to the looked-up rows, one
+        array for each look-up, in order.
     """
 
     arrays: Mapping[str, Any]
@@ -77,12 +78,12 @@ _NONE = Variables({}, {}, {})
 
 
 class _Update(NamedTuple):
-    """The values after an update.
+    """The values after the update of one training step.
 
     Attributes:
-      parameters: new values by name.
+      parameters: new values of the parameters, by name.
       slots: the new optimizer state of each rule.
-      states: new values by name.
+      states: new values of the states, by name.
       outputs: the outputs of the program.
       values: the values that can be fetched, by name.
       gradients_of: returns the gradients of the loss of one rule.
@@ -138,7 +139,8 @@ class Step:
         self._request = request
         self._requested = RequestedValues(program, request, len(self.rules))
         self._tables = tuple(dict.fromkeys(n for r in self.rules for n in r.tables))
-        self._frozen = frozen if request.mode == TRAIN else frozenset()  # layers see these even without updates
+        # In train mode, layers see the frozen names, even in a run that updates nothing.
+        self._frozen = frozen if request.mode == TRAIN else frozenset()
         self._function = function if self.rules else None
         self._mesh = mesh
         self.draws = program.random or self._function is not None
@@ -173,10 +175,10 @@ class Step:
         return TrainingState(new, done.slots, state.step + 1), found
 
     def forward(self, variables: Variables, arrays: Mapping[str, Any], feeds: Any, overrides: Any, key: Any) -> Applied:
-        """Run the program.
+        """Run the program forward.
 
         Args:
-          variables: arrays that replace others, and zeros that are added to values.
+          variables: parameters that replace those in `arrays`, and zeros that are added to values.
           arrays: parameters and states, by name.
           feeds: arrays by name.
           overrides: values that replace named values.
@@ -214,8 +216,8 @@ class Step:
     ) -> tuple[Applied, Callable[[int], Variables]]:
         """Run the program forward, and prepare its backward passes.
 
-        The backward pass of a loss runs when its gradients are first needed. Each rule has one pass, and all passes
-        use the parameters before the step.
+        The backward pass of a loss runs when its gradients are first needed. Each update rule has one backward pass,
+        and all of them use the parameters before the step.
 
         Args:
           arrays: parameters and states, by name.
@@ -257,7 +259,7 @@ class Step:
         return applied, gradients_of
 
     def _variables(self, arrays: Mapping[str, Any], run: Callable[[Variables], Applied]) -> Variables | None:
-        """Return the point at which to differentiate; None if no gradient is needed."""
+        """Return the inputs with respect to which to differentiate; None if no gradient is needed."""
         requested = self._requested.gradients
         dense = [n for n in self.updated if n not in self._tables]
         names = dict.fromkeys((*dense, *(n for n in requested if n in self.program.parameters)))
@@ -274,7 +276,7 @@ class Step:
             return {n: applied.values[n] for n in inner}, rows
 
         zeros: tuple[Any, Any] = ({}, {})
-        if inner or self._tables:  # traced again for the shapes only
+        if inner or self._tables:  # the program is traced once more, only to get the shapes of the zeros
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(values))
         return Variables({n: arrays[n] for n in names}, *zeros)
 
@@ -322,7 +324,10 @@ class Step:
         return _Update(parameters, slots, applied.states, applied.outputs, values, gradients_of)
 
     def _states_after(self, state: TrainingState, done: _Update) -> dict[str, Any]:
-        """Return the states after a step; a skipped update of a scaled loss keeps the states before the step."""
+        """Return the states after a step.
+
+        If the update of a scaled loss was skipped, because its gradients overflowed, they are the states before it.
+        """
         skipped = [
             was_skipped(before, after)
             for rule, before, after in zip(self.rules, state.slots, done.slots, strict=True)
@@ -398,7 +403,7 @@ def step_key(root: Any, step: Any) -> Any:
 
 
 def _unscaled(gradient: Any, scale: Any) -> Any:
-    """Divide a gradient by the scale of its loss, in float32: in half precision small gradients would become 0.
+    """Divide a gradient by the scale of its loss, in float32 or wider: in half precision small gradients become 0.
 
     Integer leaves, the lengths of sequences, have no gradient and stay as they are.
     """

@@ -55,17 +55,17 @@ class Single:
         return rates.current(program, slots)
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Move the arrays of the strategy itself to another device."""
+        """Move the arrays that the strategy holds to another device with `place`; one training holds none."""
 
 
 def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, Constants, Fed], tuple[Any, Any]]:
-    """Return a function of several training steps, one after the other, for `jax.jit`.
+    """Return a function that runs several training steps, one after the other, for `jax.jit`.
 
-    The number of steps is an input of the loop and not part of its shape. So one compilation serves any number of
-    steps up to the capacity.
+    The number of steps is a value that the compiled loop reads, and not part of a shape. So one compilation serves any
+    number of steps up to the capacity.
 
     Args:
-      train: one step, see `Step.train`.
+      train: the function of one training step, see `Step.train`.
 
     Returns:
       A function of state, constants and feeds. It returns the state after the last step, and the results of all steps,

@@ -2,12 +2,12 @@
 
 `Rule.update` is the only place where gradients meet an optimizer. The learning rate is an input of the compiled step:
 `Rule.update` builds the optax transformation inside the trace, from the optimizer with a traced scalar as its
-`learning_rate`, so a new rate needs no compilation. A number is replaced by a scalar and a schedule by a schedule,
-because optax keeps other states for the two.
+`learning_rate`, so a new rate needs no compilation. A declared number is replaced by a scalar, and a declared schedule
+by a schedule, because the optimizer state of optax differs for the two.
 
-Rates that were set are saved beside the optimizer state, as `@learning_rate/PROGRAM/0`; a file without them restores
-the declared rates. The scalars are weakly typed, as Python numbers are, so that parameters of half precision keep their
-dtype.
+Learning rates that were set are saved beside the optimizer state, as `@learning_rate/PROGRAM/0`; a file without them
+restores the declared rates. The scalars are weakly typed, as Python numbers are, so that parameters of half precision
+keep their dtype.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterable
 
 from fluid.optimizer.parts import replaced
 
-# A larger optimizer state is created on the device, so that it need not be transferred.
+# In bytes. A larger optimizer state is created on the device, so that it need not be transferred.
 _MOST_BY_NUMPY = 1 << 26
 # Schedules of these libraries may be constant on purpose, so they get no warning.
 _SCHEDULES = ("optax.", "fluid.")
@@ -49,11 +49,11 @@ class Rule(NamedTuple):
 
     Attributes:
       optimizer: the recorded optimizer.
-      settings: the ParamAttr of each parameter, or None, by name.
+      settings: by the name of each parameter, its ParamAttr or None.
       parameters: names of the parameters.
       tables: names of the parameters that are updated by the rows that were looked up.
       scaled: True if the loss is scaled, and updates with overflowed gradients are skipped.
-      frozen: names of frozen parameters that the optimizer state includes as well.
+      frozen: names of parameters that are not updated, and that the optimizer state includes as well.
     """
 
     optimizer: Any
@@ -77,7 +77,7 @@ class Rule(NamedTuple):
         )
 
     def check(self, parameters: Mapping[str, Any], slots: Any, members: int | None = None) -> None:
-        """Check that an update is possible; only the shapes of the arguments matter.
+        """Check that the optimizer can be traced with these shapes; nothing is computed.
 
         Args:
           parameters: arrays or shapes by name.
@@ -178,7 +178,10 @@ def rules_of(program: Program) -> list[Rule]:
 
 
 def _tables_of(program: Program, optimizer: Any, parameters: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the tables that are updated by rows."""
+    """Return the names of the embedding tables of which only the looked-up rows are updated.
+
+    Warns of a table that is declared sparse but needs dense updates.
+    """
     looked_up = [n for n in parameters if n in program.lookups]
     shared = [n for n in looked_up if n in program.dense_uses]
     tables = [n for n in looked_up if n not in shared]
@@ -254,7 +257,7 @@ def _check_direction(optimizer: Any) -> None:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.transfer_guard("allow"):
             ascends = float(jax.jit(probe)()) > 0
-    except Exception:  # the rule needs more than gradients, or parameters of certain names
+    except Exception:  # the rule needs more than gradients, or parameters with certain names: it cannot be checked
         return
     if ascends:
         what = "the optax transformation" if isinstance(optimizer, Optax) else f"{type(optimizer).__name__}.rule()"
@@ -266,7 +269,7 @@ def _check_direction(optimizer: Any) -> None:
 
 
 def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
-    """Warn of a weight decay that makes weights grow: each step multiplies them by a number of at most -1."""
+    """Warn of a weight decay so large that weights grow: each step multiplies them by a number of -1 or below."""
     rate = optimizer.declared_rate
     if not isinstance(rate, Real):
         return
@@ -329,12 +332,12 @@ def _check_clipped(program: Program) -> None:
 
 
 PREFIX = "@learning_rate/"
-# A negative rate stands for the declared schedule.
+# The scalar of a program whose learning rate is its declared schedule, or is unknown; real rates are never negative.
 _AS_DECLARED = -1.0
 
 
 class Rates:
-    """The learning rates of the compiled steps of a session: scalars on the device, to be set at any time.
+    """The learning rates of the compiled steps of a session: scalars on the device, which can be set at any time.
 
     A rate that is set replaces the declared number or schedule, until it is set to None.
 
@@ -392,7 +395,7 @@ class Rates:
         return tuple(map(_number, self.current(program, slots)))
 
     def of(self, program: str) -> list[Any]:
-        """Return the scalar for `Optimizer.at_rate`, for each `minimize` of a program."""
+        """Return, for each `minimize` of a program, the scalar on the device that `Optimizer.at_rate` gets."""
         return self._scalars[program]
 
     def given(self, program: str) -> list[float | None]:
@@ -400,7 +403,7 @@ class Rates:
         return list(self._set[program])
 
     def put(self, program: str, values: Sequence[float | None]) -> None:
-        """Set the rates of a program from the result of `given`."""
+        """Set the rates of a program without checks, as for `set`; `values` are often from `given`."""
         self._set[program] = list(values)
         declared = [rule.optimizer.declared_rate for rule in self._rules[program]]
         pairs = zip(values, declared, strict=True)
@@ -428,16 +431,16 @@ class Rates:
         self.put(program, rates)
 
     def state(self) -> dict[str, Any]:
-        """Return a float32 scalar for each rate that is set, by name; an empty dict if all rates are as declared."""
+        """Return a float32 scalar for each rate that was set, by its name in files; empty if none was set."""
         return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
 
     def optional(self, names: Iterable[str]) -> list[str]:
-        """Return the names among `names` that belong to rates of this session, set or not."""
+        """Return the names in `names` that are names of rates of this session, whether these rates are set or not."""
         known = self._named()
         return [name for name in names if name in known]
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state` returned; rates without an entry are as declared."""
+        """Restore the rates that `state` returned; a rate without an entry is the declared one."""
         for program, rules in self._rules.items():
             found = [state.get(f"{PREFIX}{program}/{i}") for i in range(len(rules))]
             self.put(program, [None if value is None else _number(value) for value in found])
