@@ -119,7 +119,7 @@ def devices_of(place: Place) -> list[jax.Device]:
 
 
 def is_several(place: Place) -> bool:
-    """Return whether a place is a list of several devices, or a string of them.
+    """Return whether a place is a list of several devices, or a string that names several devices.
 
     Example:
       >>> is_several("cpu:1,cpu:2"), is_several("cpu:1"), is_several(["cpu:1"])
@@ -131,7 +131,7 @@ def is_several(place: Place) -> bool:
 
 @functools.cache
 def remark_on_other_devices() -> None:
-    """Log, once, which device is used and how to use all, if this machine has several and the user named none."""
+    """Log, once, the device in use and how to use all, if this machine has several devices and the user named none."""
     devices = jax.local_devices()
     if len(devices) > 1 and device_of(None) == devices[0]:  # else jax.default_device names one
         used, other = (f'"{device.platform}:{device.id}"' for device in devices[:2])

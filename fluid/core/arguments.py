@@ -90,7 +90,7 @@ def is_size(value: Any) -> bool:
 
 
 def fitting(name: str) -> Callable[[F], F]:
-    """Decorate a function or a class, so that a call with wrong arguments raises an error with the right ones.
+    """Decorate a function or a class, so that a call with wrong arguments raises an error that shows the right ones.
 
     Assigning to a field of a decorated frozen dataclass raises an error that shows how to make a changed copy.
 
@@ -282,7 +282,7 @@ def not_copied(name: str, instead: str) -> Callable[..., Any]:
 
     Args:
       name: the name of the class as users write it.
-      instead: the calls to write.
+      instead: the code to write instead of a copy, for the message.
     """
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:

@@ -67,7 +67,7 @@ def axes_here() -> dict[str, int]:
 
 
 def manual_axes_here() -> set[str]:
-    """Return the manual axes of the mesh, over which each device sees only its part, as inside `jax.shard_map`."""
+    """Return the manual axes of the mesh: the axes of `jax.shard_map`, inside which a device sees only its part."""
     mesh = jax.sharding.get_abstract_mesh()
     return set(mesh.manual_axes) if mesh.shape else set()
 
@@ -81,7 +81,10 @@ def manual_axes(axes: Collection[str]) -> Iterator[None]:
 
 
 def divided(array: Any, axes: Axes) -> Any:
-    """Constrain the sharding of an array to these axes on the mesh of the step that is being traced."""
+    """Constrain the sharding of an array to `axes` on the mesh of the step that is being traced.
+
+    On one device, the array stays unchanged. Manual axes are left out, because they already divide the array.
+    """
     if not axes_here():
         return array
     done = manual_axes_here()

@@ -1,7 +1,7 @@
 """Bodies: functions that call layers, converted to pure functions for JAX's loops and branches.
 
-The first run, in discovery, creates the parameters of the body outside the loop and is remembered, so that later traces
-run it once. Random keys are drawn from the number of the iteration.
+The first run of a body, in the discovery of the program, creates the parameters outside the loop. Its findings are
+stored, so that each later trace runs the body once. Random keys are computed from the number of the iteration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -78,7 +78,7 @@ class Body:
     """A function that calls layers, as a pure function of its arguments and of the states that it changes.
 
     During discovery, the constructor runs the function once, which creates the parameters outside the loop. An override
-    of a named value inside holds for each iteration. Embeddings that are looked up inside are updated densely.
+    of a named value inside replaces the value in every iteration. Tables of embeddings inside get dense updates.
 
     Args:
       function: takes and returns pytrees of arrays.
@@ -173,7 +173,7 @@ class Body:
         return Found(tuple(sorted(child.made.states)), child.naming.counters, {})
 
     def _abstractly(self, examples: Sequence[Any]) -> Found:
-        """Run the function once without computing anything, and return the findings."""
+        """Trace the function once, which computes nothing, and return the findings."""
         children: list[Frame] = []
 
         def trace(args: Sequence[Any]) -> None:

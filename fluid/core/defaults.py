@@ -62,7 +62,7 @@ def doubt_reading(message: str) -> None:
 def doubt_setting(message: str) -> None:
     """Warn of arguments that are most likely a mistake, inside and outside program functions.
 
-    Each trace of a program function creates the object again, but only discovery warns.
+    Each trace of a program function creates the object with these arguments again, but only discovery warns.
 
     Args:
       message: what was found and what to write.

@@ -27,7 +27,8 @@ from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of
 from fluid.core.updates import check_not_changed
 from fluid.core.zeros import stacked_zeros
 
-# For each kind of value that layers expect: the name in messages, and makers whose results are most likely not valid.
+# For each kind of value that layers expect: the name in messages, and the computations (keys of `_MAKERS`) whose
+# results are most likely not of this kind.
 _KINDS = {
     "probabilities": ("probabilities", {"product", "relu", "tanh", "log", "dropout", "norm"}),
     "shares": (
@@ -39,6 +40,7 @@ _KINDS = {
     "labels": ("labels", {"product", "sigmoid", "softmax", "relu", "tanh", "log"}),
     "scores": ("scores, which may be any numbers", {"sigmoid", "softmax"}),
 }
+# For each kind of computation, as `maker_of` returns it or a layer notes it: the description in messages.
 _MAKERS = {
     "product": "a matrix product or convolution, which may be any numbers",
     "sigmoid": "a sigmoid, which is between 0 and 1",
@@ -70,7 +72,7 @@ class Discovery:
       parameters: the variables of the parameters, by name, without parameters that only loops and branches use.
       expected: the variables of `frame.made.expected`.
       moving: the variables that differ from step to step: feeds, parameters, states and the random key.
-      reductions: for each output the rule that layers have noted, or None.
+      reductions: for each output the rule, noted by layers, that combines its values over minibatches; or None.
     """
 
     frame: Frame
@@ -272,7 +274,11 @@ def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | No
 
 
 def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> dict[str, str]:
-    """Return aliases of named values: layers for their last results, keys for outputs. Names in use are left out."""
+    """Return other names of named values, with the recorded name of each.
+
+    The name of a layer stands for its last result, and the key of an output for the returned value. Names that are in
+    use already are left out.
+    """
     aliases = {name.rpartition(".tmp_")[0]: name for name in frame.made.values if ".tmp_" in name}
     recorded = {id(value): name for name, value in frame.made.values.items()}
     aliases |= {key: recorded[id(v)] for key, v in zip(names or (), outputs, strict=False) if id(v) in recorded}
@@ -281,7 +287,7 @@ def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) 
 
 
 def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, ...]]) -> frozenset[str]:
-    """Refuse a loss that training cannot change.
+    """Refuse a loss that training cannot change; warn of parameters without a gradient and of a negated cost.
 
     Args:
       program: the name of the program.
@@ -361,7 +367,13 @@ def _warn_of_other_losses(program: str, found: Discovery) -> None:
 
 
 def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
-    """Warn of computations that are legal and most likely mistakes."""
+    """Warn of computations in a discovered program that are legal and most likely mistakes.
+
+    Args:
+      program: the name of the program.
+      found: its discovery.
+      batch: the stand-in for the batch size.
+    """
     scalars = [v for v in jax.tree.leaves(found.results) if v.aval.shape in ((), (1,)) and not is_literal(v)]
     for line in squared_batches(found.jaxpr, batch, [*found.losses, *scalars]):
         warn(

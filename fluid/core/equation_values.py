@@ -30,7 +30,7 @@ _OPERATORS = {
     "eq": "equal",
     "ne": "not_equal",
 }
-# JAX's function behind the operators of arrays, in the call stack of an equation.
+# The name of JAX's function that runs operators of arrays begins so, in the call stack of an equation.
 _OPERATOR = "_forward_operator_to_aval"
 # The equations whose inner functions are evaluated anew, so that their values can be returned and replaced.
 _EVALUATED = ("scan", "cond", "checkpoint", "remat2")
@@ -43,11 +43,11 @@ def with_equation_values(
     wanted: Collection[str] | None = None,
     replaced: Mapping[str, Any] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Apply a function, and return the values that only its equations hold as well.
+    """Apply a function; return its result, and the values that only the equations of its trace hold.
 
     Args:
       apply: a pure function, which labels named values in loops and branches, see `core.equations.label`.
-      variables: its argument.
+      variables: the argument of `apply`.
       taken: names in use, which no result of an operator gets.
       wanted: the names of the values to return; None for all.
       replaced: values that replace results of operators, by name.
@@ -72,7 +72,10 @@ def with_equation_values(
 
 
 def _names(jaxpr: Any, taken: Collection[str]) -> dict[int, str]:
-    """Return the names of equations, by the `id` of the equation: labels, and results of the user's operators."""
+    """Return the names of values, by the `id` of the equation that computes the value.
+
+    A value has the name of its label, or a new name if an operator of the user computes it.
+    """
     every = list(_evaluated(jaxpr))
     found = {id(equation): name for equation in every if (name := labelled(equation)) is not None}
     used = {*taken, *found.values()}
@@ -215,5 +218,5 @@ def _replacement(name: str, given: Any, array: Any) -> Any:
 
 
 def _not_computed(shape: Any) -> Any:
-    """Return the stand-in for a value in a branch that is not taken."""
+    """Return the stand-in for a value in a branch that is not taken: NaN, or 0 for integers."""
     return jnp.full(shape.shape, jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else 0, shape.dtype)

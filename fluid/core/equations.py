@@ -13,13 +13,13 @@ from jax.ad_checkpoint import checkpoint_name
 
 from fluid.core.frame import is_library
 
-# Float results of these primitives have no slope, for any inputs.
+# Floating-point results of these primitives have gradient 0, for any inputs.
 _FLAT = frozenset({"stop_gradient", "sign", "floor", "ceil", "round"})
-# These primitives pass the numbers of their first array input on unchanged.
+# These primitives return the numbers of their first array input unchanged, in another shape, order or dtype.
 _LAYOUT = frozenset({"reshape", "broadcast_in_dim", "transpose", "squeeze", "convert_element_type", "copy"})
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _SUMS = frozenset({"add", "sub", "add_any"})
-# Equations that only call a function, so that the equations of the function stand in their place.
+# Equations that only call a function: the equations of this function are read in place of the call.
 _GROUPS = frozenset({"jit", "pjit", "closed_call", "checkpoint", "remat2"})
 # Loss layers whose result is smaller for a better net.
 _COSTS = frozenset(
@@ -38,14 +38,14 @@ _JAX = os.path.dirname(jax.__file__) + os.sep
 def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any, through_steps: bool = False) -> set[str]:
     """Return the names of the sources with respect to which a target has a gradient, as far as equations can tell.
 
-    Loops, branches and functions with custom derivatives count as having a slope in all of their inputs.
+    Loops, branches and functions with custom derivatives count as having a gradient with respect to all their inputs.
 
     Args:
       jaxpr: the equations.
       sources: variables by name.
       target: a variable, or a literal.
-      through_steps: also follow values without a slope, such as whole numbers and rounded values, and stop only at
-        `stop_gradient`.
+      through_steps: also count dependence through values without a gradient, such as whole numbers and rounded values;
+        only `stop_gradient` ends it.
     """
     flat = frozenset({"stop_gradient"}) if through_steps else _FLAT
     moving: dict[Any, frozenset[str]] = {}
@@ -59,7 +59,7 @@ def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest:
     """Return the names of the candidates that the results of a function do not depend on.
 
     Args:
-      function: traced with the candidates and the rest as arguments.
+      function: traced with `candidates` and `rest` as arguments.
       candidates: arrays by name.
       rest: further arguments.
     """
@@ -106,9 +106,9 @@ def independent(jaxpr: Any) -> Any:
 
 
 def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str], kinds: str) -> None:
-    """Add to `moving`, for each variable, the sources that change it.
+    """Add to `moving`, for each variable of a jaxpr, the names of the sources that it depends on.
 
-    Sources end at primitives in `flat`, and at results whose dtype kind is in `kinds`.
+    Results of primitives in `flat`, and results whose dtype kind is in `kinds`, depend on no source.
     """
     for equation in jaxpr.eqns:
         inputs = [frozenset() if is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
@@ -233,7 +233,7 @@ def negated_cost(jaxpr: Any, loss: Any) -> str | None:
 def beyond(jaxpr: Any, unknown: Collection[int]) -> list[tuple[str, int, int]]:
     """Return the user's line, the index and the size for each constant index that is out of range.
 
-    JAX reads an element in range by `slice`, and an element out of range by `dynamic_slice`, which takes the nearest.
+    JAX reads an element in range by `slice`, and one out of range by `dynamic_slice`, which reads the nearest element.
 
     Args:
       jaxpr: the equations.
@@ -288,7 +288,7 @@ def _kind_of(equation: Any, makers: "_Makers") -> str | None:
 
     Args:
       equation: the equation.
-      makers: finds the equations that made the inputs of the equation.
+      makers: the _Makers that know the inputs of the equation.
     """
     name = equation.primitive.name
     terms = equation.invars if name in _SUMS else equation.outvars
@@ -351,7 +351,10 @@ def labelled(equation: Any) -> str | None:
 
 
 def device_in(equation: Any) -> str:
-    """Return the device of the innermost `with fluid.device_guard(...)` around an equation, `DEFAULT`, or ""."""
+    """Return the device of the innermost `with fluid.device_guard(...)` around an equation; "" outside.
+
+    `DEFAULT` stands for the device of the Session.
+    """
     _, found, rest = str(equation.source_info.name_stack).rpartition(DEVICE)
     return rest.partition(")")[0] if found else ""
 
@@ -460,7 +463,7 @@ def _settings(equation: Any) -> Iterator[tuple[str, str]]:
 
 
 def uses(jaxpr: Any, primitive: str) -> bool:
-    """Return whether an equation, also of an inner function, has the primitive with this name.
+    """Return whether an equation of a jaxpr, or of an inner function, has the primitive with this name.
 
     Example:
       >>> uses(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(1.0).jaxpr, "sin")
@@ -476,12 +479,12 @@ def user_line(equation: Any) -> str:
 
 
 class _Makers:
-    """A map from each variable to the equation that makes it, which also looks into called functions.
+    """A map from each variable to its maker, the equation that computes it. Called functions are searched too.
 
     Args:
       jaxpr: the equations.
-      outer: the makers around a called function; None for the outermost equations.
-      arguments: for each argument of a called function, the variable outside the call.
+      outer: the _Makers of the equations that call this function; None for the outermost equations.
+      arguments: by each argument variable of a called function, the variable that the call passes.
     """
 
     def __init__(self, jaxpr: Any, outer: "_Makers | None" = None, arguments: Mapping[Any, Any] | None = None):
@@ -490,10 +493,12 @@ class _Makers:
         self._arguments = arguments or {}
 
     def origins(self, variable: Any) -> list[tuple[Any, "_Makers"]]:
-        """Return the equations that compute the numbers of a variable, past changes of layout and selections.
+        """Return the equations that compute the numbers of a variable.
+
+        Changes of layout, such as a reshape, are skipped. A selection has the origins of all its cases.
 
         Returns:
-          Pairs of an equation and the makers of the variables that the equation reads.
+          Pairs of an equation, and the _Makers of the variables that the equation reads.
         """
         if is_literal(variable):
             return []

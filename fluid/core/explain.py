@@ -75,7 +75,7 @@ def in_own_words(error: Exception, program: str, batch: int, running: bool = Fal
       error: the exception that was raised while the function was traced.
       program: the name of the program.
       batch: the stand-in for the batch size.
-      running: whether the run was a later run, on other data than the stand-ins of discovery.
+      running: True if a run after discovery raised the error, on data other than the stand-ins of discovery.
     """
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:

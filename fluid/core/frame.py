@@ -23,7 +23,7 @@ _LIBRARIES = tuple(
     str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
 _MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
-CALLED_AT = ", called at "  # between two lines of a site
+CALLED_AT = ", called at "  # in a site: between a line in a shared function, and the line that called the function
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
 TRAIN, TEST = "train", "test"
@@ -153,8 +153,8 @@ class Opening(NamedTuple):
 class Minimization(NamedTuple):
     """A record of one call of `optimizer.minimize(loss, parameter_list)`.
 
-    `value` is the loss that the program passed, and `loss` is the loss reshaped to `[]`. `rate` is the learning rate, a
-    scalar, if the program computes it; else None.
+    `value` is the loss that the program passed, and `loss` is the same loss reshaped to `[]`. `rate` is the learning
+    rate, a scalar, if the program computes it; else None.
     """
 
     value: Any
@@ -219,7 +219,7 @@ class Declared:
       feeds: by name, in order of declaration.
       arrays: parameters and states by name, in order of creation.
       sites: the user's line that made each named value.
-      kinds: the kind of layer that made each named value, such as "fc".
+      kinds: the kind of layer that made each named value, such as "fc", by the name of the value.
       bodies: the findings of the first run of each loop or branch; see `core.body`.
       optimizers: the optimizer of each `minimize`, recorded by discovery; empty during discovery.
       used_whole: the parameters that are not only used by row look-ups.
@@ -295,7 +295,7 @@ class Frame:
     Attributes:
       mode: "train" or "test".
       precision: the dtype that the program computes in instead of float32; None for float32.
-      settings_only: whether the running function returns an optimizer, and is not a program function.
+      settings_only: True while a user's function that returns an optimizer runs, which is not a program function.
       placeholder_batch: during discovery, the stand-in for the batch size; else None.
       inside_loop: whether the frame belongs to the inside of a loop or branch, whose values do not exist outside.
       labelling: whether named values in loops and branches carry their names in the equations; see
@@ -306,7 +306,7 @@ class Frame:
       as_fluid: whether layers are called by a program or model that was written for Fluid; see `core.as_fluid`.
       known: the parameters as the discovery of the program declared them, by name; empty during discovery.
       frozen: names of parameters and states that this run leaves unchanged, although the program would change them.
-      site: the user's line of the recorded call that is running, in a program that was written down; else empty.
+      site: in a program of `fluid.static`, the user's line that recorded the call that runs now; else empty.
       awaited: names of requested values that are not computed yet; the run ends when none is left. None for a run of
         the whole function.
       given: the inputs of the run.
@@ -461,7 +461,7 @@ def is_library(filename: str) -> bool:
 def user_site() -> str:
     """Return the innermost line of the call stack that belongs to the user, as `file:line in function`.
 
-    While a recorded call runs, the line is that of the record.
+    While a recorded call runs, the result is the line that recorded the call, see `Frame.site`.
     """
     if (running_frame := _current.get()) is not None and running_frame.site:
         return running_frame.site
@@ -495,7 +495,7 @@ def _without_folders(site: str) -> str:
 
 
 def user_sites() -> str:
-    """Return the line of `user_site`, and the user's line that called its function, if there is one."""
+    """Return the line of `user_site`, and the user's next line up the call stack, if there is one."""
     if (running_frame := _current.get()) is not None and running_frame.site:
         return running_frame.site
     found: list[str] = []

@@ -12,7 +12,7 @@ import numpy as np
 from fluid import errors
 from fluid.core.frame import FeedSpec
 
-# These operators have no value or no slope at 0, which padding often is, so padding is replaced by ones for them.
+# These operators have no value or no gradient at 0, and padding is often 0: before them, padding is replaced by ones.
 _SINGULAR = (operator.truediv, operator.floordiv, operator.mod, operator.pow)
 
 
@@ -32,12 +32,12 @@ def _binary(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Ca
 
 def _steps(batch: "SequenceBatch", function: Callable[[Any, Any], Any]) -> Any:
     if function not in _SINGULAR and isinstance(batch.data, np.ndarray):
-        return batch.data  # on the host there are no gradients, which NaN in the padding could make NaN
+        return batch.data  # on the host nothing is differentiated, so NaN in the padding cannot make gradients NaN
     return filled(batch, function in _SINGULAR)
 
 
 def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """Return an operand, reshaped to fit the data of a batch; None if its type does not fit."""
+    """Return the other operand of an operator, reshaped to fit the data of a batch; None if its type does not fit."""
     if isinstance(other, SequenceBatch):
         _check_lengths(batch, other, function)
         # If the steps of `other` have fewer dimensions, the new dimensions belong after batch and time.
@@ -94,7 +94,7 @@ class SequenceBatch:
       [[-1, -3, -5], [-7]]
     """
 
-    # Arrays on the left of an operator leave it to this class.
+    # A NumPy array on the left of an operator leaves the operation to this class.
     __array_ufunc__ = None
 
     data: Any
@@ -227,7 +227,7 @@ class NestedSequenceBatch:
       [[3, 3], [15]]
     """
 
-    # Arrays on the left of an operator leave it to this class.
+    # A NumPy array on the left of an operator leaves the operation to this class.
     __array_ufunc__ = None
 
     data: Any

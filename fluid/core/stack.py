@@ -29,7 +29,7 @@ class Stacked:
     axis: str | None = None
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
-        """Draw `shape[0]` arrays of `shape[1:]`."""
+        """Draw `shape[0]` arrays of the shape `shape[1:]`, and stack them."""
         count, *rest = shape
         return jnp.stack([jnp.asarray(self.one(jax.random.fold_in(key, i), tuple(rest), dtype)) for i in range(count)])
 
@@ -160,7 +160,7 @@ class Stack(Body):
 
     def _first_child(self) -> Frame:
         child = super()._first_child()
-        child.placeholder_batch = child.placeholder_batch or -1  # so that placeholders stand in for the slices
+        child.placeholder_batch = child.placeholder_batch or -1  # a run like discovery creates stand-ins of the slices
         return child
 
     def _create(self, spec: ParameterSpec, count: int) -> Any:

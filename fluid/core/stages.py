@@ -2,7 +2,7 @@
 
 JAX traces functions, so `Stages` starts `jax.make_jaxpr` in a greenlet each time a block requests a step input or a
 memory. The traced function passes its argument out and waits; the following lines of the block are traced as its body.
-At the end of the block, the stages return from the innermost out.
+At the end of the block, the nested functions return, the innermost first.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Stages:
         places: list[int | None] = list(range(len(values)))
         while self._open:
             closed = self._open.pop().finish(values)
-            # A value from outside a stage is a constant of the stage, which passes it through.
+            # A result that was computed outside a stage is a constant of the stage: follow it to the next outer stage.
             constants = {id(v): i for i, v in enumerate(closed.jaxpr.constvars)}
             places = [None if p is None else constants.get(id(closed.jaxpr.outvars[p])) for p in places]
             values = list(closed.consts)

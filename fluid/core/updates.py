@@ -153,7 +153,7 @@ def change_in_place(frame: Frame, value: Any, call: str) -> None:
 
 
 def check_not_changed(frame: Frame, value: Any) -> None:
-    """Check that Fluid would not have changed a value in place before this use.
+    """Refuse the use of a value that Fluid would have changed in place before, see `change_in_place`.
 
     Raises:
       ProgramError: Fluid would have changed the value.

@@ -356,7 +356,7 @@ def doubt(message: str, training: bool = False) -> None:
     """Note a likely mistake, so that discovery warns once.
 
     Args:
-      message: what was found and what to write; the user's line is put in front.
+      message: what was found and what to write; the warning begins with the user's line.
       training: warn only in a program that minimises a loss.
     """
     frame = current_frame("core.doubt")
@@ -366,13 +366,13 @@ def doubt(message: str, training: bool = False) -> None:
 
 
 def _site(frame: Frame) -> str:
-    """Return the user's running line; inside a shared function, also the line that called the function."""
+    """Return the user's line that is running; inside a shared function, also the line that called the function."""
     shared = frame.naming.shared
     return user_site() if shared is None else f"{user_site()}{CALLED_AT}{shared.site}"
 
 
 def _second_array(frame: Frame, name: str) -> str:
-    """Return the advice for a name that is used for two different arrays."""
+    """Return the advice, for an error message, if a program uses one name for two different arrays."""
     shared = frame.naming.shared
     if shared is None or not name.startswith(f"{shared.arrays}/"):
         return f'one name is one array; give the second another: ParamAttr(name="{name}_2")'
@@ -397,7 +397,10 @@ def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _as_frozen(frame: Frame, spec: ParameterSpec) -> ParameterSpec:
-    """Return the declaration as not trainable inside `with fluid.frozen():`; a use outside makes it trainable again."""
+    """Return the declaration of a parameter; inside `with fluid.frozen():`, a new parameter is not trainable.
+
+    If the parameter was only used inside so far, a use outside makes it trainable again.
+    """
     arrays = frame.declared.arrays
     only_frozen = frame.declared.only_frozen
     if frame.freezing and spec.trainable and spec.name not in arrays:

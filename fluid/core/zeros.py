@@ -40,8 +40,9 @@ def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, Pa
 
     Args:
       jaxpr: the equations.
-      kinds: the kind of variables, and the name of their weight: a zero weight, also in another layout; dead, if the
-        variable sees the data only through a zero weight; or alive. The function adds the kinds of results.
+      kinds: for each variable its kind and the name of a weight. The kind is "weight" for a zero weight, also in
+        another layout, "dead" for a variable that depends on the data only through the named zero weight, and "alive"
+        for other variables. The function adds the kinds of results.
       specs: the ParameterSpecs, by name.
     """
     for equation in jaxpr.eqns:

@@ -16,7 +16,7 @@ from fluid.distributed.failing import fail
 from fluid.distributed.starting import initialize
 
 LAUNCHER = "FLUID_LAUNCHER"
-# Exit statuses after SIGTERM and Ctrl-C: the processes have already agreed to end.
+# Exit statuses after SIGTERM and Ctrl-C. The processes have already agreed to end, so this is no failure to report.
 _TOLD_TO_END = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
@@ -52,7 +52,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _end_with_launcher() -> None:
-    """Kill this process group when the launcher ends, which closes the other end of a pipe."""
+    """Start a thread that kills this process group when the launcher ends, which closes its end of a pipe."""
     if LAUNCHER in os.environ:
         pipe = int(os.environ.pop(LAUNCHER))
         threading.Thread(target=_wait_for_end, args=(pipe,), name="fluid-launcher", daemon=True).start()

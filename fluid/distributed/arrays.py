@@ -7,7 +7,7 @@ import numpy as np
 
 
 def is_here(array: Any) -> bool:
-    """Return True if this process can read all of an array.
+    """Return True if this process can read the whole array without the other processes.
 
     Example:
       >>> is_here(np.ones(2)), is_here(jax.numpy.ones(2))

@@ -53,7 +53,7 @@ def membership(
       The membership; None if no source says that there are several processes.
 
     Raises:
-      ArgumentError: one of the three is missing, or invalid.
+      ArgumentError: only some of coordinator, number of processes and index are known, or one of them is invalid.
 
     Example:
       >>> membership(environment={"FLUID_COORDINATOR": "node0:8476", "FLUID_PROCESSES": "4", "FLUID_PROCESS": "1"})

@@ -14,7 +14,8 @@ import jax
 
 from fluid import errors
 
-# Old values are deleted in blocks of this many rounds, one call per block; the block before the current one is kept.
+# The values of old exchanges are deleted in blocks of this many exchanges, one call per block. The block before the
+# current one is kept.
 _ROUNDS = 64
 
 
@@ -140,7 +141,7 @@ class Group:
         return Group(self.index, self.size, self._client, self.timeout, channel)
 
     def told(self, key: str) -> str | None:
-        """Return the text that a process has announced under a key, or None."""
+        """Return the text that a process has announced under a key; None if there is no such text yet."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             return str(self._client.key_value_try_get(f"fluid/{key}"))
         return None
@@ -151,7 +152,7 @@ class Group:
             self._client.key_value_set(f"fluid/{key}", text)
 
     def _problem(self, message: str) -> str:
-        """Convert an error message of the coordination service to a cause."""
+        """Convert an error message of JAX's coordination service to text about the cause."""
         _, timed_out, rest = message.partition("Some timed out task names:")
         if not timed_out:
             first = message.partition("\n")[0]

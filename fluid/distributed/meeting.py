@@ -14,7 +14,7 @@ from fluid import errors
 from fluid.distributed.cluster import Membership
 
 _LONGEST = 4096  # bytes of a greeting
-_LONGER = 5.0  # seconds that others wait longer than process 0, which knows who is absent
+_LONGER = 5.0  # seconds that others wait longer than process 0, so that process 0 can report who is absent
 
 
 def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
@@ -23,7 +23,7 @@ def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
     Args:
       place: membership of this process.
       described: versions and settings by name, which must be equal in all processes.
-      timeout: seconds.
+      timeout: seconds for which this process waits for the others.
 
     Raises:
       DistributedError: a process is absent, two processes have one index, or the processes differ.
@@ -77,7 +77,7 @@ def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadlin
 
 
 def _flaw(process: int, theirs: dict[str, Any], ours: dict[str, Any], heard: dict[int, Any]) -> str | None:
-    """Return the problem with a process that has sent a greeting, or None."""
+    """Return the problem with a process that has sent a greeting; None if it belongs to this training."""
     for name in {**ours, **theirs}:
         if theirs.get(name) != ours.get(name):
             return (
@@ -92,7 +92,7 @@ def _flaw(process: int, theirs: dict[str, Any], ours: dict[str, Any], heard: dic
 
 
 def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int], deadline: float) -> None:
-    """Act as another process: send a greeting to process 0, and wait for its answer."""
+    """Act as a process other than process 0: send a greeting to process 0, and wait for its answer."""
     reason = "nothing listens there"
     while (left := deadline - time.monotonic()) > 0:
         try:

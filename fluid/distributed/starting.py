@@ -49,7 +49,7 @@ def initialize(
       The Group of all processes.
 
     Raises:
-      ArgumentError: only some of the three are given, or one is invalid.
+      ArgumentError: only some of `coordinator`, `processes` and `process` are given, or one is invalid.
       DistributedError: a process does not arrive in time, two processes have one index, the port is in use, the
         processes have different versions, or JAX has already computed something.
 
@@ -78,7 +78,7 @@ def initialize(
 
 
 def _configure(place: Membership) -> None:
-    """Set the options of JAX that it reads before it looks for devices."""
+    """Set the options that JAX reads before it looks for devices."""
     if jax.distributed.is_initialized():
         raise errors.DistributedError(
             "jax.distributed.initialize() was called before; call fluid.distributed.initialize() instead of it"

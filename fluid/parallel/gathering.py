@@ -1,7 +1,8 @@
 """Gathering: all-gather parameters that are sharded over "fsdp" where a program reads them.
 
-The optimizer updates shards. A program reads a gathered copy of a parameter; inside a stack of blocks, each block
-gathers its own slice. A checkpoint policy gathers again for the gradient, instead of keeping the copies.
+The optimizer updates shards. A program reads a gathered copy of a parameter; inside a stack of blocks, such as of
+`layers.repeat`, each block gathers its own slice. For the backward pass, a policy of `jax.checkpoint` gathers
+parameters again, instead of keeping the gathered copies.
 """
 
 from collections.abc import Callable
@@ -43,9 +44,9 @@ def gathered(array: Any, parts: NamedSharding, together: NamedSharding) -> Any:
 
 
 def gathering_again(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` with a gradient that gathers parameters again, instead of keeping the gathered parameters.
+    """Return `function`, changed so that its backward pass gathers parameters again, instead of keeping whole copies.
 
-    So a device holds its shards, and whole parameters only of the layer at work. All other values are kept, as usual.
+    So a device holds its shards, and whole parameters only of the layer that it computes. All other values are kept.
     A function that already recomputes blocks, as with `layers.repeat(remat=True)`, is returned unchanged. Its blocks
     gather their parameters inside, and the policy here would override theirs.
     """
@@ -67,8 +68,9 @@ def _computes_again(jaxpr: Any) -> bool:
 
 
 def _is_kept(operation: Any, *_: Any, **settings: Any) -> bool:
-    """Return True if the result of an operation is kept for the gradient."""
+    """Return True if the result of an operation is kept for the backward pass; False if it is computed again."""
     inner = settings.get("call_jaxpr")
     if operation.name != "custom_vjp_call" or inner is None:
         return operation.name not in _NOT_KEPT
-    return [equation.primitive.name for equation in inner.jaxpr.eqns] != ["sharding_constraint"]  # not `gather` above
+    # False for the function `gather` inside of `gathered`.
+    return [equation.primitive.name for equation in inner.jaxpr.eqns] != ["sharding_constraint"]

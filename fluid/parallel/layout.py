@@ -82,7 +82,7 @@ class OnMesh:
         self._parts: dict[str, tuple[NamedSharding, NamedSharding]] = {}
         self._stacks: set[str] = set()
         self._single: set[str] = set()  # feeds and arrays that have no rows of a batch
-        # A step transfers arrays from the host itself, faster than an explicit transfer before the step.
+        # True if a step gets arrays on the host, and transfers them faster than a call before the step would.
         self._takes_from_host = mesh.size == 1 and self.device.platform == "cpu"
 
     def add(self, program: Program) -> None:
@@ -108,7 +108,7 @@ class OnMesh:
         self._rules.check_used(names)
 
     def place(self, value: Any) -> Any:
-        """Put a tree of arrays on every device, whole."""
+        """Put a whole copy of a tree of arrays on every device."""
         return put(value, jax.tree.map(lambda _: self._everywhere, value))
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,12 +124,12 @@ class OnMesh:
             n: jax.tree.map(lambda array, n=n: self.sharding_in_step(n, array.shape), value)
             for n, value in taken.items()
         }
-        # All in one call: each call of JAX for it costs as much as a small step.
+        # One call for all arrays: each call of JAX that puts arrays on devices costs as much as a small step.
         placed: dict[str, Any] = put(taken, places)
         return placed
 
     def rows_here(self, count: int) -> Collection[int]:
-        """Return the rows of a minibatch of `count` rows that are on devices of this process."""
+        """Return the indices of the rows, of a minibatch of `count` rows, that are on devices of this process."""
         return rows_here(count, self.mesh)
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
@@ -147,12 +147,12 @@ class OnMesh:
         return values
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """Return the initial optimizer state of a rule, each array sharded as its parameter."""
+        """Return the initial optimizer state of an update rule, with each array sharded like its parameter."""
         shapes = self.slot_shapes(rule, parameters)
         return jax.jit(rule.init, out_shardings=self.shardings(shapes))(parameters)
 
     def slot_shapes(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """Return the shapes of the initial optimizer state, each with its sharding."""
+        """Return the shape, dtype and sharding of each array of the initial optimizer state of an update rule."""
 
         def shape(path: Any, slot: Any) -> jax.ShapeDtypeStruct:
             spec = self._rules.follow(path, slot.shape, self._divided)
@@ -166,7 +166,10 @@ class OnMesh:
 
     @property
     def results(self) -> NamedSharding | None:
-        """The sharding of a step's results: whole in each process of several; None in one process, so XLA chooses."""
+        """The sharding of a step's results.
+
+        With several processes, each device has the whole results. With one process it is None, so that XLA chooses.
+        """
         return self._everywhere if self.mesh.is_multi_process else None
 
     def traced(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
@@ -195,7 +198,7 @@ class OnMesh:
         return {n: gathered(v, *self._parts[n]) if n in now else v for n, v in arrays.items()}
 
     def gather_one(self, name: str, array: Any) -> Any:
-        """Gather one array of a stack, when its block is computed."""
+        """Gather the slice of a stacked array for one block, when the block is computed."""
         if name not in self._parts:
             return array
         rank = len(self._divided[name][0])
@@ -203,7 +206,7 @@ class OnMesh:
         return gathered(array, *(NamedSharding(self.mesh, PartitionSpec(*entries[-array.ndim :])) for entries in whole))
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` with a gradient that gathers parameters again instead of keeping them."""
+        """Return `function`, changed so that its backward pass gathers parameters again, if there are any to gather."""
         return gathering_again(function) if self._parts else function
 
     def together(self, value: Any) -> Any:
@@ -237,7 +240,7 @@ class OnMesh:
         return name not in tables and FSDP in jax.tree.leaves(tuple(self._divided[name][1]))
 
     def _together(self, name: str) -> NamedSharding:
-        """Return the sharding of an array without the axis "fsdp"."""
+        """Return the sharding of an array after it is gathered over the axis "fsdp"; other axes still divide it."""
         others = [
             tuple(a for a in ((axes,) if isinstance(axes, str) else axes or ()) if a != FSDP)
             for axes in self._divided[name][1]

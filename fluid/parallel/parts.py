@@ -21,7 +21,7 @@ class OnDevices(OneDevice):
 
     Args:
       device: the device of feeds, and of arrays that no rule names.
-      places: devices by name or glob of arrays. The first match decides, before `fluid.device_guard`.
+      places: devices by name or glob of arrays. The first match decides, and overrides `fluid.device_guard`.
 
     Attributes:
       device: the device of feeds, and of arrays that no rule names.
@@ -155,14 +155,17 @@ def _signature(leaf: Any) -> Any:
 
 
 def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) -> list[jax.Device]:
-    """Return the device of each equation: of its guard; else of the parameter that it reads; else of its first input.
+    """Return the device of each equation, in order.
+
+    It is the device of the guard around the equation; else of the first parameter that the equation reads; else of the
+    first input.
 
     Args:
       jaxpr: the equations.
       arrays: the device of each parameter, state and optimizer state, by variable.
       default: the device of equations without any of these.
     """
-    fixed = dict(arrays)  # values that are computed from parameters alone, as parameters are
+    fixed = dict(arrays)  # also holds values that are computed from parameters alone; they count as parameters
     moving: dict[Any, jax.Device] = {}
     found = []
     for equation in jaxpr.eqns:
@@ -179,7 +182,7 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
 
 
 def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_Part]:
-    """Return the equations in as few parts as their order allows, each for one device."""
+    """Group the equations into parts, each for one device, as few as the order of the equations allows."""
     groups: list[tuple[jax.Device, list[Any]]] = []
     waiting = list(zip(jaxpr.eqns, devices, strict=True))
     while waiting:
@@ -196,7 +199,9 @@ def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_Part]:
     needed = {v for v in jaxpr.outvars if not is_literal(v)}
     parts = []
     for device, equations in reversed(groups):
-        made = dict.fromkeys(v for equation in equations for v in equation.outvars)  # in a definite order
+        made = dict.fromkeys(
+            v for equation in equations for v in equation.outvars
+        )  # a dict, because a set has no fixed order
         read = dict.fromkeys(v for equation in equations for v in equation.invars if not is_literal(v))
         reads, makes = [v for v in read if v not in made], [v for v in made if v in needed]
         needed.update(reads)

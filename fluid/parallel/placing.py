@@ -14,9 +14,9 @@ from fluid.parallel.mesh import batch_axes
 def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
     """Divide the rows of a value over the axes of the batch, inside a compiled step.
 
-    The values do not change. Rows that cannot be divided evenly are whole on every device before the step; here each
-    device gets its shard of them. So arrays keep the shape from the user, and sums need no mask. XLA also divides a
-    number of rows that is no multiple of the number of devices: some devices get fewer rows.
+    The numbers do not change. If the rows cannot be divided evenly, each device has all of them before the step, and
+    only its shard of them after this function. So arrays keep the shape from the user, and sums need no mask. XLA can
+    divide a number of rows that is no multiple of the number of devices: some devices get fewer rows.
 
     Args:
       value: array `[batch, ...]`, or a tree of them; an array with fewer rows than shards is returned as it is.
@@ -43,7 +43,7 @@ def rows_sharding(shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> NamedShard
 
 
 def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
-    """Return the rows of a minibatch of `count` rows that are on devices of this process.
+    """Return the indices of the rows, of a minibatch of `count` rows, that are on devices of this process.
 
     Example:
       >>> sorted(rows_here(3, jax.make_mesh((1,), ("data",))))

@@ -67,9 +67,9 @@ class Rules:
         """Return the PartitionSpec of one parameter or state.
 
         Args:
-          name: its name.
+          name: the name of the parameter or state.
           spec: its declaration.
-          table: True if its rows are looked up.
+          table: True for a parameter whose rows are looked up, as by `layers.embedding`.
 
         Raises:
           ArgumentError: a sharding is invalid, names an axis that the mesh does not have, or does not divide the shape.
@@ -87,17 +87,18 @@ class Rules:
         return self._also_divided(partition(stack) if any(stack) else PartitionSpec(), (FSDP,), spec, table)
 
     def check_used(self, names: Collection[str]) -> None:
-        """Check that each of `shardings` matches a name.
+        """Check that each name and glob in `shardings` matches one of `names`.
 
         Raises:
-          UnknownNameError: one matches no name.
+          UnknownNameError: a name or glob matches nothing.
         """
         select(list(self._shardings), names, "shardings")
 
     def follow(self, path: Sequence[Any], shape: tuple[int, ...], specs: Divided) -> PartitionSpec:
         """Return the PartitionSpec of an array of the optimizer state, derived from the parameter with its name.
 
-        An array of only the first dimensions of its parameter, such as one number for each row, is divided as they are.
+        An array that has only the first dimensions of its parameter, such as one number for each row, is divided like
+        these dimensions. An array without such a parameter is divided over "fsdp", if it can be divided.
 
         Args:
           path: path of the array in the optimizer state, as from `jax.tree_util`.
@@ -113,7 +114,10 @@ class Rules:
     def _also_divided(
         self, found: PartitionSpec, said: Sequence[Any], spec: ParameterSpec, table: bool
     ) -> PartitionSpec:
-        """Return `found`, divided over "fsdp" as well along a free dimension if the user has named other axes."""
+        """Return the PartitionSpec `found`, with the axis "fsdp" added to a free dimension, as by `_divided`.
+
+        It stays unchanged for a state, if it has "fsdp" already, or if `said`, the user's sharding, names no axis.
+        """
         used = {axis for entry in found for axis in ((entry,) if isinstance(entry, str) else entry or ())}
         if not any(said) or FSDP in used or spec.trainable is None:
             return found
@@ -136,9 +140,10 @@ class Rules:
         beside: PartitionSpec = PartitionSpec(),  # noqa: B008
         depth: int = 0,
     ) -> PartitionSpec:
-        """Return `beside`, divided over "fsdp" along a free dimension if one can be divided.
+        """Return the PartitionSpec `beside`, with the axis "fsdp" added to a free dimension that it can divide.
 
-        The blocks of a stack run one after the other, so the first `depth` dimensions are not divided.
+        Without such a dimension, or for a small array, `beside` stays unchanged. The first `depth` dimensions are never
+        divided: they count the blocks of a stack, which run one after the other.
         """
         count = self._mesh.shape.get(FSDP, 1)
         entries = [*beside, *[None] * (len(shape) - len(beside))]
@@ -150,7 +155,7 @@ class Rules:
         return PartitionSpec(*entries)
 
     def _fitting(self, owner: str, sharding: Axes, spec: ParameterSpec) -> PartitionSpec:
-        """Return a sharding as a PartitionSpec, after a check that it divides the array's shape."""
+        """Convert a sharding to a PartitionSpec, after a check that it divides the array's shape evenly."""
         what = f"{spec.name} is {spec.dtype}{list(spec.shape)}"
         if len(sharding) > len(spec.shape):
             raise errors.ArgumentError(
@@ -168,6 +173,6 @@ class Rules:
 
 
 def _with_stack(stack: Axes, sharding: Axes) -> Axes:
-    """Return `sharding`, whose first dimensions are divided as the stack where `sharding` does not divide them."""
+    """Return `sharding`, in which stack dimensions without an axis get the axes of `stack`."""
     longer = sharding + ((),) * (len(stack) - len(sharding))
     return tuple(said or mine for said, mine in zip(longer, stack, strict=False)) + longer[len(stack) :]

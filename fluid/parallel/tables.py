@@ -1,4 +1,4 @@
-"""Divided tables: each device reads and writes its own rows, and no other row is sent."""
+"""Divided tables: each device reads and writes the rows of its own shard; no table rows are sent between devices."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,10 @@ class DividedTable:
         self._sharding = sharding
 
     def read(self, array: Any, ids: Any) -> Any:
-        """Return the rows `[parts * n, ...]` of a table `[count, ...]`, once per shard; 0 for rows of other shards."""
+        """Return rows of a table `[count, ...]`, as an array `[shards * n, ...]`.
+
+        Each shard has `n` of these rows, one for each id; rows that are in another shard are 0 there.
+        """
 
         def read(mine: Any, ids: Any) -> Any:
             return mine.at[self._here(mine, ids)].get(
@@ -30,7 +33,7 @@ class DividedTable:
         return self._mapped(read, array, ids)
 
     def beside(self, values: Any) -> Any:
-        """Return values `[n, ...]` in the layout of the result of `read`: `[parts * n, ...]`."""
+        """Repeat values `[n, ...]` once for each shard, in the layout of the result of `read`: `[shards * n, ...]`."""
         spec = self._sharding.spec
         known = PartitionSpec(None, *spec[1:])
         mapped = jax.shard_map(
@@ -39,7 +42,13 @@ class DividedTable:
         return mapped(values)
 
     def write(self, array: Any, ids: Any, rows: Any) -> Any:
-        """Return a table `[count, ...]` in which each shard has written its own of `rows`, in the layout of `read`."""
+        """Return the table `[count, ...]` with new rows; each device writes the rows of its own shard.
+
+        Args:
+          array: the table.
+          ids: the row numbers `[n]`.
+          rows: the new rows `[shards * n, ...]`, in the layout of the result of `read`.
+        """
 
         def write(mine: Any, rows: Any, ids: Any) -> Any:
             return mine.at[self._here(mine, ids)].set(

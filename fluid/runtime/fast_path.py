@@ -172,7 +172,7 @@ class FastStep:
         return call
 
     def _prepare(self, feeds: Mapping[str, Any]) -> None:
-        """Choose the memory layout of each array: single or concatenated, and the order of axes of filters."""
+        """Choose the layout of each array: a separate argument or a part of a vector, and the axis order of filters."""
         traced = self._step.traced(feeds)
         arrays = traced.args_info[0][0]
         self._axes = _filter_axes(traced.jaxpr.jaxpr, list(arrays))

@@ -60,7 +60,7 @@ class Ensemble(Protocol):
 def ensemble_session(
     ensemble: Any, function: Any, place: Place, precision: str | None, refused: Sequence[Any]
 ) -> Session | None:
-    """Return the Session that runs a program for all models of an ensemble; None if `ensemble` is none.
+    """Return the Session that runs a program for all models of an ensemble; None for other values, such as a dict.
 
     Args:
       ensemble: the `params` of an Inferencer.
@@ -116,7 +116,10 @@ def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | No
 
 
 def order_of_results(program: Program, names: Sequence[str] | None) -> str | None:
-    """Return "predict" if results can be matched with rows of data by order only; None if a feed is among the results.
+    """Return the argument `in_order_for` of `minibatches`, which decides about a warning of readers that shuffle.
+
+    The result is "predict" if users can match results with rows of data by order only, and None if a feed is among the
+    results.
 
     Args:
       program: the program.

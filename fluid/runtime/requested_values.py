@@ -124,7 +124,10 @@ class RequestedValues:
         return Found(fetched, tuple(map(value, request.also)), tuple(parts) if request.parts else ())
 
     def _gradient(self, name: str, gradients_of: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
-        """Return the gradient of the loss of the first `minimize` that trains a value, else that of the first loss."""
+        """Return the gradient of a loss with respect to the value with this recorded name.
+
+        It is the loss of the first `minimize` that trains the value; if no `minimize` does, it is the first loss.
+        """
         mine = [i for i, m in enumerate(self._program.minimizes) if name in m.parameters]
         found = gradients_of(mine[0] if mine else 0)
         if name in found.arrays:

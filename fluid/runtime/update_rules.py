@@ -77,7 +77,7 @@ class Rule(NamedTuple):
         )
 
     def check(self, parameters: Mapping[str, Any], slots: Any, members: int | None = None) -> None:
-        """Check that the optimizer can be traced with these shapes; nothing is computed.
+        """Check that the optimizer can update parameters of these shapes; nothing is computed.
 
         Args:
           parameters: arrays or shapes by name.
@@ -403,7 +403,7 @@ class Rates:
         return list(self._set[program])
 
     def put(self, program: str, values: Sequence[float | None]) -> None:
-        """Set the rates of a program without checks, as for `set`; `values` are often from `given`."""
+        """Set the rates of a program without checks: one value for each `minimize`, as `given` returns them."""
         self._set[program] = list(values)
         declared = [rule.optimizer.declared_rate for rule in self._rules[program]]
         pairs = zip(values, declared, strict=True)

@@ -1,7 +1,7 @@
 """Equations: reductions of outputs without a noted rule, and a check that rows are computed separately.
 
 A program is traced with two batch sizes. If the equations of both traces agree, a size or a constant that differs
-follows the batch. From the first equation to the last, each variable gets one of these kinds:
+between them depends on the batch size. From the first equation to the last, each variable gets one of these kinds:
 
     constant             equal for every minibatch
     rows                 an array with a dimension that follows the batch, with each row computed from one example
@@ -18,7 +18,7 @@ import numpy as np
 from fluid.core.equations import inner_jaxprs, user_line
 from fluid.core.reduction.rule import Reduction, guess
 
-# These primitives pass all or some numbers of their first input on unchanged.
+# These primitives return all or some numbers of their first input unchanged.
 _LAYOUT = frozenset(
     "reshape broadcast_in_dim transpose squeeze slice rev convert_element_type reduce_precision copy stop_gradient "
     "optimization_barrier".split()
@@ -173,7 +173,10 @@ class _Reading:
                 self._kinds[variable] = self._said(equation, variable, kind)
 
     def _said(self, equation: Any, variable: Any, kind: _Kind) -> _Kind:
-        """Return the kind that layers have noted for a variable; `kind` without a note, or for a mean of a constant."""
+        """Return the kind that layers have noted for a variable.
+
+        Without a note, or if a mean is noted for a constant, return `kind`, which the equation shows.
+        """
         noted = self._noted.get(variable)
         if noted is None or (kind is _CONSTANT and noted.kind == "mean"):
             return kind
@@ -219,7 +222,10 @@ class _Reading:
 
 
 def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of a result whose inputs have no rows, and are not all constant."""
+    """Return the kind of the result of an equation whose inputs have no rows, and are not all constant.
+
+    `same` returns True for the kinds of two means with equal weights. All rules in `_RULES` get these arguments.
+    """
     name = equation.primitive.name
     first = inputs[0]
     if name in _LAYOUT:
@@ -278,12 +284,12 @@ def _scaled(equation: Any, kind: _Kind) -> _Kind:
 
 
 def _kept(*names: str) -> Callable[..., _Kind]:
-    """Return the rule of a primitive that leaves the named kinds unchanged."""
+    """Return the rule of a primitive whose result has the kind of its input, if this kind is in `names`."""
     return lambda equation, inputs, same: inputs[0] if inputs[0].name in names else _Kind("unknown")
 
 
 def _bound(name: str) -> Callable[..., _Kind]:
-    """Return the rule that infers how `max(a, b)` or `min(a, b)`, by its name, combines over minibatches."""
+    """Return the rule for the kind of `max(a, b)` if `name` is "max", or of `min(a, b)` if `name` is "min"."""
     return lambda equation, inputs, same: _Kind(name if {k.name for k in inputs} <= {name, "constant"} else "unknown")
 
 
@@ -303,7 +309,7 @@ _RULES: Mapping[str, Callable[..., _Kind]] = {
 
 
 def _mixes(equation: Any, twin: Any) -> bool:
-    """Return whether an equation computes rows from several examples, by summing or sorting along the batch."""
+    """Return whether an equation sums, accumulates or sorts along the batch, so that a row mixes several examples."""
     variable, other = equation.invars[0], twin.invars[0]
     if equation.primitive.name == "dot_general":
         axes = equation.params["dimension_numbers"][0][0]
@@ -350,14 +356,14 @@ _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_or", 
 def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
     """Return a line where a function computes a row of its results from other rows of its arguments, or None.
 
-    A row that is looked up by its number is not found.
+    A function that reads another row by its index is not detected.
 
     Args:
-      traces: pairs of a number of rows and the equations of the function, from `jax.make_jaxpr`, for two numbers.
-      given: the number of last arguments whose first dimension is rows.
+      traces: two pairs of a number of rows, and the equations of the function for this number, from `jax.make_jaxpr`.
+      given: the number of arguments with rows as their first dimension; they are the last arguments of the function.
 
     Returns:
-      The user's line, or None if each row is computed apart.
+      The user's line, or None if each row is computed separately.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -16,7 +16,7 @@ class Reduced(NamedTuple):
     Attributes:
       kind: "mean", "sum", "max", "min", "last" or "function".
       parts: the arguments of the function, as values of the minibatch.
-      function: called with the reduced parts, in their order.
+      function: called with the parts, each one reduced over all minibatches, in this order.
       over_steps: as in Reduction.
     """
 
@@ -35,7 +35,7 @@ class Reduction(NamedTuple):
       weight: for a mean that was computed from other means, the name of a mean with an equal weight. None for the
         weight that is noted for the output itself, or else for the number of examples.
       parts: the rules of the arguments of the function.
-      function: called with the reduced parts, in their order.
+      function: called with its arguments, each one reduced over all minibatches, in the order of `parts`.
       over_steps: the rule for the values of training steps, "mean", "sum", "max", "min" or "last", if this rule differs
         from `kind`; else None.
       doubt: the line that computes a value without a known rule, if the kind is a guess; else None.

@@ -64,7 +64,7 @@ def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, 
         values: list[Any] = []
         for output in outputs:
             reduced = frame.fact(output, "reduced")
-            if reduced is not None and reduced.function is None:  # the note is about the value itself
+            if reduced is not None and reduced.function is None:  # the note is a rule of the output, not of arguments
                 reduced = None
             parts = [output] if reduced is None else reduced.parts
             asked.append(_Asked(reduced, [said_of(frame, part) for part in parts]))

@@ -25,7 +25,7 @@ def own_array(value: Any) -> jax.Array:
 
 
 class _Closed(dict[str, Any]):
-    """The arrays of a closed session: there are none."""
+    """The empty dict of arrays of a closed session; reading any name raises an error."""
 
     def __missing__(self, name: str) -> Any:
         raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")

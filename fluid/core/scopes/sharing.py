@@ -1,7 +1,7 @@
 """Shared functions: functions whose calls all use one set of parameters and states.
 
 Each call of a shared function has two prefixes: one of named values and random keys, `net(2)/`, and one of parameters
-and states, `net/`. Layers know the first only; `Layer.array_name`, `Layer.owner` and `Stack` ask for the second.
+and states, `net/`. Layers use the first prefix; `Layer.array_name`, `Layer.owner` and `Stack` return or use the second.
 """
 
 import functools
@@ -182,7 +182,7 @@ def _check_prefix(frame: Frame, name: str) -> None:
 
 
 def _identity(function: Callable[..., Any]) -> Any:
-    """Return a value that is equal for functions that are one net: equal partials, or methods of one instance."""
+    """Return a value that is equal for two functions that are one net: equal partials, or a method of one instance."""
     if not isinstance(function, functools.partial):
         return function
     plain = str | int | float | None
