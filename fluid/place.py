@@ -66,7 +66,7 @@ def device_of(place: Place) -> jax.Device:
     """
     place = _listed(place)
     if place is None:
-        return next(iter(jax.device_put(np.int32(0)).devices()))  # respects jax.default_device
+        return next(iter(jax.device_put(np.int32(0)).devices()))  # the default device, as `jax.default_device` sets it
     if isinstance(place, list | tuple):
         if len(place) == 1:
             return device_of(place[0])
@@ -133,7 +133,7 @@ def is_several(place: Place) -> bool:
 def remark_on_other_devices() -> None:
     """Log, once, the device in use and how to use all, if this machine has several devices and the user named none."""
     devices = jax.local_devices()
-    if len(devices) > 1 and device_of(None) == devices[0]:  # else jax.default_device names one
+    if len(devices) > 1 and device_of(None) == devices[0]:  # else `jax.default_device` names a device
         used, other = (f'"{device.platform}:{device.id}"' for device in devices[:2])
         log.warning(
             "one of %d devices is used, %s; parallel=True uses all, place=%s another one, and place=%s this one",
@@ -299,7 +299,7 @@ class OneDevice:
           new: the new arrays by name, on the host or a device.
           old: the replaced arrays by name, on this device.
         """
-        # Copied, so that steps can donate the buffers.
+        # Copied, because steps donate the buffers, and the caller's arrays must stay valid.
         placed: dict[str, Any] = self.place({name: own_array(value) for name, value in new.items()})
         return placed
 

@@ -221,7 +221,8 @@ def misfit_of(
     unknown = next((n for n in kwargs if n not in parameters and not takes_any), None)
     advice = ""
     if unknown is not None:
-        reason = f"got an unexpected keyword argument {unknown!r}"  # often also the cause of a missing argument
+        # Report the unknown name first: often it is a misspelled one, and an argument is missing because of that.
+        reason = f"got an unexpected keyword argument {unknown!r}"
         advice = name_hints.argument_advice(name, unknown, taken)
     shown = ", ".join(n if p.default is p.empty else f"{n}={_shown(p.default)}" for n, p in parameters.items())
     return errors.ArgumentTypeError(f"{name}() {_verb(reason)}.{advice} It takes {name}({shown})")

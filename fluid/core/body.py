@@ -143,7 +143,7 @@ class Body:
         return result, {name: now[name] for name in self.written}
 
     def _child(self, iteration: Any) -> Frame:
-        """Return the frame of one iteration."""
+        """Return an inner frame for one iteration; its random key is computed from the number of the iteration."""
         child = inner_frame(self._frame)
         child.naming.counters = dict(self._counters)
         if iteration is not None and child.given.key is not None:
@@ -162,7 +162,7 @@ class Body:
 
     def _try_out(self, examples: Sequence[Any]) -> Found:
         frame = self._frame
-        if not frame.discovering:  # discovery did not reach this body
+        if not frame.discovering:  # discovery did not run this body
             return self._abstractly(examples)
         child = self._first_child()
         self._run(child, examples)

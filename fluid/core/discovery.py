@@ -161,7 +161,7 @@ def discover(
                     check_not_changed(frame, output)
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
-            explained = in_own_words(error, name, batch)  # before JAX removes its frames from the traceback
+            explained = in_own_words(error, name, batch)  # now, while the traceback still has the frames of JAX
             raise
         aliases.update(_aliases(frame, outputs, names))
         loss_output = _loss_output(frame, outputs, names)
@@ -234,13 +234,13 @@ def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ..
                 f"{_first_of(value, names[position] if names else None)}; "
                 f"return arrays made by layers, in one flat list, tuple or dict"
             )
-    # Arrays are not converted: annotations belong to the objects that layers returned.
+    # Arrays are not converted, because facts from `Frame.note` belong to the very objects that layers returned.
     kept = SequenceBatch | NestedSequenceBatch | jax.Array
     return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
 
 
 def _first_of(value: Any, name: str | None) -> str:
-    """Return the advice for the result of a layer that returns several values, such as `layers.auc`."""
+    """Return advice for the error message if an output is several values, as of `layers.auc`; else ""."""
     if not isinstance(value, tuple | list) or not value or not hasattr(value[0], "dtype"):
         return ""
     what = f"{name}[0]" if name and name.isidentifier() else "result[0]"
@@ -266,7 +266,7 @@ def _kept(frame: Frame) -> list[Any]:
 
 
 def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> int:
-    """Return the index of the output that is minimised first; else of the output named "loss"; else 0."""
+    """Return the index of the output that the first `minimize` minimises; else of the output named "loss"; else 0."""
     minimized = [m.value for m in frame.made.minimizations[:1]]
     found = [i for i, output in enumerate(outputs) if any(output is value for value in minimized)]
     named = [i for i, name in enumerate(names or ()) if name == "loss"]

@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, scan_counts
 from fluid.core.frame import is_library
 
-# The kinds of layers that Fluid writes for operators, by the primitive, or the jitted function, that computes them.
+# Fluid names the result of an operator after a kind of layer. By the primitive or jitted function of JAX: this kind.
 _OPERATORS = {
     "add": "elementwise_add",
     "sub": "elementwise_sub",
@@ -32,7 +32,7 @@ _OPERATORS = {
 }
 # The name of JAX's function that runs operators of arrays begins so, in the call stack of an equation.
 _OPERATOR = "_forward_operator_to_aval"
-# The equations whose inner functions are evaluated anew, so that their values can be returned and replaced.
+# The primitives whose inner functions `_Evaluation` evaluates equation by equation, to return or replace values inside.
 _EVALUATED = ("scan", "cond", "checkpoint", "remat2")
 
 
@@ -88,7 +88,7 @@ def _names(jaxpr: Any, taken: Collection[str]) -> dict[int, str]:
 
 
 def _evaluated(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations in order, with the equations of inner functions that `_Evaluation` evaluates anew."""
+    """Yield the equations of a jaxpr in order, and the equations of its loops, branches and checkpoints."""
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive.name in _EVALUATED:
@@ -97,7 +97,10 @@ def _evaluated(jaxpr: Any) -> Iterator[Any]:
 
 
 def _operator(equation: Any) -> str | None:
-    """Return the kind of layer that Fluid writes for an operator that the user applied; None for other equations."""
+    """Return the kind of an operator of the user's code, such as "elementwise_add" for `+`; None for other equations.
+
+    The kind is the name that Fluid gives to the layer for this operator.
+    """
     primitive = equation.primitive.name
     kind = _OPERATORS.get(equation.params.get("name") if primitive in ("jit", "pjit") else primitive)
     if kind is None:

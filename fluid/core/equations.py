@@ -27,7 +27,7 @@ _COSTS = frozenset(
     "mse_loss nce npair_loss rank_loss sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits "
     "sigmoid_focal_loss smooth_l1 softmax_with_cross_entropy square_error_cost ssd_loss warpctc yolov3_loss".split()
 )
-# This prefix separates labels from names that users give for `jax.checkpoint`.
+# The prefix of the names that `label` writes; names that users write for policies of `jax.checkpoint` lack it.
 _LABEL = "fluid:"
 # The beginning of the name scope of `with fluid.device_guard(...)`, which JAX writes into the equations inside.
 DEVICE = "device_guard("
@@ -426,7 +426,7 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
     def number(variable: Any) -> str:
         if is_literal(variable):
             return str(variable.val) if np.ndim(variable.val) == 0 else str(variable.aval)
-        if variable not in numbers:  # without the dtype, which is slow to write and shows in equations that convert
+        if variable not in numbers:  # without the dtype: slow to write, and equations that convert show it
             numbers[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
         return numbers[variable]
 
@@ -453,7 +453,7 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
 
 
 def _settings(equation: Any) -> Iterator[tuple[str, str]]:
-    """Yield the parameters of an equation as text, without names, functions, and objects that show an address."""
+    """Yield the parameters of an equation as text, without names, functions, and texts with a memory address."""
     for key, value in equation.params.items():
         if callable(value) or "jaxpr" in key or key in ("branches", "name"):
             continue
@@ -519,7 +519,7 @@ class _Makers:
 
 
 def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any]:
-    """Yield the equations that the targets depend on, each once."""
+    """Yield each equation that the targets depend on, once; `makers` holds the equation that computes a variable."""
     waiting = [v for v in targets if not is_literal(v)]
     seen: set[int] = set()
     while waiting:

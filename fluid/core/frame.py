@@ -37,7 +37,7 @@ class Complete(BaseException):
 
 
 class Array(NamedTuple):
-    """Shape and dtype of a value; None stands for a dimension that follows the batch.
+    """Shape and dtype of a value; None stands for a dimension that depends on the batch size.
 
     Example:
       >>> str(Array((None, 10), "float32"))
@@ -360,7 +360,8 @@ class Frame:
         """Append the next number to a name: the first `fc` becomes `fc_0`, the next `fc_1`."""
         count = self.naming.counters.get(stem, 0)
         self.naming.counters[stem] = count + 1
-        prefix = self.naming.prefix if self.naming.shared is None else ""  # a shared function has a name of its own
+        # In a shared function, names begin with the name of this function instead of the prefix of automatic names.
+        prefix = self.naming.prefix if self.naming.shared is None else ""
         return f"{prefix}{stem}_{count}"
 
     def array_name(self, name: str) -> str:
@@ -383,7 +384,7 @@ class Frame:
     def reserve(self, name: str) -> None:
         """Advance the counters past an existing name: after `fc_3.w_0`, the next automatic name is `fc_4`."""
         stem, _, number = name.partition(".")[0].rpartition("_")
-        if stem and number.isdecimal() and len(number) < 10:  # a longer number is not a counter
+        if stem and number.isdecimal() and len(number) < 10:  # a longer number is part of a user's name
             for prefixed in (stem, self.scoped(stem)):
                 self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
 

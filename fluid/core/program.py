@@ -1,7 +1,7 @@
 """Program: a discovered program function, as two pure functions, `init` and `apply`.
 
-Discovery traces the function twice on stand-in data, with different batch sizes and without a device; a dimension that
-differs follows the batch.
+Discovery traces the function on stand-in data, without a device: once, and again with another batch size if that is
+needed. A dimension that differs between the two traces depends on the batch size.
 """
 
 import functools
@@ -55,7 +55,7 @@ from fluid.name_hints import KnownAttributes
 
 T = TypeVar("T")
 
-# Two stand-ins for the batch size: a dimension that differs between the two runs follows the batch.
+# Two stand-ins for the batch size: a dimension that differs between the two runs depends on the batch size.
 _BATCHES = (37, 41)
 
 
@@ -245,7 +245,7 @@ class Program(KnownAttributes):
     @property
     def outputs(self) -> list[Array]:
         """Shape and dtype of each output; None stands for the batch."""
-        # Scalars do not follow the batch. Losses and metrics are scalars, so most programs skip a second run here.
+        # The shape of a scalar has no batch size. Losses and metrics are scalars, so most programs need no second run.
         are_scalars = all(array.shape in ((), (1,)) for array in self._shapes.outputs)
         return (self._shapes if are_scalars else self._known_shapes()).outputs
 
@@ -265,7 +265,10 @@ class Program(KnownAttributes):
         return self._draws
 
     def _known_shapes(self) -> Shapes:
-        """Return the shapes, with None for dimensions that follow the batch; the first call runs the function again."""
+        """Return the shapes, with None for dimensions that depend on the batch size.
+
+        The first call traces the function once more, with another batch size.
+        """
         # Up to Python 3.11, a cached property would hold one lock for all programs while the function runs.
         if self._marked is None:
             other = self._other_run()
@@ -402,7 +405,7 @@ class Program(KnownAttributes):
         )
 
     def _recorded(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return overrides by the names under which the program records their values.
+        """Return the overrides, with each alias replaced by the name under which the program records the value.
 
         Raises:
           ArgumentError: two of the names stand for one value.
@@ -506,7 +509,7 @@ class Program(KnownAttributes):
         self.convolves = uses(found.jaxpr, "conv_general_dilated")
 
     def _other_run(self) -> Discovery | None:
-        """Discover the function with another batch size; None if no feed follows the batch, or if that run raises."""
+        """Discover the function with another batch size; None if every size of the feeds is fixed, or if it fails."""
         if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return None
         try:
@@ -556,7 +559,7 @@ def _key_name(spec: ParameterSpec) -> str:
 
 
 def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
-    """Return the largest first dimension of the feeds that follow the batch, or of all feeds if none does."""
+    """Return the largest first dimension of the feeds with an open batch size; if there are none, of all feeds."""
     sizes = {name: jnp.shape(data_of(value))[0] for name, value in feeds.items() if jnp.ndim(data_of(value))}
     following = [size for name, size in sizes.items() if name in specs and specs[name].shape[:1] == (None,)]
     return max(set(following or sizes.values()), default=1)

@@ -49,7 +49,7 @@ def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], 
         return None
     step = batch.shape[2:]
     shape = tuple(other.shape)
-    if len(shape) == len(step) + 1 and shape[0] == 1:  # one row for all sequences
+    if len(shape) == len(step) + 1 and shape[0] == 1:  # `[1, *step]` fits every step
         shape = shape[1:]
     if len(shape) > len(step) or any(a not in (1, b) for a, b in zip(shape[::-1], step[::-1], strict=False)):
         raise errors.ShapeError(
@@ -74,7 +74,7 @@ def _check_lengths(first: "SequenceBatch", second: "SequenceBatch", function: Ca
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)  # `==` compares step by step
+@dataclass(frozen=True, eq=False)  # the operator `==` below compares step by step
 class SequenceBatch:
     """A batch of sequences: padded data and the length of each row.
 

@@ -99,7 +99,8 @@ class _Stage:
         def function(argument: Any) -> Any:
             return getcurrent().parent.switch(argument)
 
-        # Context variables and JAX's trace belong to the thread, which greenlets share, so the outer code is traced.
+        # The current trace of JAX belongs to the thread, which greenlets share: so the code that runs after `start` is
+        # traced. Context variables belong to a greenlet (3.3.2): so that code keeps its Frame.
         self._greenlet = greenlet(lambda: jax.make_jaxpr(function)(example))
         return self._greenlet.switch()
 

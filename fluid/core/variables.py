@@ -125,7 +125,7 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
         added = frame.given.row_perturbations[name][len(known)]
         rows = rows + (jax.lax.stop_gradient(added) if frame.freezing else added)
     real = (ids >= 0) & (ids < table.shape[0]) & (True if touched is None else touched)
-    if name in frame.given.overrides or frame.freezing:  # this use must not change a row of the parameter
+    if name in frame.given.overrides or frame.freezing:  # updates must not change the rows of this use
         real = jnp.zeros_like(real)
     known.append(jnp.where(real, ids, table.shape[0]))  # the id after the last row stands for no row
     return rows

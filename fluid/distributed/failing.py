@@ -41,7 +41,8 @@ def fail(group: Group, reason: str, status: int) -> None:
     """
     first = reason.strip().partition("\n")[0][:500]
     group.announce(_FAILED, f"{group!r} has failed: {first}")
-    if group.is_first:  # the service runs in process 0, so the others must read the announcement before it ends
+    # The coordination service ends with process 0, so process 0 waits until the others have read the announcement.
+    if group.is_first:
         time.sleep(3 * _INTERVAL)
     _end_now(status)
 

@@ -13,7 +13,7 @@ from typing import Any
 from fluid import errors
 from fluid.distributed.cluster import Membership
 
-_LONGEST = 4096  # bytes of a greeting
+_LONGEST = 4096  # the largest number of bytes of a greeting
 _LONGER = 5.0  # seconds that others wait longer than process 0, so that process 0 can report who is absent
 
 

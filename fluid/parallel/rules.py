@@ -16,7 +16,7 @@ from fluid.param_attr import Shardings
 # The shape and the PartitionSpec of each parameter, by name.
 Divided = Mapping[str, tuple[tuple[int, ...], PartitionSpec]]
 
-# An array with fewer elements costs more to gather than its memory is worth.
+# Arrays with fewer elements are not divided over "fsdp": the memory that this saves is not worth the time to gather.
 _SMALL = 4096
 
 

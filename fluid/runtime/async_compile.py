@@ -38,7 +38,7 @@ class Ahead:
         self._thread.start()
 
     def __call__(self, state: Any, constants: Any, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-        """Run the step; a call with the compiled shapes first waits for the compilation."""
+        """Run the step; a call with feeds of the shapes that are being compiled first waits for the compilation."""
         if not overrides and _form(feeds) == self._form:
             try:
                 self._take(feeds)

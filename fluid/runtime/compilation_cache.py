@@ -31,7 +31,7 @@ from fluid.paths import local_path
 _SUFFIX = ".xla"
 _UNFINISHED = ".tmp"
 _DIGEST = 16
-# The folder is scanned each time this fraction (1 / _PARTS) of its limit has been written.
+# A process scans the folder each time it has written 1 / _PARTS of the limit.
 _PARTS = 8
 # No write takes this many seconds: an older unfinished file is left from a process that was killed.
 _HOUR = 3600
@@ -57,9 +57,10 @@ class Entries:
     """
 
     def __init__(self, folder: pathlib.Path, max_bytes: int):
-        self._path = folder  # JAX shows it in a message
+        self._path = folder  # JAX reads this attribute for a message
         self._max_bytes = max_bytes
-        self._written = max_bytes  # by this process since its last scan; at first unknown, so the first write scans
+        # Bytes that this process has written since its last scan; begins with the limit, so that the first write scans.
+        self._written = max_bytes
         self._refused = False
 
     def get(self, key: str) -> bytes | None:
@@ -71,7 +72,7 @@ class Entries:
             return None
         digest, value = content[:_DIGEST], content[_DIGEST:]
         is_whole = digest == _digest(key, value)
-        with contextlib.suppress(OSError):  # another process may have removed it meanwhile
+        with contextlib.suppress(OSError):  # another process may have removed the file meanwhile
             if is_whole:
                 os.utime(path)
             else:
@@ -200,7 +201,7 @@ def keep_compilations() -> None:
 
 
 def _own() -> pathlib.Path:
-    """Return the default folder in the user's cache folder of this platform."""
+    """Return the default folder for compiled programs, inside the platform's folder for cache files of the user."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or pathlib.Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":

@@ -95,7 +95,7 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
-    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # the optimizer states from each call of update
+    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # the states that `update` returned
 
     def evaluate(
         self,

@@ -151,7 +151,7 @@ class Engine:
         while program.name in self.programs:
             count += 1
             program.name = f"{name}_{count}"
-        # Everything that can fail comes before anything changes.
+        # Everything that can raise an error comes first, so that an error leaves the session unchanged.
         for other in self.programs.values():
             check_same_nets(program.name, program.shared, other.shared)
         rules = rules_of(program)

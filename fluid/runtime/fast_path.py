@@ -123,7 +123,7 @@ class FastStep:
 
     def __init__(self, step: CompiledStep, scope: Scope):
         self._step, self._scope = step, scope
-        self._shapes: dict[str, tuple[int, ...]] | None = None  # in the order of the arguments of the traced step
+        self._shapes: dict[str, tuple[int, ...]] | None = None  # of the traced step's arguments, in order
         self._axes: dict[str, tuple[int, ...]] = {}  # the order of axes of each filter that is transposed
         self._single: list[str] = []
         self._joined: list[list[str]] = []

@@ -13,7 +13,7 @@ from fluid.core import TEST, TRAIN, LoDTensor, NestedSequenceBatch, Program, Seq
 from fluid.naming import is_glob
 
 GRAD = "@GRAD"
-# Values that only a training step has, one for each `minimize`: learning_rate_0, learning_rate_1 ...
+# Kinds of values that only a training step has. A value has the number of a `minimize`: learning_rate_0 ...
 RATE = "learning_rate"
 GRAD_NORM = "grad_norm"
 UPDATE_RATIO = "update_ratio"
@@ -95,7 +95,8 @@ def is_inner(program: Program, name: str) -> bool:
     if name.endswith(GRAD) or is_line(name) or name in step_names(program):
         return False
     declared = (program.output_names or (), program.feeds, program.parameters, program.states)
-    if any(name in names for names in declared):  # `program.values` traces the program once more
+    # Tested before `program.values`, whose first read traces the program once more.
+    if any(name in names for names in declared):
         return False
     return name not in program.values and name not in program.aliases and name in program.equation_values
 
@@ -149,7 +150,7 @@ def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...]
     """
     given = tuple(name for name in names if name in program.feeds)
     replaced = tuple(name for name in names if name not in program.feeds)
-    if replaced:  # `program.values` traces the program once more
+    if replaced:  # only then: the check reads `program.values`, which traces the program once more
         _check_replaced(program, replaced)
     return given, replaced
 

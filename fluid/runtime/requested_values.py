@@ -111,7 +111,7 @@ class RequestedValues:
         """
         program, request = self._program, self._request
         named = {} if outputs else {n: values[program.returned[n]] for n in request.names if n in self._outputs}
-        # An output comes before a value of its name, and before an alias.
+        # If the name of an output is also the name of a value, or an alias, the output is returned.
         known = {**values, **named, **dict(zip(self._outputs, outputs, strict=False))}
 
         def value(name: str) -> Any:

@@ -400,7 +400,7 @@ class SavesArrays:
         self._check_open()
         state = {name: state[there] for there, name in names_here(self.programs, state).items()}
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        # Everything that can fail comes before anything changes.
+        # Everything that can raise an error comes first, so that an error leaves the session unchanged.
         names = self.state().keys() - self._optional_state().keys()
         new = self.engine.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
         new |= {name: state[name] for name in names.intersection(own)}
@@ -449,7 +449,7 @@ class SavesArrays:
         return self.engine.freezing.unfreeze(patterns)
 
     def _optional_state(self) -> dict[str, Any]:
-        """Return the entries of `state` that only some sessions have."""
+        """Return the entries of `state` that only some sessions have: learning rates that were set, frozen names."""
         return {**self.engine.rates.state(), **self.engine.freezing.state()}
 
     def _check_open(self) -> None:
@@ -510,7 +510,7 @@ def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
 
 
 def _owner(slot: str, names: Collection[str]) -> str | None:
-    """Return the parameter of an optimizer state: the longest of `names` that its name ends with."""
+    """Return the parameter of an optimizer state, or None: the longest of `names` at the end of the state's name."""
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 

@@ -249,7 +249,7 @@ def _check_direction(optimizer: Any) -> None:
 
     def probe() -> Any:
         rule = optimizer.rule()
-        start = {"w": jnp.zeros((2, 2))}  # weight decay of zeros is 0
+        start = {"w": jnp.zeros((2, 2))}  # zeros, so that weight decay adds nothing to the update
         gradient = {"w": jnp.asarray([[1.0, 2.0], [3.0, 4.0]])}
         updates, _ = rule.update(gradient, rule.init(start), start)
         return jnp.sum(updates["w"] * gradient["w"])
@@ -278,7 +278,7 @@ def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
     for name, attr in settings.items():
         attr = attr or ParamAttr()
         decay = attr.regularizer or optimizer.regularization
-        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):  # other rules divide by the gradient size
+        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):  # others divide the decay by the gradient size
             coefficient, shown, limit = decay.regularization_coeff, f"regularization={decay!r}", most
         else:
             coefficient, limit = getattr(optimizer, "weight_decay", 0), 2
@@ -446,7 +446,7 @@ class Rates:
             self.put(program, [None if value is None else _number(value) for value in found])
 
     def _named(self) -> dict[str, float | None]:
-        """Return the rate that was set, or None, for each `minimize` of all programs, by its name in files."""
+        """Return the rate that was set, or None, for each `minimize` of all programs, by the rate's name in files."""
         return {f"{PREFIX}{program}/{i}": rate for program, its in self._set.items() for i, rate in enumerate(its)}
 
     def _scalar(self, rate: Any) -> jax.Array:

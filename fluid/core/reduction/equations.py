@@ -4,7 +4,7 @@ A program is traced with two batch sizes. If the equations of both traces agree,
 between them depends on the batch size. From the first equation to the last, each variable gets one of these kinds:
 
     constant             equal for every minibatch
-    rows                 an array with a dimension that follows the batch, with each row computed from one example
+    rows                 an array with a dimension of the batch size, with each row computed from one example
     examples, share      proportional to the number of examples, and its inverse
     mean, sum, max, min  over the examples
     unknown              everything else, such as the root of a mean
@@ -23,7 +23,7 @@ _LAYOUT = frozenset(
     "reshape broadcast_in_dim transpose squeeze slice rev convert_element_type reduce_precision copy stop_gradient "
     "optimization_barrier".split()
 )
-# The kind of the result of these primitives on rows, if no dimension of the result follows the batch.
+# These primitives, applied to rows, have a result of this kind, if no dimension of it depends on the batch size.
 _OF_ROWS = {
     "reduce_sum": "sum",
     "dot_general": "sum",
@@ -167,7 +167,8 @@ class _Reading:
                 other = _called(twin)
                 self._read(inner, other)
                 found = [self.kind(v, w) for v, w in zip(inner.outvars, other.outvars, strict=True)]
-                # The lines inside of a called function may belong to an earlier call, because JAX caches traces.
+                # An unknown result is reported at the line of the call: lines inside the called function may belong to
+                # an earlier call, because JAX caches traces.
                 results = [kind if kind.equation is None else kind._replace(equation=equation) for kind in found]
             for variable, kind in zip(equation.outvars, results, strict=True):
                 self._kinds[variable] = self._said(equation, variable, kind)
@@ -385,7 +386,7 @@ def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
 def _moves(
     jaxpr: Any, twin: Any, counts: tuple[int, int], line: str = "its program", inside: bool = False
 ) -> Iterator[str]:
-    """Yield the lines that change the order or the number of rows or, inside loops and branches, reduce over rows."""
+    """Yield the user's lines that reorder rows, change their number or, inside loops and branches, reduce over rows."""
     for equation, other in zip(jaxpr.eqns, twin.eqns, strict=True):
         here = user_line(equation)
         here = line if here == "unknown line" else here
