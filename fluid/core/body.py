@@ -53,7 +53,7 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
     Args:
       frame: the outer frame.
       child: from `inner_frame`.
-      caller: the public name to blame, such as "layers.scan".
+      caller: the public name for error messages, such as "layers.scan".
 
     Raises:
       ProgramError: a feed was declared or `optimizer.minimize` was called inside.
@@ -83,7 +83,7 @@ class Body:
     Args:
       function: takes and returns pytrees of arrays.
       examples: arguments for the first run; only their shapes and dtypes matter.
-      caller: the public name to blame, such as "layers.scan".
+      caller: the public name for error messages, such as "layers.scan".
 
     Attributes:
       written: names of the states that the function changes.

@@ -43,7 +43,7 @@ def with_equation_values(
     wanted: Collection[str] | None = None,
     replaced: Mapping[str, Any] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Apply a function; return its result, and the values that only the equations of its trace hold.
+    """Apply a function; return its result, and results of operators and values inside loops and branches, by name.
 
     Args:
       apply: a pure function, which labels named values in loops and branches, see `core.equations.label`.

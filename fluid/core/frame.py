@@ -169,7 +169,7 @@ class Expected(NamedTuple):
     """A value that a layer reads as probabilities, as their logarithms, as logits or as other scores.
 
     Attributes:
-      layer: such as "layers.cross_entropy".
+      layer: the public name of the layer, such as "layers.cross_entropy".
       site: the user's line that called the layer.
       value: the array.
       kind: "probabilities", "shares", "logarithms", "logits", "labels" or "scores".
@@ -389,7 +389,7 @@ class Frame:
                 self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
 
     def note(self, value: Any, **facts: Any) -> None:
-        """Attach facts to a value that its array does not hold, such as the logits of a softmax."""
+        """Attach facts to a value, by name, such as the logits of a softmax. The array itself does not hold them."""
         # The entry keeps the value alive, so that no other object can get its id during the trace.
         self.annotations.setdefault(id(value), {"value": value}).update(facts)
 
@@ -427,7 +427,7 @@ def current_frame(caller: str) -> Frame:
     """Return the frame of the running program function.
 
     Args:
-      caller: the public name to blame if there is no frame, such as "layers.fc".
+      caller: the public name for the error message if there is no frame, such as "layers.fc".
 
     Raises:
       OutsideProgramError: no program function is running.

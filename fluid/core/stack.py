@@ -91,7 +91,7 @@ class Stack(Body):
     Args:
       function: takes and returns pytrees of arrays.
       examples: arguments for the first run; only their shapes and dtypes matter.
-      caller: the public name to blame, such as "layers.repeat".
+      caller: the public name for error messages, such as "layers.repeat".
       count: the number of runs.
       scope: the whole name scope of the arrays, such as "repeat_0".
       axis: the axis of the mesh over which the stacks are divided; None if each device has the whole stacks.

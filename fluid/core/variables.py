@@ -213,7 +213,7 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
     Args:
       name: unique in the program.
       value: an array or SequenceBatch.
-      caller: the public name to blame when no program function is running, such as "layers.fc".
+      caller: the public name for the error message when no program function is running, such as "layers.fc".
 
     Returns:
       The value to continue with: the override, or the perturbed value, if there is one; else `value`.
@@ -342,7 +342,7 @@ def expect(kind: str, layer: str, value: Any, instead: str) -> None:
     Args:
       kind: "probabilities", "shares" (probabilities that add up to 1), "logarithms" (of probabilities), "logits", or
         "scores" (any numbers).
-      layer: such as "layers.log_loss".
+      layer: the public name of the layer, such as "layers.log_loss".
       value: an array or a sequence batch.
       instead: the call to write if the value is of another kind.
     """

@@ -116,7 +116,8 @@ class Rules:
     ) -> PartitionSpec:
         """Return the PartitionSpec `found`, with the axis "fsdp" added to a free dimension, as by `_divided`.
 
-        It stays unchanged for a state, if it has "fsdp" already, or if `said`, the user's sharding, names no axis.
+        `found` is returned unchanged for a state, if it names "fsdp" already, or if the user's sharding `said` names no
+        axis.
         """
         used = {axis for entry in found for axis in ((entry,) if isinstance(entry, str) else entry or ())}
         if not any(said) or FSDP in used or spec.trainable is None:

@@ -62,8 +62,8 @@ class TrainingStep:
     The step function is traced and becomes one compiled step. The methods are pure: they return new values and change
     nothing. So they may be called several times, and inside `jax.grad`, `jax.vmap` or `jax.lax.cond`.
 
-    A step function returns three things: the new parameters, the new optimizer state, and an Evaluation. The outputs of
-    the Evaluation are the metrics of this step, and its states are kept.
+    A step function returns three values: the new parameters, the new optimizer state, and an Evaluation. The outputs of
+    the Evaluation are the metrics of this step. The states of the Evaluation are the states for the next step.
 
     Attributes:
       parameters: the parameters that some `minimize` changes, by name, before the step.

@@ -172,7 +172,7 @@ class Engine:
         return program
 
     def _move_parts(self, program: Program) -> None:
-        """Change the layout to one that runs parts of a program on the devices of `with fluid.device_guard(...)`."""
+        """Replace the layout by an OnDevices, which runs parts of a program on the devices of its `device_guard`s."""
         if self.layout.mesh is not None or self.members is not None:
             raise errors.ArgumentError(
                 f"the program {program.name} has device_guard({min(program.devices)!r}), found "

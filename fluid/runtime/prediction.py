@@ -28,7 +28,7 @@ _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
 class Constant(NamedTuple):
-    """The constant feeds beside every minibatch of a data set, on the device.
+    """The constant feeds that are added to every minibatch of a data set, on the device.
 
     Attributes:
       feeds: arrays by name.

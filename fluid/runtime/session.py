@@ -145,8 +145,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     def place(self) -> str | list[str]:
         """The device, such as "cpu:0"; a list of devices with `parallel`.
 
-        Before the first run, it can be set to any value that `place=` of a Session accepts. All arrays move there. A
-        list of several devices divides the rows of each batch among them, as `parallel=True` does.
+        Before the first run, it can be set to any value that `place=` of a Session accepts. All arrays move to this
+        device. A list of several devices divides the rows of each batch among them, as `parallel=True` does.
 
         Raises:
           DeviceError: this machine has no such device.

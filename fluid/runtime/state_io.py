@@ -209,7 +209,7 @@ class SavesArrays:
         return report
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy the parameters and states of one net to another net, or move those of the other net part of the way.
+        """Copy the parameters and states of one net to another net, or move the other net's values part of the way.
 
         After each step with a small rate, the second net is a moving average of the first.
 
