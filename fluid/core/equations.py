@@ -493,7 +493,7 @@ class _Makers:
         self._arguments = arguments or {}
 
     def origins(self, variable: Any) -> list[tuple[Any, "_Makers"]]:
-        """Return the equations that compute the numbers of a variable.
+        """Return the equations that compute the numbers in a variable; several, if a selection chooses among them.
 
         Changes of layout, such as a reshape, are skipped. A selection has the origins of all its cases.
 

@@ -496,7 +496,10 @@ def _without_folders(site: str) -> str:
 
 
 def user_sites() -> str:
-    """Return the line of `user_site`, and the user's next line up the call stack, if there is one."""
+    """Return the line of `user_site`, and the line of the user's code that led to it, if there is one.
+
+    The second line is the next one of the user up the call stack.
+    """
     if (running_frame := _current.get()) is not None and running_frame.site:
         return running_frame.site
     found: list[str] = []

@@ -143,7 +143,7 @@ def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
 
 
 def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split the names in a feed dict: return the names of feeds, and the names of other values, which the dict replaces.
+    """Split the names in a feed dict: return the names of feeds, and the names of other values, which it replaces.
 
     Raises:
       UnknownNameError: the program has no such name, or the value cannot be replaced.

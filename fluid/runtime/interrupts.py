@@ -40,7 +40,7 @@ class InterruptGuard:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Install the signal handler while the block runs; a signal between two `with guard:` blocks acts at once."""
+        """Install the signal handler while the block runs; a signal outside any `with guard:` block acts at once."""
         mine = self._hold()
         try:
             yield
