@@ -1,4 +1,4 @@
-"""Bounds of loops whose block adds a constant to a counter and compares the counter with a constant."""
+"""Bounds on the iterations of loops whose block adds a constant to a counter and compares it with a constant."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -81,7 +81,7 @@ def _last_index(index: Variable, block: Block) -> int | None:
 
 
 def _bound(block: Block) -> Comparison | None:
-    """Return the comparison of a loop's condition, if the start of the loop and each iteration compare alike."""
+    """Return the counter and the limit of a loop; None if the start and every iteration do not compare the same two."""
     compared: Comparison | None = block.loop.compared
     if compared is None or compared[1] in block.assigned():
         return None
