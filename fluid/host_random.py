@@ -94,7 +94,7 @@ def bits_of(words: np.ndarray, count: int) -> np.ndarray:
 
 
 def _key_of(words: np.ndarray) -> Any:
-    # Not through jax.numpy, which compiles a program to convert an array.
+    # `jax.numpy` is avoided here, because it compiles a program to convert an array.
     return jax.random.wrap_key_data(jax.device_put(words), impl=_IMPLEMENTATION)
 
 

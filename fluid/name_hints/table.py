@@ -1,4 +1,4 @@
-"""One table: names of Fluid, Keras, PyTorch and others that an object does not have, and what to write instead."""
+"""Table of hints: names of Fluid, Keras, PyTorch and others that fluid does not have, and what to write instead."""
 
 from collections.abc import Mapping
 
@@ -500,5 +500,5 @@ HINTS: dict[str, Mapping[str, str]] = {
         "unsqueeze": "layers.unsqueeze(x, axes=[...])",
     },
 }
-# fluid.static lacks the names of Fluid that fluid itself lacks.
+# The names of Fluid that `fluid` does not have are missing in `fluid.static`, too.
 HINTS["fluid.static"] = HINTS["fluid"]
