@@ -14,7 +14,8 @@ _AT_ONCE = "fluid.Trainer(program, optimizer, "
 _ANOTHER_PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
 _ANOTHER_FILE = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
 
-# By owner: a module, by its path; a class of fluid, by its name, for its subclasses too; or a value of a program.
+# By owner. An owner is the path of a module, the name of a class of fluid, also for its subclasses, or "jax.Array" for
+# the values of a program.
 HINTS: dict[str, Mapping[str, str]] = {
     "fluid.layers": {
         "Assert": "assert for shapes, and fluid.handlers.TerminateOnNaN for numbers that are not finite",

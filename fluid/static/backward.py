@@ -181,7 +181,7 @@ calc_gradient = gradients
 
 
 def excluded_parameters(caller: str, program: Program, no_grad_set: Sequence[Variable | str] | None) -> list[str]:
-    """Return the names of the parameters in a `no_grad_set`; feeds are left out, because no gradient goes beyond them.
+    """Return the names of the parameters in a `no_grad_set`; feeds are left out, because gradients end there anyway.
 
     Raises:
       ArgumentError: a variable is neither a parameter nor a feed.

@@ -95,9 +95,9 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
 def check_single_steps(
     needed: Mapping[tuple[str, int], str], specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]
 ) -> None:
-    """Check the lengths of fed sequences that layers combine with dense rows.
+    """Check the lengths of fed sequences that layers combine with dense rows, which have one row for each sample.
 
-    Each sequence must have one step, or the number of steps that `sequence_reshape` joins to one.
+    Each sequence must have one step, or the number of steps that `sequence_reshape` joins to one step.
 
     Args:
       needed: by name of the feed and expected number of steps, the reason for the message.

@@ -56,11 +56,12 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
     """Make every call of a function use the same parameters and states, as `fluid.shared` does in program functions.
 
     Args:
-      function: calls layers; takes and returns variables. It must not assign to variables from outside.
+      function: a function that calls layers, and takes and returns variables. It must not assign to variables from
+        outside.
       name: prefix of the parameters; by default the name of the function.
 
     Returns:
-      The function, shared; or a decorator, without `function`.
+      The shared function; without `function`, a decorator.
 
     Example:
       >>> import fluid.static as fluid
@@ -98,7 +99,7 @@ def require_version(min_version: str, max_version: str | None = None) -> None:
 
     Args:
       min_version: the first version of PaddlePaddle that the program runs with, such as `"1.6.0"`.
-      max_version: the last version; by default any.
+      max_version: the last version that the program runs with; by default any version.
 
     Raises:
       ArgumentError: the program needs a later version than 1.8.5, or an earlier one; or a version has a part that is

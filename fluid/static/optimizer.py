@@ -145,7 +145,7 @@ class Recorded:
         return append_backward(loss, parameter_list, no_grad_set, callbacks)
 
     def apply_gradients(self, params_grads: Sequence[tuple[Variable, Gradient]]) -> list[Any]:
-        """Minimise the loss by changing these parameters; the second half of `minimize`.
+        """Minimise the loss of the gradients by changing the parameters of the pairs; the second half of `minimize`.
 
         Raises:
           ProgramError: there are no pairs, or a gradient is not a gradient that `backward` returned.
@@ -163,7 +163,7 @@ class RecordedAverage:
     """The methods that the averages of this module add to the averages of `fluid.optimizer`."""
 
     def update(self) -> None:
-        """Keep this average of the parameters that the minimisations of the default main program change so far."""
+        """Average the parameters of all minimisations that the default main program has recorded so far."""
         if in_a_function():
             Average.update(self)  # type: ignore[arg-type]
         else:

@@ -56,7 +56,7 @@ def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict
 
 
 def _part(name: str, value: Any) -> tuple[np.ndarray, list[list[int]]]:
-    """Return the array of a feed, and the lengths of its rows at each level."""
+    """Return the array of a feed, and at each LoD level the lengths of its sequences."""
     if isinstance(value, list | tuple):
         raise errors.ArgumentTypeError(
             f"the feed {name!r} is a list, and the rows of several processes are put together; feed an array or a "

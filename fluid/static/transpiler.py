@@ -106,7 +106,7 @@ class DistributeTranspiler:
             )
 
     def get_trainer_program(self, wait_port: bool = True) -> Program:
-        """Return the program that was passed to `transpile`.
+        """Return the program that `transpile` has prepared.
 
         Raises:
           ProgramError: `transpile` was not called.

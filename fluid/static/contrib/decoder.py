@@ -186,7 +186,7 @@ class StateCell:
 
 
 class _Decoder:
-    """The base of decoders.
+    """The base of TrainingDecoder and BeamSearchDecoder.
 
     Args:
       state_cell: the cell.
@@ -243,7 +243,7 @@ class TrainingDecoder(_Decoder):
         return self.dynamic_rnn.static_input(x)
 
     def output(self, *outputs: Variable) -> None:
-        """Declare variables of each step as results."""
+        """Declare variables of each step as results of the decoder."""
         self.dynamic_rnn.output(*outputs)
 
     def __call__(self) -> Any:

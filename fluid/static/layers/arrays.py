@@ -64,7 +64,7 @@ class ArrayVariable(Variable):
         return len({element.shape[:1] for element in self.element}) == 2
 
     def empty(self) -> TensorArray:
-        """Return an empty TensorArray, inside a run."""
+        """Return an empty TensorArray with the capacity and the element shape of this array, inside a run."""
         struct = at_present_batch(self.first)
         return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
 

@@ -250,7 +250,7 @@ class _HostCall:
         self._name = name
 
     def __call__(self, x: Any, skipped: list[Any]) -> Any:
-        """Return the results."""
+        """Return the results of the user's function, called with `x`."""
         func, backward_func = self._functions
         looks = {v: at_present_batch(v.declared) for v in self._out}
         also = [looks[v] for v in self._skipped]

@@ -27,7 +27,7 @@ class BeamVariable(Variable):
     Attributes:
       size: the width of the beam.
       kept: the variables that `beam_search` returned.
-      arrays: the arrays into which these variables are written.
+      arrays: the arrays into which the variables of `kept` are written.
 
     Example:
       >>> import fluid.static as fluid
@@ -54,7 +54,7 @@ class BeamVariable(Variable):
         self.program.apply(_Noted(self), (i,), into=[self])
 
     def start(self, sources: int) -> Beams:
-        """Return the initial Beams, before the loop."""
+        """Return the Beams before the loop, for this number of sources."""
         return Beams.start(sources, self.size, max((array.room for array in self.arrays), default=1))
 
 

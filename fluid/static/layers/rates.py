@@ -49,7 +49,7 @@ def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
-    """Convert a learning rate that another schedule or the program computes to a schedule."""
+    """Convert the current learning rate, which another schedule or the program computes, to a constant schedule."""
     return lambda count: value.reshape(())
 
 

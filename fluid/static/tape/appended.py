@@ -106,13 +106,13 @@ class _Values:
         return outer_environment("block.append_op")[self._variables[name]]
 
     def parameter(self, name: str) -> ParamAttr:
-        """Return the ParamAttr of a parameter, with its name."""
+        """Return the ParamAttr of a parameter; its `name` is the name of the parameter."""
         spec = self._persistent(name).spec
         settings = spec.settings or ParamAttr()
         return replace(settings, name=name, initializer=spec.initializer, trainable=bool(spec.trainable))
 
     def statistic(self, name: str) -> str:
-        """Refuse an op that updates statistics, whose layer creates them.
+        """Refuse an op that updates statistics, because only a layer can create statistics.
 
         Raises:
           ProgramError: always; the message names the layer.
@@ -162,7 +162,7 @@ def _variables(program: Any, given: Slot) -> list[Variable]:
 
 
 def _attributes(type: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert attributes to lists and Python numbers, as in a saved program; data types become numbers."""
+    """Convert attributes to lists and Python numbers, as in a saved program; dtypes become PaddlePaddle's numbers."""
     return {name: _attribute(type, name, value) for name, value in attrs.items() if value is not None}
 
 

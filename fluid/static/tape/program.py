@@ -86,15 +86,15 @@ class Program:
         return repr(self)
 
     def global_block(self) -> "Program":
-        """Return the program itself."""
+        """Return the program itself, which is its own block."""
         return self
 
     def current_block(self) -> "Program":
-        """Return the program itself."""
+        """Return the program itself, which is its own block."""
         return self
 
     def block(self, index: int) -> "Program":
-        """Return the program itself."""
+        """Return the program itself, which is its own block."""
         del index
         return self
 
@@ -438,7 +438,7 @@ class Program:
         return Later(self._global.calls) if assignments_after_updates(self._global.calls) else None
 
     def discovered(self) -> core.Program:
-        """Return the program recorded until now, for a Session."""
+        """Return the calls recorded until now as a program for a Session, without the calls of `later`."""
         assigned = assignments_after_updates(self._global.calls)
         calls = [call for call in self._global.calls if call not in assigned]
         return core.Program(self._snapshot(calls), name="main_program", precision=self.precision)

@@ -25,7 +25,7 @@ def in_a_function() -> bool:
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a layer: record the call outside a program function, and call the layer inside.
 
-    An argument in which Fluid stores the result, for example `out=`, may be a variable: it is assigned the result.
+    If an argument in which Fluid stores the result, for example `out=`, is a variable, the result is assigned to it.
     """
     signature = inspect.signature(function)
     known = signature.parameters

@@ -51,7 +51,7 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
     Args:
       optimizer: an optimizer of fluid.
       loss: the loss, `[1]`.
-      parameters: names of the parameters to change, or None.
+      parameters: names of the parameters to change; None for all trainable parameters.
       excluded: names of the parameters to leave unchanged.
       rate: the learning rate `[1]`, if the program computes one; None for the learning rate of the optimizer.
     """
