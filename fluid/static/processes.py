@@ -69,7 +69,7 @@ def _part(name: str, value: Any) -> tuple[np.ndarray, list[list[int]]]:
 
 
 def _bytes_of_all(data: np.ndarray, sizes: list[int]) -> list[bytes]:
-    """Return the bytes of the array `data` of each process, whose numbers of bytes are `sizes`.
+    """Return the bytes of `data` from each process; `sizes` has the number of bytes in each process.
 
     The processes exchange bytes, because a device would convert numbers to other dtypes.
     """
