@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         status = int(given.run(given))
         sys.stdout.flush()
         return status
-    except BrokenPipeError:  # `| head` has read enough
+    except BrokenPipeError:  # the reader of the output, such as `| head`, has closed the pipe
         # Without this, Python flushes the rest of the output at exit and reports a second BrokenPipeError.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGPIPE

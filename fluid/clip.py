@@ -14,7 +14,7 @@ from fluid.name_hints import getattr_of
 
 __getattr__ = getattr_of(__name__)
 
-# Returns whether the gradient of a parameter is clipped; None to clip all gradients.
+# A function that returns whether the gradient of a parameter is clipped; None clips all gradients.
 NeedClip = Callable[[core.Parameter], bool] | None
 
 
@@ -26,8 +26,8 @@ class GradientClipByValue:
     Args:
       max: upper bound.
       min: lower bound, `-max` by default.
-      need_clip: called with a parameter, with `name`, `shape` and `dtype`, returns whether its gradient is clipped. By
-        default all gradients are clipped.
+      need_clip: a function that is called with a parameter, which has `name`, `shape` and `dtype`. It returns whether
+        the gradient of the parameter is clipped. By default all gradients are clipped.
 
     Example:
       >>> import jax.numpy as jnp
@@ -110,7 +110,9 @@ class GradientClipByGlobalNorm:
 
 
 def _check_norm(owner: str, norm: Any) -> None:
-    """Refuse a norm that would set all gradients to 0 or reverse them. NaN and traced numbers of a Population pass.
+    """Refuse a norm that would set all gradients to 0 or reverse them.
+
+    NaN and the traced numbers of a Population are accepted.
 
     Raises:
       ArgumentError: the norm is 0 or negative.

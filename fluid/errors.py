@@ -39,7 +39,7 @@ class FluidError(Exception):
 
 
 class FluidWarning(UserWarning):
-    """The class of all warnings: a call works, but is slower than necessary or not what its program means."""
+    """The class of all warnings: a call works, but is slower than necessary, or the user probably means another."""
 
 
 class OutsideProgramError(FluidError, RuntimeError):

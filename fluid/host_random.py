@@ -1,10 +1,10 @@
 """Host random: random numbers drawn on the host, equal to the numbers of `jax.random` to the bit.
 
-XLA would compile a program for each shape of a parameter, in each first process. Without this module the first step
-takes 2.0 times the CPU time with LeNet, and 1.8 times with the README's net. These figures are from jax and jaxlib
-0.10.2 on two cores, 24 November 2026: `python benchmarks/startup.py lenet --beside "drawn by jax"`. One `jax.jit`
-around all initial values compiles for as long, and rounds some values differently. This module can go when the ratio
-is at most 1.1.
+XLA would compile a program for each shape of a parameter, in each process that does not find this program in the
+compilation cache. Without this module the first step takes 2.0 times the CPU time with LeNet, and 1.8 times with the
+README's net. These figures are from jax and jaxlib 0.10.2 on two cores, 24 November 2026:
+`python benchmarks/startup.py lenet --beside "drawn by jax"`. One `jax.jit` around all initial values compiles for as
+long, and rounds some values differently. This module can go when the ratio is at most 1.1.
 
 Uniform numbers between two bounds equal the numbers of a processor that multiplies and adds with one rounding.
 
@@ -94,7 +94,7 @@ def bits_of(words: np.ndarray, count: int) -> np.ndarray:
 
 
 def _key_of(words: np.ndarray) -> Any:
-    # Not through jax.numpy, which compiles a program to convert an array.
+    # `jax.numpy` is avoided here, because it compiles a program to convert an array.
     return jax.random.wrap_key_data(jax.device_put(words), impl=_IMPLEMENTATION)
 
 

@@ -352,7 +352,7 @@ def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first:
     # XLA computes a single number with other instructions than an array, and they may round differently.
     if words is None or dtype.itemsize > 4 or count == 1 or (shape and shape[0] > _rows(shape)):
         return _draw(kind, key, shape, dtype, first, second)
-    # Most weights are uniform float32 arrays, so a separate path, which compiles nothing, is worth its lines.
+    # Most weights are uniform float32 arrays, so they have a separate path, which compiles nothing.
     if kind == "uniform" and dtype == np.float32:
         uniform = host_random.between(words, count, first, second)
         if uniform is not None:

@@ -329,7 +329,7 @@ def _session(executor: Any) -> Any:
 
 def _in_folder(dirname: PathLike, filename: str | None, default: str = PARAMS_FILE, make: bool = False) -> pathlib.Path:
     folder = local_path(dirname, errors.ParameterFileError)
-    if filename is None and default == PARAMS_FILE and is_safetensors(folder):  # the name of a file
+    if filename is None and default == PARAMS_FILE and is_safetensors(folder):  # `dirname` is the path of a file
         return folder
     if make:
         try:

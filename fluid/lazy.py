@@ -33,7 +33,7 @@ def load_optax_ahead() -> None:
 
 
 def _load_optax() -> None:
-    with contextlib.suppress(ImportError):  # the first use of optax raises this error again, in the right place
+    with contextlib.suppress(ImportError):  # the first use of optax raises the error again, for the user
         importlib.import_module("optax")
 
 

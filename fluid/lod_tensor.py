@@ -35,7 +35,7 @@ def create_lod_tensor(data: Any, recursive_seq_lens: Sequence[Sequence[int]], pl
 
     Args:
       data: `[steps, ...]`, the concatenated steps of all rows; or nested lists of rows, whose steps are numbers or
-        lists of numbers; or another LoDTensor, for its data.
+        lists of numbers; or another LoDTensor, whose data is used.
       recursive_seq_lens: one list of lengths for each level, outermost first. `[[2, 3]]` are rows of 2 and 3 steps.
         `[[2, 1], [3, 1, 2]]` are a row of two sequences, of 3 and 1 steps, and a row of one sequence, of 2 steps.
       place: accepted and ignored; the Session that runs the program puts the arrays on its device.
@@ -112,7 +112,7 @@ def create_random_int_lodtensor(
 
 
 def _opened(rows: Any) -> tuple[list[Any], list[int]]:
-    """Return the concatenated items of all rows, and the number of items of each row."""
+    """Remove one level of nesting: return the concatenated items of all rows, and the number of items of each row."""
     if not all(np.iterable(row) for row in rows):
         raise errors.ShapeError(
             f"found {next(row for row in rows if not np.iterable(row))!r} where a row was expected; a row is a list, "

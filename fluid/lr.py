@@ -17,7 +17,8 @@ from fluid.name_hints import getattr_of
 
 __getattr__ = getattr_of(__name__)
 
-# From the number of past updates, an integer or an array of integers, to the learning rate, float32 of this shape.
+# A function from the number of past updates, an integer or an integer array, to the learning rate, float32 of the same
+# shape.
 Schedule = Callable[[Any], Any]
 
 
@@ -25,16 +26,16 @@ def exponential_decay(learning_rate: float, decay_steps: float, decay_rate: floa
     """Return the schedule `learning_rate * decay_rate ** (count / decay_steps)`.
 
     Args:
-      learning_rate: the rate of the first update.
+      learning_rate: the learning rate of the first update.
       decay_steps: the number of updates in one period.
-      decay_rate: the factor by which the rate changes within one period.
-      staircase: whether the rate changes only at the end of each period, instead of with every update.
+      decay_rate: the factor by which the learning rate changes within one period.
+      staircase: whether the learning rate changes only at the end of each period, instead of with every update.
 
     Returns:
-      A function from the number of past updates to the rate, for `learning_rate=` of any optimizer.
+      A function from the number of past updates to the learning rate, for `learning_rate=` of any optimizer.
 
     Raises:
-      ArgumentError: an argument is not a number, `decay_steps` is not positive, or a rate is negative.
+      ArgumentError: an argument is not a number, `decay_steps` is not positive, or one of the rates is negative.
 
     Example:
       >>> rate = exponential_decay(0.1, decay_steps=5, decay_rate=0.5)
@@ -55,13 +56,13 @@ def natural_exp_decay(learning_rate: float, decay_steps: float, decay_rate: floa
     """Return the schedule `learning_rate * exp(-decay_rate * count / decay_steps)`.
 
     Args:
-      learning_rate: the rate of the first update.
+      learning_rate: the learning rate of the first update.
       decay_steps: the number of updates in one period.
-      decay_rate: the exponent of one period, which changes the rate by the factor `exp(-decay_rate)`.
-      staircase: whether the rate changes only at the end of each period, instead of with every update.
+      decay_rate: the exponent of one period, which changes the learning rate by the factor `exp(-decay_rate)`.
+      staircase: whether the learning rate changes only at the end of each period, instead of with every update.
 
     Returns:
-      A function from the number of past updates to the rate.
+      A function from the number of past updates to the learning rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `decay_steps` is not positive.
@@ -82,13 +83,13 @@ def inverse_time_decay(
     """Return the schedule `learning_rate / (1 + decay_rate * count / decay_steps)`.
 
     Args:
-      learning_rate: the rate of the first update.
+      learning_rate: the learning rate of the first update.
       decay_steps: the number of updates in one period.
       decay_rate: the growth of the divisor in each period.
-      staircase: whether the rate changes only at the end of each period, instead of with every update.
+      staircase: whether the learning rate changes only at the end of each period, instead of with every update.
 
     Returns:
-      A function from the number of past updates to the rate.
+      A function from the number of past updates to the learning rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `decay_steps` is not positive.
@@ -113,15 +114,15 @@ def polynomial_decay(
     """Return `(learning_rate - end_learning_rate) * (1 - count / decay_steps) ** power + end_learning_rate`.
 
     Args:
-      learning_rate: the rate of the first update.
-      decay_steps: the number of updates until the rate is `end_learning_rate`.
-      end_learning_rate: the rate after `decay_steps` updates.
-      power: the exponent; with 1 the rate is linear.
-      cycle: whether the rate rises again at the end. In the formula, the smallest multiple of `decay_steps` that is at
-        least `count` then replaces `decay_steps`.
+      learning_rate: the learning rate of the first update.
+      decay_steps: the number of updates until the learning rate is `end_learning_rate`.
+      end_learning_rate: the learning rate after `decay_steps` updates.
+      power: the exponent; with 1 the learning rate is linear.
+      cycle: whether the learning rate rises again at the end. In the formula, the smallest multiple of `decay_steps`
+        that is at least `count` then replaces `decay_steps`.
 
     Returns:
-      A function from the number of past updates to the rate.
+      A function from the number of past updates to the learning rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `decay_steps` is not positive.
@@ -152,14 +153,14 @@ def polynomial_decay(
 
 
 def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Schedule:
-    """Return a schedule with one constant rate for each section of training.
+    """Return a schedule with one constant learning rate for each section of training.
 
     Args:
-      boundaries: the numbers of updates after which the rate changes, in ascending order.
-      values: the rates: one before the first boundary, and one after each boundary.
+      boundaries: the numbers of updates after which the learning rate changes, in ascending order.
+      values: the learning rates: one before the first boundary, and one after each boundary.
 
     Returns:
-      A function from the number of past updates to the rate.
+      A function from the number of past updates to the learning rate.
 
     Raises:
       ArgumentError: the boundaries do not ascend, or the number of values is not `len(boundaries) + 1`.
@@ -188,16 +189,16 @@ def piecewise_decay(boundaries: Sequence[int], values: Sequence[float]) -> Sched
 def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) -> Schedule:
     """Return the schedule of the Transformer (Vaswani et al., 2017): a linear rise, then a decay as `1 / sqrt(n)`.
 
-    The rate of update `n`, counted from 1, is
+    The learning rate of update `n`, counted from 1, is
     `learning_rate * d_model ** -0.5 * min(n ** -0.5, n * warmup_steps ** -1.5)`.
 
     Args:
       d_model: the width of the model.
       warmup_steps: the number of the update with the largest rate.
-      learning_rate: a factor of all rates.
+      learning_rate: a factor of all learning rates.
 
     Returns:
-      A function from the number of past updates to the rate.
+      A function from the number of past updates to the learning rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `d_model` or `warmup_steps` is not positive.
@@ -219,18 +220,19 @@ def noam_decay(d_model: float, warmup_steps: float, learning_rate: float = 1.0) 
 
 
 def cosine_decay(learning_rate: float, step_each_epoch: int, epochs: int) -> Schedule:
-    """Return the schedule `0.5 * learning_rate * (cos(pi * epoch / epochs) + 1)`, with one rate for each epoch.
+    """Return the schedule `0.5 * learning_rate * (cos(pi * epoch / epochs) + 1)`, with one value for each epoch.
 
-    The epoch is counted from 0, so the rate of the last epoch is above 0. As in Fluid, the cosine continues in longer
-    training: after `epochs` epochs the rate rises again, and after `2 * epochs` epochs it is `learning_rate` again.
+    The epoch is counted from 0, so the learning rate of the last epoch is above 0. As in Fluid, the cosine continues in
+    longer training: after `epochs` epochs the learning rate rises again, and after `2 * epochs` epochs it is
+    `learning_rate` again.
 
     Args:
-      learning_rate: the rate of the first epoch.
+      learning_rate: the learning rate of the first epoch.
       step_each_epoch: the number of updates in one epoch.
-      epochs: the number of epochs from the full rate down to 0.
+      epochs: the number of epochs from the full learning rate down to 0.
 
     Returns:
-      A function from the number of past updates to the rate.
+      A function from the number of past updates to the learning rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `step_each_epoch` or `epochs` is not positive.
@@ -255,17 +257,17 @@ def warmup_cosine(
 ) -> Schedule:
     """Return a linear warm-up to `learning_rate`, then half a cosine down (Loshchilov and Hutter, 2017).
 
-    The rate changes with every update.
+    The learning rate changes with every update.
 
     Args:
-      learning_rate: the rate at update `warmup_steps`, which is the largest.
+      learning_rate: the learning rate at update `warmup_steps`, which is the largest.
       warmup_steps: the number of updates in the warm-up, 0 or more.
       total_steps: the number of updates until the end, including the warm-up.
-      start_lr: the rate of the first update.
-      end_lr: the rate from update `total_steps` on.
+      start_lr: the learning rate of the first update.
+      end_lr: the learning rate from update `total_steps` on.
 
     Returns:
-      A function from the number of past updates to the rate.
+      A function from the number of past updates to the learning rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `total_steps` is not above `warmup_steps`.
@@ -290,17 +292,17 @@ def warmup_cosine(
 
 
 def linear_lr_warmup(learning_rate: float | Schedule, warmup_steps: int, start_lr: float, end_lr: float) -> Schedule:
-    """Return a linear warm-up from `start_lr` to `end_lr`, then a constant rate or another schedule.
+    """Return a linear warm-up from `start_lr` to `end_lr`, then a constant learning rate or another schedule.
 
     Args:
-      learning_rate: the rate after the warm-up, or a schedule. The schedule is called with the number of all past
-        updates, including the warm-up.
+      learning_rate: the learning rate after the warm-up, or a schedule. The schedule is called with the number of all
+        past updates, including the warm-up.
       warmup_steps: the number of updates in the warm-up.
-      start_lr: the rate of the first update.
-      end_lr: the rate that the line would reach after `warmup_steps` updates.
+      start_lr: the learning rate of the first update.
+      end_lr: the learning rate that the line would reach after `warmup_steps` updates.
 
     Returns:
-      A function from the number of past updates to the rate.
+      A function from the number of past updates to the learning rate.
 
     Raises:
       ArgumentError: an argument is not a number, or `warmup_steps` is not positive.
@@ -347,7 +349,7 @@ def _check_numbers(function: str, **numbers: Any) -> None:
 
 
 def _check_rises(function: str, start: float, name: str, end: float) -> None:
-    """Warn of a warm-up that begins with the larger rate."""
+    """Warn of a warm-up that begins with the larger learning rate."""
     if start > end:
         doubt_setting(
             f"{function}(start_lr={start!r}, {name}={end!r}): the rate falls while it warms up; a warm-up begins with "

@@ -55,6 +55,6 @@ def select(patterns: str | Sequence[str], known: Collection[str], owner: str) ->
 
 
 def _groups(names: Collection[str]) -> list[str]:
-    """Return the globs of the scopes and layers of names, such as "backbone/*" and "backbone/fc_0.*"."""
+    """Return globs for the scopes and layers that occur in names, such as "backbone/*" and "backbone/fc_0.*"."""
     ends = (name[: found.end()] for name in names for found in re.finditer(r"[./]", name))
     return [f"{end}*" for end in dict.fromkeys(ends)]

@@ -8,9 +8,10 @@ from fluid import errors
 from fluid.core import fitting
 from fluid.regularizer import L1Decay, L2Decay
 
-# For each dimension of an array one axis, several axes, or None; dimensions after the last entry are not divided.
+# For each dimension of an array one axis of the mesh, several axes, or None for a dimension that is not divided.
+# Dimensions after the last entry are not divided.
 Sharding = Sequence[str | Sequence[str] | None]
-# Shardings by names and globs of parameters; or the device of whole parameters.
+# By name or glob of parameters: a Sharding, or the device that stores whole parameters, with their layers.
 Shardings = Mapping[str, Sharding | str]
 
 

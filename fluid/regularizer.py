@@ -15,7 +15,9 @@ __getattr__ = getattr_of(__name__)
 @fitting("fluid.regularizer.L2Decay")
 @dataclass(frozen=True)
 class L2Decay:
-    """A regularizer that adds `coeff * parameter` to the gradient, the derivative of half the squared norm.
+    """A regularizer that adds `regularization_coeff * parameter` to the gradient.
+
+    The added term is the derivative of `regularization_coeff / 2` times the squared norm.
 
     Example:
       >>> L2Decay(0.1).gradient(2.0)
@@ -28,14 +30,14 @@ class L2Decay:
         _check("L2Decay", self.regularization_coeff)
 
     def gradient(self, parameter: Any) -> Any:
-        """Return the term to add, of the parameter's shape."""
+        """Return the term to add to the gradient, with the shape of the parameter."""
         return self.regularization_coeff * parameter
 
 
 @fitting("fluid.regularizer.L1Decay")
 @dataclass(frozen=True)
 class L1Decay:
-    """A regularizer that adds `coeff * sign(parameter)` to the gradient.
+    """A regularizer that adds `regularization_coeff * sign(parameter)` to the gradient.
 
     Example:
       >>> float(L1Decay(0.1).gradient(-2.0))
@@ -48,7 +50,7 @@ class L1Decay:
         _check("L1Decay", self.regularization_coeff)
 
     def gradient(self, parameter: Any) -> Any:
-        """Return the term to add, of the parameter's shape."""
+        """Return the term to add to the gradient, with the shape of the parameter."""
         return self.regularization_coeff * jnp.sign(parameter)
 
 

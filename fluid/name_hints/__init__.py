@@ -1,4 +1,4 @@
-"""Names of Fluid and of other libraries that are not here, and what to write instead."""
+"""Names of Fluid and of other libraries that fluid does not have, and what to write instead."""
 
 from fluid.name_hints.arguments import argument_advice
 from fluid.name_hints.attributes import KnownAttributes, check_attributes, getattr_of, not_called

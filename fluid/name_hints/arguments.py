@@ -1,10 +1,11 @@
-"""Arguments of Keras, PyTorch, Lightning and optax that functions here do not take, and the call that works."""
+"""Arguments of Keras, PyTorch, Lightning and optax that functions of fluid do not take, and the call that works."""
 
 from collections.abc import Collection, Mapping
 
 from fluid import errors
 
-# What arguments are called elsewhere, and what they are called here, the first that a function has.
+# By the name of an argument in other libraries: its names in fluid. The first name that the called function has is
+# suggested.
 _SAME = {
     "accumulate_grad_batches": ("accumulate_steps",),
     "activation": ("act",),
@@ -70,8 +71,8 @@ _WEIGHTED = (
     'layers.mean(cost * layers.data("weight", shape=[1])), with a column "weight" in the reader'
 )
 
-# Where no argument does the same: the call that does, by the argument and by what the name of the function begins with.
-# The first that fits counts.
+# For arguments without an equivalent argument: the advice, by the argument and by the beginning of the function's name.
+# The first beginning that matches is used.
 _INSTEAD: Mapping[str, Mapping[str, str]] = {
     "accelerator": {"": 'place="gpu:0" chooses a device, parallel=True all of them'},
     "batch_size": {
@@ -156,12 +157,12 @@ def argument_advice(function: str, argument: str, taken: Collection[str]) -> str
     """Return a sentence that says what to write instead of an argument that a function does not take.
 
     Args:
-      function: its name, as users write it.
-      argument: the unknown name.
-      taken: the names that the function takes.
+      function: the name of the function, as users write it.
+      argument: the name of the unknown argument.
+      taken: the names of the arguments that the function takes.
 
     Returns:
-      The sentence after a space; empty where nothing is known about the name, and no other name is like it.
+      The sentence with a space before it; an empty string if there is neither advice nor a similar name.
 
     Example:
       >>> argument_advice("layers.fc", "units", ["input", "size"])

@@ -1,4 +1,4 @@
-"""Attributes of modules and classes that say what to write instead of a name that they do not have."""
+"""Errors for attributes that a module or class does not have; their messages say what to write instead."""
 
 import inspect
 import sys
@@ -11,13 +11,13 @@ from fluid.name_hints.table import HINTS
 
 
 class KnownAttributes:
-    """A base of classes whose attributes are known: reading or setting another one says what to write instead.
+    """A base of classes with fixed attributes: reading or setting another attribute raises an error with advice.
 
-    The table of hints names the advice by the name of the class. Subclasses that a user writes may set any attribute.
-    Names that begin with an underscore are left alone, since copies, pickles and notebooks read them.
+    The advice comes from the table of hints, by the name of the class. Subclasses that a user writes may set any
+    attribute. Names that begin with an underscore are not checked, since copies, pickles and notebooks read them.
 
     Attributes:
-      _set_by: how to change a property without a setter, by its name.
+      _set_by: how to change a property without a setter, by the name of the property.
 
     Example:
       >>> class Reader(KnownAttributes):
@@ -33,14 +33,14 @@ class KnownAttributes:
 
     _set_by: ClassVar[Mapping[str, str]] = {}
 
-    if not TYPE_CHECKING:  # to checkers of types, every name would be there
+    if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
             if _advice(kind, name):
                 raise _missing(self, name)
             if name.startswith("_") or hasattr(kind, name):
-                return object.__getattribute__(self, name)  # raises what was raised before, inside of a property
+                return object.__getattribute__(self, name)  # raises the error of a property's getter again
             raise _missing(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -68,7 +68,7 @@ def _missing(owner: Any, name: str) -> errors.MissingNameError:
 
 
 def _advice(kind: type, name: str) -> str | None:
-    """Return what to write instead of a name that the class of fluid, or a base of the class, does not have."""
+    """Return the advice for a missing name, from the hints of the class and its bases in fluid; None without a hint."""
     bases = (HINTS.get(base.__name__, {}) for base in kind.__mro__ if _is_of_fluid(base.__module__))
     return next((hints[name] for hints in bases if name in hints), None)
 
@@ -82,15 +82,16 @@ def _is_of_fluid(module: Any) -> bool:
 
 
 def check_attributes(owner: Any) -> None:
-    """Refuse public attributes that the class of an object does not have.
+    """Check that the class of an object declares all public attributes that the object has.
 
-    Handlers change in each training step, where a check of every assignment would take time. They are checked once.
+    Handlers set attributes in each training step, so a check of every assignment would take time. Their check runs
+    once.
 
     Args:
       owner: the object; not checked if a user wrote its class.
 
     Raises:
-      MissingNameError: its class does not have the attribute, nor does an annotation declare it.
+      MissingNameError: an attribute is neither an attribute of the class nor declared by an annotation.
     """
     kind = type(owner)
     # Public handlers are those whose constructor is checked too, by `core.fitting`.
@@ -127,7 +128,7 @@ def getattr_of(module: str) -> Callable[[str], Any]:
         own = (
             n for n, value in there.items() if not n.startswith("_") and getattr(value, "__module__", None) == module
         )
-        known = there.get("__all__") or list(own)  # which is not there yet while the module is imported
+        known = there.get("__all__") or list(own)  # `__all__` is not set yet while the module is imported
         advice = HINTS[module].get(name)
         raise errors.missing_name(f"module {module!r}", name, known, f"use {advice}" if advice else "")
 
@@ -144,10 +145,10 @@ class _Called(types.ModuleType):
 
 
 def not_called(module: str, write: str) -> None:
-    """Let a call of a module raise an error with the call that works.
+    """Make a module raise an error when it is called; the message shows the call that works.
 
     Args:
-      module: its name.
+      module: the name of the module.
       write: the call that works.
 
     Example:

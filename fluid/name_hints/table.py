@@ -1,4 +1,4 @@
-"""One table: names of Fluid, Keras, PyTorch and others that an object does not have, and what to write instead."""
+"""Table of hints: names of Fluid, Keras, PyTorch and others that fluid does not have, and what to write instead."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,8 @@ _AT_ONCE = "fluid.Trainer(program, optimizer, "
 _ANOTHER_PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
 _ANOTHER_FILE = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
 
-# By owner: a module, by its path; a class of fluid, by its name, for its subclasses too; or a value of a program.
+# By owner. An owner is the path of a module, the name of a class of fluid, also for its subclasses, or "jax.Array" for
+# the values of a program.
 HINTS: dict[str, Mapping[str, str]] = {
     "fluid.layers": {
         "Assert": "assert for shapes, and fluid.handlers.TerminateOnNaN for numbers that are not finite",
@@ -500,5 +501,5 @@ HINTS: dict[str, Mapping[str, str]] = {
         "unsqueeze": "layers.unsqueeze(x, axes=[...])",
     },
 }
-# fluid.static lacks the names of Fluid that fluid itself lacks.
+# The names of Fluid that `fluid` does not have are missing in `fluid.static`, too.
 HINTS["fluid.static"] = HINTS["fluid"]

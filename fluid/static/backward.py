@@ -125,7 +125,7 @@ def gradients(
 
 
 class _Differentiated:
-    """A function that computes gradients inside a run: it repeats the calls until now as a function of the inputs.
+    """A function that computes gradients inside a run: it repeats the recorded calls as a function of the inputs.
 
     Args:
       program: the program that records the gradients.
@@ -149,14 +149,14 @@ class _Differentiated:
         self.captures = tuple(program.list_vars())
 
     def __call__(self) -> list[Any]:
-        """Return the gradients."""
+        """Return the gradient for each input."""
         outer = outer_environment("fluid.gradients")
         held = [outer[v] for v in self._inputs]
         found = jax.grad(self._total)([values.dense_of(value) for value in held], held, outer)
         return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
-        """Return the sum of the targets, computed with `data` as the inputs."""
+        """Return the sum of the targets, computed with `data` as the inputs; `held` has the lengths of sequences."""
         pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
@@ -181,7 +181,7 @@ calc_gradient = gradients
 
 
 def excluded_parameters(caller: str, program: Program, no_grad_set: Sequence[Variable | str] | None) -> list[str]:
-    """Return the names of the parameters in a `no_grad_set`; feeds are left out, because no gradient goes beyond them.
+    """Return the names of the parameters in a `no_grad_set`; feeds are left out, because gradients end there anyway.
 
     Raises:
       ArgumentError: a variable is neither a parameter nor a feed.

@@ -1,4 +1,4 @@
-"""Evaluators: measurements over all minibatches between `reset` and `eval`, which a program computes and counts."""
+"""Evaluators: metrics over all minibatches between `reset` and `eval`, which a program computes and accumulates."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,8 +23,8 @@ class Evaluator:
       kind: the beginning of the names of the counts.
 
     Attributes:
-      metrics: variables of the current minibatch.
-      states: variables of the counts.
+      metrics: the variables with the metrics of the current minibatch.
+      states: the variables with the counts.
     """
 
     def __init__(self, kind: str):
@@ -43,7 +43,7 @@ class Evaluator:
                 found.set(np.zeros(state.shape))
 
     def _count(self, suffix: str, value: Any, dtype: str = "int64") -> None:
-        """Create a count, to which every run adds a variable of one element."""
+        """Create a count `NAME_suffix`; every run adds `value`, a variable of one element, to the count."""
         name = f"{self._name}_{suffix}"
         state = layers.create_global_var([1], 0, dtype, persistable=True, name=name)
         state.counts = True
@@ -71,7 +71,7 @@ class Accuracy(Evaluator):
     Args:
       input: the scores, `[batch, classes]`.
       label: integers `[batch, 1]`.
-      k: the number of scores.
+      k: the number of largest scores among which a label counts as correct.
       kwargs: accepted for programs written for Fluid, but have no effect.
 
     Example:
@@ -96,7 +96,7 @@ class Accuracy(Evaluator):
         self._count("correct", correct)
 
     def eval(self, executor: Any, eval_program: Any = None) -> np.ndarray:
-        """Return the share so far, float32 `[1]`; 0 before the first minibatch."""
+        """Return the share of correct rows so far, float32 `[1]`; 0 before the first minibatch."""
         del executor, eval_program
         total, correct = self._counts()
         return np.array([correct / total if total else 0.0], "float32")
@@ -199,7 +199,7 @@ class EditDistance(Evaluator):
 class DetectionMAP(Evaluator):
     """Mean average precision of detected boxes, of each minibatch and of all; see `fluid.metrics.DetectionMAP`.
 
-    The host computes it, and keeps the scores of all detections. Each run that counts must fetch the accumulated value.
+    The host computes the metric, and keeps the scores of all detections. Every run must fetch the accumulated value.
 
     Args:
       input: detections from `layers.detection_output`.
@@ -250,7 +250,7 @@ class DetectionMAP(Evaluator):
         self.metrics += program.apply(_Measured(self._measure), (self.states[0], given))
 
     def get_map_var(self) -> tuple[Variable, Variable]:
-        """Return the variables of the current minibatch and of all since the last `reset`, each float32 `[1]`."""
+        """Return the variables of the precision of this minibatch, and of all since `reset`, each float32 `[1]`."""
         return self.metrics[0], self.metrics[1]
 
     def reset(self, executor: Any, reset_program: Any = None) -> None:
@@ -260,11 +260,11 @@ class DetectionMAP(Evaluator):
         self._seen = 0
 
     def _measure(self, run: int, images: Sequence[core.SequenceBatch]) -> tuple[float, float]:
-        """Add a minibatch; return the precision of this minibatch and of all.
+        """Add a minibatch; return the precision of this minibatch, and of all minibatches since the last reset.
 
         Args:
           run: the number of this run since the last reset, from 1 on.
-          images: rows of each image: detections, labels, boxes and marks.
+          images: detections, labels, boxes and, if given, marks of difficult objects, each as a sequence by image.
         """
         if run == 1:  # the startup program resets the count as well
             self._all.reset()
@@ -273,7 +273,7 @@ class DetectionMAP(Evaluator):
                 f"evaluator.DetectionMAP: this is run {run} since the last reset, and {self._seen} of them fetched the "
                 f"accumulated value; fetch get_map_var()[1] in each run, and call reset(exe) before the first one"
             )
-        elif run == self._seen:  # the same run once more
+        elif run == self._seen:  # the host is called again in the same run
             return self._latest
         self._seen = run
         self._batch.reset()
@@ -284,7 +284,7 @@ class DetectionMAP(Evaluator):
 
 
 class _Measured:
-    """A function that calls the host with the rows of images.
+    """A function that passes the detections and objects of each image to a function on the host.
 
     Args:
       measure: the function on the host.
@@ -295,7 +295,7 @@ class _Measured:
         self._measure = measure
 
     def __call__(self, run: Any, given: Sequence[core.SequenceBatch]) -> list[Any]:
-        """Return the precision of this minibatch and of all."""
+        """Return the precision of this minibatch, and of all minibatches since the last reset."""
 
         def host(run: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
             pairs = zip(arrays[::2], arrays[1::2], strict=True)

@@ -1,6 +1,6 @@
 """Feeding: run a program with feeds whose shapes or levels differ from their declarations.
 
-In Fluid the declared shape of a feed is a remark: the shapes of a run come from what is fed.
+In Fluid the declared shape of a feed is only a remark: a run takes the shapes of the fed arrays.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,9 @@ from fluid.runtime.fetch import as_array, split_names
 def run_as_fed(
     session: Session, program: core.Program, feed: Mapping[str, Any], fetch: Sequence[str], mode: str
 ) -> Sequence[Any]:
-    """Run a program as `Session.run` does; the shapes of feeds that differ from their declarations are found again.
+    """Run a program as `Session.run` does, but accept feeds whose shapes differ from their declarations.
+
+    For these feeds the program is traced and compiled again with the fed shapes.
 
     Args:
       session: the Session of the program.
@@ -80,7 +82,7 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
         return spec
     lengths = value.recursive_sequence_lengths() if isinstance(value, LoDTensor) else []
     shape = tuple(value.shape() if isinstance(value, LoDTensor) else value.shape)
-    level = len(lengths) if spec.lod_level else 0  # dense data takes no lengths
+    level = len(lengths) if spec.lod_level else 0  # a feed that is declared as dense ignores lengths
     if level:
         fits = level == spec.lod_level and fit(shape, (None, *spec.shape[1:])) is not None
     else:
@@ -93,10 +95,12 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
 def check_single_steps(
     needed: Mapping[tuple[str, int], str], specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]
 ) -> None:
-    """Check that the sequences that meet dense rows have one step each, or become one in `sequence_reshape`.
+    """Check the lengths of fed sequences that layers combine with dense rows, which have one row for each sample.
+
+    Each sequence must have one step, or the number of steps that `sequence_reshape` joins to one step.
 
     Args:
-      needed: the names of these feeds and the expected number of steps, and the reason of each.
+      needed: by name of the feed and expected number of steps, the reason for the message.
       specs: the declarations by name.
       feed: arrays by name.
 
@@ -130,7 +134,7 @@ def _check_rows(declared: Mapping[str, FeedSpec], fed: Mapping[str, FeedSpec], f
 
 
 def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
-    """Raise the error for a value that does not fit its declaration."""
+    """Raise a FeedError if a value does not fit its declaration; `cause` becomes the cause of the error."""
     try:
         read_feed(spec, value)
     except errors.FeedError as error:
@@ -138,7 +142,7 @@ def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
 
 
 def _remark(spec: FeedSpec, found: FeedSpec, value: Any, step: CompiledStep) -> None:
-    """Warn, once for each feed, that its shape differs from its declaration; and once of many compilations."""
+    """Warn once for each feed that its shape differs from its declaration, and once if many shapes were compiled."""
     core.warn_once(
         spec,
         "shape",

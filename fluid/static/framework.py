@@ -31,7 +31,7 @@ __all__ = [
     "shared",
 ]
 
-_VERSION = "1.8.5"  # of PaddlePaddle, whose names and numbers are here
+_VERSION = "1.8.5"  # the version of PaddlePaddle whose names and numbers fluid.static has
 
 
 @contextlib.contextmanager
@@ -56,11 +56,12 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
     """Make every call of a function use the same parameters and states, as `fluid.shared` does in program functions.
 
     Args:
-      function: calls layers; takes and returns variables. It must not assign to variables from outside.
+      function: a function that calls layers, and takes and returns variables. It must not assign to variables from
+        outside.
       name: prefix of the parameters; by default the name of the function.
 
     Returns:
-      The function, shared; or a decorator, without `function`.
+      The shared function; without `function`, a decorator.
 
     Example:
       >>> import fluid.static as fluid
@@ -94,14 +95,15 @@ def _get_var(name: str, program: Program | None = None) -> Variable:
 
 
 def require_version(min_version: str, max_version: str | None = None) -> None:
-    """Check that a program was written for a version of PaddlePaddle whose names are here: up to 1.8.
+    """Check that a program was written for a version of PaddlePaddle whose names `fluid.static` has: up to 1.8.
 
     Args:
       min_version: the first version of PaddlePaddle that the program runs with, such as `"1.6.0"`.
-      max_version: the last version; by default any.
+      max_version: the last version that the program runs with; by default any version.
 
     Raises:
-      ArgumentError: the program needs a later version than 1.8.5, or an earlier one; or a version is no numbers.
+      ArgumentError: the program needs a later version than 1.8.5, or an earlier one; or a version has a part that is
+        not a number.
 
     Example:
       >>> import fluid.static as fluid
@@ -135,7 +137,7 @@ def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
 
 
 def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
-    """Return the places of the GPUs with these numbers; of all GPUs by default.
+    """Return a CUDAPlace for each GPU index in `device_ids`; by default for all GPUs.
 
     Example:
       >>> import fluid.static as fluid
@@ -158,7 +160,7 @@ def in_dygraph_mode() -> bool:
 
 
 def memory_optimize(input_program: Any, *args: Any, **kwargs: Any) -> None:
-    """Do nothing: XLA shares memory in every program.
+    """Do nothing: XLA reuses memory in every program.
 
     Example:
       >>> import fluid.static as fluid

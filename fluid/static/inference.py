@@ -21,8 +21,8 @@ class InferenceModel(NamedTuple):
 
     Attributes:
       program: the program for the Executor.
-      feed_target_names: names of its feeds.
-      fetch_targets: variables of its results.
+      feed_target_names: names of the feeds of the program.
+      fetch_targets: variables of the results of the program.
     """
 
     program: Program
@@ -54,7 +54,7 @@ class SavedModel(Program):
 
     @property
     def version(self) -> int:
-        """The version of the program; constant, because nothing can be recorded into a saved program."""
+        """Return 1: nothing can be recorded into a saved program, so its version never changes."""
         return 1
 
 
@@ -110,7 +110,7 @@ def save_inference_model(
     tested = program.clone(for_test=True).discovered()
     params = scope.session.scope.copies([*tested.parameters, *tested.states])
     path = in_folder(dirname, model_filename or "model.fluid", make=True)
-    # Without names, what readers feed stays open.
+    # With `feed=None`, the export keeps all feeds that the targets depend on, such as the feeds of readers.
     feeds = None if program.readers and not feeded_var_names else list(feeded_var_names)
     io.save_inference_model(path, tested, params, feed=feeds, fetch=names)
     return names

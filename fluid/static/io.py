@@ -150,7 +150,7 @@ def load_vars(
     """Load a file that `save_vars` wrote, or parameters of PaddlePaddle, into the global scope.
 
     Arguments as for `save_vars`. As in Fluid, nothing is loaded, with a warning here, if `predicate` is True for no
-    variable. A predicate that looks for one file for each variable finds those of PaddlePaddle only.
+    variable. A predicate that checks whether a variable has its own file works for folders of PaddlePaddle only.
 
     Raises:
       ParameterFileError: the file does not exist, or has another format.
@@ -297,7 +297,7 @@ def _slots(scope: Scope, program: Program) -> Any:
 def _load(
     scope: Scope, program: Program, names: list[str], dirname: PathLike, filename: str | None, default: str
 ) -> dict[str, Any]:
-    """Load the values `names`; return all arrays of the file."""
+    """Load the values `names` into the scope; return all arrays of the file by name."""
     path = in_folder(dirname, filename) if filename else file_in(in_folder(dirname, ""), default)
     is_original = path.parent.is_dir() and not path.exists() or (path.exists() and not _is_zip(path))
     specs = scope.session.scope.specs
@@ -313,7 +313,10 @@ def _load(
 
 
 def _as_kept(array: np.ndarray) -> np.ndarray:
-    """Return 64-bit integers, such as a counter of PaddlePaddle, in the dtype that JAX keeps, if all fit."""
+    """Convert 64-bit integers, such as a counter of PaddlePaddle, to the integer dtype of JAX, if all numbers fit.
+
+    Other arrays are returned unchanged.
+    """
     kept = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
     return kept if array.dtype.kind == "i" and np.array_equal(kept, array) else array
 

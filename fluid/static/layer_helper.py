@@ -43,22 +43,22 @@ class LayerHelper:
 
     @property
     def main_program(self) -> Program:
-        """The default main program."""
+        """Return the default main program."""
         return default_main_program()
 
     @property
     def startup_program(self) -> Program:
-        """The default startup program."""
+        """Return the default startup program."""
         return default_startup_program()
 
     @property
     def param_attr(self) -> ParamAttr | None:
-        """The `param_attr` of the layer as a ParamAttr; None if it is False."""
+        """Return the `param_attr` of the layer as a ParamAttr; None if it is False."""
         return to_attr(self.kwargs.get("param_attr"))
 
     @property
     def bias_attr(self) -> ParamAttr | None:
-        """The `bias_attr` of the layer as a ParamAttr; None if it is False."""
+        """Return the `bias_attr` of the layer as a ParamAttr; None if it is False."""
         return to_attr(self.kwargs.get("bias_attr"))
 
     def multiple_input(self, input_param_name: str = "input") -> list[Variable]:
@@ -79,7 +79,7 @@ class LayerHelper:
         """Return the only input of the layer.
 
         Raises:
-          ArgumentError: there are several.
+          ArgumentError: the layer has no input or several inputs in this argument.
         """
         found = self.multiple_input(input_param_name)
         if len(found) != 1:
@@ -87,10 +87,10 @@ class LayerHelper:
         return found[0]
 
     def iter_inputs_and_params(self, input_param_name: str = "input") -> Iterator[tuple[Variable, ParamAttr | None]]:
-        """Yield each input of the layer with its `param_attr`, of which there is one for all inputs, or one for each.
+        """Yield each input of the layer with its ParamAttr; `param_attr` is one for all inputs, or a list of one each.
 
         Raises:
-          ArgumentError: there are more or fewer than inputs.
+          ArgumentError: the list `param_attr` is longer or shorter than the list of inputs.
         """
         inputs, given = self.multiple_input(input_param_name), self.kwargs.get("param_attr")
         attrs = list(given) if isinstance(given, list | tuple) else [given] * len(inputs)
@@ -166,7 +166,10 @@ class LayerHelper:
         return self.main_program.append_op(type, inputs, outputs, attrs, stop_gradient)
 
     def append_bias_op(self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None) -> Variable:
-        """Return the variable plus a bias of its dimensions from `dim_start` to `dim_end`; unchanged without a bias."""
+        """Return the variable plus a bias of the shape `input_var.shape[dim_start:dim_end]`.
+
+        Without a bias, that is with `bias_attr=False`, return the variable unchanged.
+        """
         if self.bias_attr is None:
             return input_var
         shape = list(input_var.shape[dim_start:dim_end])

@@ -1,4 +1,4 @@
-"""Modules of PaddlePaddle Fluid whose names stand elsewhere here: `from fluid.static.param_attr import ParamAttr`."""
+"""Modules of PaddlePaddle Fluid whose names other modules define here, as in `fluid.static.param_attr.ParamAttr`."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from fluid.static import contrib, core, layers, parallel, transpiler
 _LAYERS = (
     "control_flow detection device io learning_rate_scheduler loss metric_op nn ops rnn sequence_lod tensor".split()
 )
-# The names of each module that another module of this package has.
+# By module of PaddlePaddle Fluid: the names of the module, which `fluid.static` itself has.
 _NAMES = {
     "data_feeder": ["DataFeeder"],
     "inferencer": ["Inferencer"],
@@ -20,7 +20,7 @@ _NAMES = {
     "parallel_executor": ["BuildStrategy", "ExecutionStrategy", "ParallelExecutor"],
     "param_attr": ["ParamAttr", "WeightNormParamAttr"],
 }
-# Modules of Fluid that are refused: packages of `contrib` with their modules.
+# Packages of Fluid's `contrib`, and their modules, whose names raise an ImportError here.
 _REFUSED = {
     "quantize": ["quantize_transpiler"],
     "slim": ["core", "distillation", "graph", "nas", "prune", "quantization", "searcher"],
@@ -28,7 +28,7 @@ _REFUSED = {
 
 
 def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: Sequence[str]) -> None:
-    """Add a module to a package, with names that it takes from another module at their first use."""
+    """Add the module `name` to a package; the module looks up its names in the module `source` on use."""
     module: Any = types.ModuleType(f"{package.__name__}.{name}", f"The names of `{name}` of PaddlePaddle Fluid.")
     module.__all__ = list(names)
     module.__getattr__ = lambda wanted: getattr(source, wanted)

@@ -1,4 +1,4 @@
-"""Optimizers with a recorded `minimize`, whose learning rate is a number, a schedule or a variable; and averages."""
+"""Optimizers whose `minimize` is recorded, with a number, schedule or variable as learning rate; and averages."""
 
 import contextlib
 import functools
@@ -22,7 +22,7 @@ __all__ = optimizer.__all__  # noqa: PLE0605
 
 
 class LearningRate(Variable):
-    """The variable of a number that an optimizer has for its learning rate; can be fetched, but no layer can read it.
+    """A variable for the learning rate of an optimizer that was given a number; can be fetched, but not read by layers.
 
     Args:
       program: the Program that minimises.
@@ -62,8 +62,8 @@ class Recorded:
     """The methods that the optimizers of this module add to the optimizers of `fluid.optimizer`.
 
     Attributes:
-      rate: the variable of the learning rate, if the program computes the rate; else None.
-      rates: the variable of the learning rate in each program that minimises, if the rate is a number.
+      rate: the variable of the learning rate, if layers compute the learning rate; else None.
+      rates: by program that minimises, the variable of the learning rate, if the learning rate is a number.
     """
 
     rate: Variable | None
@@ -118,7 +118,10 @@ class Recorded:
         return [], pairs_of(loss, names, excluded)
 
     def _add_rate(self, program: Program, position: int) -> None:
-        """Make the learning rate of a minimisation known by its name; an optimizer has one name in each program."""
+        """Add a variable for the learning rate of the minimisation with the index `position` to the program.
+
+        An optimizer has one such variable in each program.
+        """
         if program not in self.rates:
             self.rates[program] = LearningRate(program, unique_name.generate("learning_rate"))
         variable = self.rates[program]
@@ -142,7 +145,7 @@ class Recorded:
         return append_backward(loss, parameter_list, no_grad_set, callbacks)
 
     def apply_gradients(self, params_grads: Sequence[tuple[Variable, Gradient]]) -> list[Any]:
-        """Minimise the loss by changing these parameters; the second half of `minimize`.
+        """Minimise the loss of the gradients by changing the parameters of the pairs; the second half of `minimize`.
 
         Raises:
           ProgramError: there are no pairs, or a gradient is not a gradient that `backward` returned.
@@ -160,7 +163,7 @@ class RecordedAverage:
     """The methods that the averages of this module add to the averages of `fluid.optimizer`."""
 
     def update(self) -> None:
-        """Track this average of all parameters that the default main program minimises until now."""
+        """Average the parameters of all minimisations that the default main program has recorded so far."""
         if in_a_function():
             Average.update(self)  # type: ignore[arg-type]
         else:
@@ -176,7 +179,7 @@ class RecordedAverage:
 
 
 class RecordedModelAverage(RecordedAverage):
-    """A ModelAverage, which begins on creation, as in Fluid."""
+    """A ModelAverage that starts to average parameters when it is created, as in Fluid."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -190,7 +193,7 @@ def _session_of(executor: Any) -> Any:
 
 
 def _rate_of(found: Any) -> Variable | None:
-    """Return the variable of a learning rate, from an optimizer or from its inner optimizer."""
+    """Return the variable of a learning rate, from an optimizer or its inner optimizer; None if it is no variable."""
     inner = getattr(found, "inner_optimizer", None)
     return getattr(found, "rate", None) if inner is None else _rate_of(inner)
 

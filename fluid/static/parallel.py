@@ -70,12 +70,12 @@ class CompiledProgram:
         share_vars_from: Any = None,
         places: Any = None,
     ) -> "CompiledProgram":
-        """Return the program itself: one device computes the whole batch, with the results of several devices."""
+        """Return this object: one device computes the whole batch, with the results that several devices would have."""
         del loss_name, build_strategy, exec_strategy, share_vars_from, places
         return self
 
     def with_inference_optimize(self, config: Any) -> "CompiledProgram":
-        """Return the program itself: XLA optimises every program."""
+        """Return this object: XLA optimises every program."""
         del config
         return self
 
@@ -135,7 +135,7 @@ class ParallelExecutor:
 
     @property
     def device_count(self) -> int:
-        """The number of devices, 1."""
+        """Return the number of devices, 1."""
         return 1
 
     def run(

@@ -14,10 +14,10 @@ from fluid.static.tape import values
 
 
 def check_processes(what: str, count: int) -> None:
-    """Check that this process is one of `count` that have found each other.
+    """Check that exactly `count` processes are connected; `what` names the caller in the message.
 
     Raises:
-      DistributedError: there are more or fewer.
+      DistributedError: more or fewer processes are connected.
     """
     if group().size != count:
         raise errors.DistributedError(
@@ -28,7 +28,7 @@ def check_processes(what: str, count: int) -> None:
 
 
 def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict[str, Any]]:
-    """Return the feed of each process, in order.
+    """Return the feed of each process, in the order of the processes.
 
     All processes must call this function for each run; they wait for each other.
 
@@ -56,7 +56,7 @@ def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict
 
 
 def _part(name: str, value: Any) -> tuple[np.ndarray, list[list[int]]]:
-    """Return the array of a feed, and the lengths of its rows at each level."""
+    """Return the array of a feed, and at each LoD level the lengths of its sequences."""
     if isinstance(value, list | tuple):
         raise errors.ArgumentTypeError(
             f"the feed {name!r} is a list, and the rows of several processes are put together; feed an array or a "
@@ -69,7 +69,10 @@ def _part(name: str, value: Any) -> tuple[np.ndarray, list[list[int]]]:
 
 
 def _bytes_of_all(data: np.ndarray, sizes: list[int]) -> list[bytes]:
-    """Return the bytes of an array in each process, of these sizes; unlike numbers, no device converts them."""
+    """Return the bytes of `data` from each process; `sizes` has the number of bytes in each process.
+
+    The processes exchange bytes, because a device would convert numbers to other dtypes.
+    """
     from jax.experimental import multihost_utils  # loaded on use: a single process never needs it
 
     flat = np.frombuffer(data.tobytes(), np.uint8)

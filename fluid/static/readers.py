@@ -61,7 +61,7 @@ class DataFeeder:
         num_places: int | None = None,
         drop_last: bool = True,
     ) -> Callable[[], Iterator[dict[str, Any]]]:
-        """Convert a reader of minibatches to a reader of feeds."""
+        """Convert a reader of minibatches, which are lists of rows, to a reader of feeds."""
         del multi_devices, num_places, drop_last
         return lambda: (self.feed(minibatch) for minibatch in reader())
 
@@ -156,7 +156,7 @@ class PyReader:
 
     @property
     def queue(self) -> "PyReader":
-        """The reader itself: nothing waits in a queue, since batches are read while the device works."""
+        """Return the reader itself: nothing waits in a queue, since batches are read while the device works."""
         return self
 
     def size(self) -> int:

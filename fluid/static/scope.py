@@ -16,7 +16,7 @@ from fluid.static.tape.program import Program
 
 
 class Tensor:
-    """A value of a Scope.
+    """A handle that reads and sets one value of a Scope.
 
     Args:
       scope: the Scope.
@@ -40,20 +40,20 @@ class Tensor:
         self._name = name
 
     def get_tensor(self) -> "Tensor":
-        """Return the value itself."""
+        """Return this handle itself."""
         return self
 
     def set(self, array: Any, place: Any = None) -> None:
-        """Set new numbers of the current shape; `place` is accepted and ignored."""
+        """Set the value to an array of the current shape; `place` is accepted and ignored."""
         del place
         self._scope.put(self._name, np.asarray(array))
 
     def shape(self) -> list[int]:
-        """Return the sizes of the value."""
+        """Return the shape of the value."""
         return list(np.asarray(self).shape)
 
     def lod(self) -> list[list[int]]:
-        """Return no lengths: a value in a scope is an array."""
+        """Return an empty list: a value in a scope is an array, without the lengths of sequences."""
         return []
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -64,10 +64,10 @@ class Scope:
     """The values that are kept between runs, by name: parameters, moving averages, counters; stored in a Session.
 
     Args:
-      outer: the scope whose values this one sees until a startup program runs in this one; see `new_scope`.
+      outer: a scope whose values the new scope shows until a startup program runs in the new scope; see `new_scope`.
 
     Attributes:
-      kept: values of other variables that are kept between runs, by name.
+      kept: by name, the values of other variables that are kept between runs, such as persistable results of layers.
       collective: True if the values are on the devices of all processes of a launch.
 
     Example:
@@ -87,17 +87,17 @@ class Scope:
 
     @property
     def session(self) -> Session:
-        """The Session of this scope, created by the first program that runs in the scope.
+        """Return the Session of this scope, which the first program that runs in the scope creates.
 
         Raises:
-          ProgramError: no program was run yet.
+          ProgramError: no program has run in the scope yet.
         """
         if self._session is None:
             raise errors.ProgramError("nothing was run in this scope; first exe.run(fluid.default_startup_program())")
         return self._session
 
     def find_var(self, name: str) -> Tensor | None:
-        """Return the value of a name, here or in an outer scope, or None."""
+        """Return the Tensor of the value with this name, in this scope or an outer scope; None if there is no value."""
         known = self._session is not None and name in self._session.scope and name in self._initialised
         if known or name in self.kept or self._minimisations(name):
             return Tensor(self, name)
@@ -106,7 +106,7 @@ class Scope:
     var = find_var
 
     def new_scope(self) -> "Scope":
-        """Return a scope inside this one: it has the values of this one until a startup program runs in it."""
+        """Return a new inner scope: it shows the values of this scope until a startup program runs in the new scope."""
         return Scope(self)
 
     @property
@@ -115,14 +115,14 @@ class Scope:
         return self if self._session is not None or self._outer is None else self._outer.running
 
     def value(self, name: str) -> Any:
-        """Return the array of a name; a learning rate is float32 `[1]`, as in Fluid."""
+        """Return the array with this name; a learning rate is float32 `[1]`, as in Fluid."""
         if found := self._minimisations(name):
             program, position = found[-1]
             return np.array([self.session.learning_rates(program)[position]], "float32")
         return self.kept[name] if name in self.kept else self.session.scope[name]
 
     def put(self, name: str, array: np.ndarray) -> None:
-        """Set the array of a name, or a learning rate."""
+        """Set the array with this name, or the learning rate with this name in all programs that have it."""
         if name in self.kept:
             self.kept[name] = array
         for program, position in self._minimisations(name):
@@ -135,7 +135,7 @@ class Scope:
             held[name] = array.astype(held.specs[name].dtype)
 
     def rates_set(self, program: Program) -> dict[str, np.ndarray]:
-        """Return the learning rates of a program that were set, by name."""
+        """Return the learning rates of a program that the user has set, by name."""
         given = self.session.engine.rates.given
         return {
             name: self.value(name)
@@ -144,21 +144,21 @@ class Scope:
         }
 
     def _minimisations(self, name: str) -> list[tuple[core.Program, int]]:
-        """Return the minimisations with the learning rate of this name: a program in the Session, and the position."""
+        """Return `(program in Session, index of the minimisation)` for each minimisation with this learning rate."""
         trained = [(written, added) for written, _, added in self._programs.values() if added.minimizes]
         return [(added, position) for written, added in trained for position in written.rates.get(name, ())]
 
     def on(self, place: Place, seed: int = 0, collective: bool = False) -> Session:
-        """Return the Session of this scope, created if none exists yet.
+        """Return the Session of this scope; create a Session if the scope has none.
 
         Args:
-          place: its device.
-          seed: its seed.
+          place: the device of the Session; None for the default device, or for the device of the existing Session.
+          seed: the seed of a new Session.
           collective: True creates the Session on the devices of all processes, whatever `place` is.
 
         Raises:
           ArgumentError: the Session is on another device.
-          ProgramError: the Session is on one device, and not on those of all processes.
+          ProgramError: the Session is on one device, and `collective` requests the devices of all processes.
         """
         if self._session is None:
             self.collective = collective
@@ -179,7 +179,7 @@ class Scope:
         return self._session
 
     def program(self, program: Program, place: Place) -> core.Program:
-        """Return the program in the Session of this scope, with all layers recorded since the last run."""
+        """Return the program as added to the Session; add it first if it is new or has recorded more layers."""
         session = self.on(place, program.random_seed, program.collective)
         known = self._programs.get(id(program))
         if known is not None and known[1] == program.version:
@@ -191,14 +191,14 @@ class Scope:
         return added
 
     def later(self, program: Program) -> Later | None:
-        """Return the calls that run after a training step of a program that runs in this scope; None without any."""
+        """Return the calls that run after a training step of a program in this scope; None if there are none."""
         version = self._programs[id(program)][1]
         if self._later.get(id(program), (None, None))[0] != version:
             self._later[id(program)] = (version, None if program.for_test else program.later())
         return self._later[id(program)][1]
 
     def initialise(self, startup: Program, place: Place) -> None:
-        """Initialize the parameters and states of all programs of a startup program."""
+        """Initialize the parameters and states of all main programs that belong to a startup program."""
         collective = any(main.collective for main in startup.mains)
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
@@ -237,7 +237,7 @@ class Scope:
         self._initialised &= set(new.scope.arrays)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Set values of programs that are in this scope already."""
+        """Set parameters and states by name, of programs that the Session of this scope has."""
         for name, array in arrays.items():
             self.session.scope[name] = array
         self._initialised |= set(arrays)
@@ -250,10 +250,10 @@ class Scope:
             self.kept[name] = value
 
     def check(self, program: core.Program) -> None:
-        """Refuse to run a program with uninitialized values.
+        """Check that all parameters and states of a program are initialized.
 
         Raises:
-          ProgramError: a value is uninitialized.
+          ProgramError: a parameter or state is not initialized.
         """
         missing = [n for n in (*program.parameters, *program.states) if n not in self._initialised]
         if missing:
@@ -264,7 +264,7 @@ class Scope:
 
 
 def _take_over(session: Session, old: str, new: str) -> None:
-    """Copy optimizer state and learning rates of a program's previous version to its new version, if they agree."""
+    """Copy optimizer state and learning rates from a program's old version to its new one, if the shapes agree."""
     slots = session.scope.slots
     before, after = (jax.tree.map(np.shape, slots[name]) for name in (old, new))
     if jax.tree.flatten(before) == jax.tree.flatten(after):

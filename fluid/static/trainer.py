@@ -1,4 +1,4 @@
-"""Trainer and Inferencer, whose functions are written down once, as in PaddlePaddle Fluid; and their events."""
+"""Trainer and Inferencer that record the layers of their functions once, as in PaddlePaddle Fluid; and their events."""
 
 import functools
 from typing import Any
@@ -21,10 +21,11 @@ __all__ = [
 
 
 class Trainer(fluid.Trainer):
-    """A Trainer whose program function is written down, so that blocks and assignments may stand in the function.
+    """A Trainer whose program function is recorded, so that the function may contain blocks and assignments.
 
     Args:
-      program_func: calls layers, and returns the loss, or the loss first; or what `fluid.Trainer` takes.
+      program_func: a function that calls layers, and returns the loss, or a list with the loss first; or any other
+        value that `fluid.Trainer` accepts.
       args: further arguments of `fluid.Trainer`.
       train_func: Fluid's name of `program_func`.
       settings: further arguments of `fluid.Trainer`.
@@ -45,10 +46,10 @@ class Trainer(fluid.Trainer):
 
 
 class Inferencer(fluid.Inferencer):
-    """An Inferencer whose function is written down, so that blocks and assignments may stand in the function.
+    """An Inferencer whose function is recorded, so that the function may contain blocks and assignments.
 
     Args:
-      infer_func: calls layers, and returns the results; or None for an exported model.
+      infer_func: a function that calls layers, and returns the results; or None for an exported model.
       args: further arguments of `fluid.Inferencer`.
       settings: further arguments of `fluid.Inferencer`.
 
@@ -66,10 +67,11 @@ class Inferencer(fluid.Inferencer):
 
 
 def written_down(function: Any) -> Any:
-    """Call a function that writes layers down; return the program function that runs them.
+    """Record the layers that a function calls; return the program function that runs the recorded layers.
 
     Args:
-      function: calls layers, and returns variables. Anything else than a function is returned unchanged.
+      function: a function that calls layers, and returns variables. A Program, or a value that cannot be called, is
+        returned unchanged.
     """
     if not callable(function) or isinstance(function, Program):
         return function

@@ -45,11 +45,11 @@ class DistributeTranspilerConfig:
 
 
 class DistributeTranspiler:
-    """Fluid's preparation of a program for several processes: here, they train it the collective way.
+    """Fluid's preparation of a program for several processes; here the processes train it by collective communication.
 
     Start the script by `python -m fluid launch --processes N train.py`. Every process feeds its own rows, as in Fluid,
-    and XLA computes the gradient of the rows of all. So all processes must run the same programs in the same order, and
-    what is fetched belongs to the rows of all processes.
+    and XLA computes the gradient over the rows of all processes. So all processes must run the same programs in the
+    same order, and fetched values are computed from the rows of all processes.
 
     Args:
       config: a DistributeTranspilerConfig with `mode = "nccl2"`.
@@ -106,7 +106,7 @@ class DistributeTranspiler:
             )
 
     def get_trainer_program(self, wait_port: bool = True) -> Program:
-        """Return the program itself.
+        """Return the program that `transpile` has prepared.
 
         Raises:
           ProgramError: `transpile` was not called.
@@ -119,15 +119,15 @@ class DistributeTranspiler:
         return self._program
 
     def get_pserver_program(self, endpoint: str) -> Program:
-        """Refuse: there are no parameter servers."""
+        """Raise ArgumentError: there are no parameter servers."""
         raise _no_servers(f"get_pserver_program({endpoint!r})")
 
     def get_pserver_programs(self, endpoint: str) -> Program:
-        """Refuse: there are no parameter servers."""
+        """Raise ArgumentError: there are no parameter servers."""
         raise _no_servers(f"get_pserver_programs({endpoint!r})")
 
     def get_startup_program(self, endpoint: str, *args: Any, **kwargs: Any) -> Program:
-        """Refuse: there are no parameter servers."""
+        """Raise ArgumentError: there are no parameter servers."""
         raise _no_servers(f"get_startup_program({endpoint!r})")
 
 

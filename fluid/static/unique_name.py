@@ -1,4 +1,4 @@
-"""Automatic names, which count on from program to program, unless a guard restarts them."""
+"""Automatic names, whose numbers continue from program to program, unless a guard restarts them at 0."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["counters", "generate", "guard", "switch"]
 
 
 class Counters(dict[str, int]):
-    """The next number for each stem.
+    """The next number of the automatic names with each stem; a stem is for example "fc".
 
     Args:
       prefix: the beginning of all names.
@@ -68,7 +68,7 @@ def generate(key: str) -> str:
 
 
 def switch(new: dict[str, int] | None = None) -> dict[str, int]:
-    """Restart automatic names, or continue with other counters; return the previous counters.
+    """Restart automatic names at 0, or continue with the counters `new`; return the previous counters.
 
     Example:
       >>> import fluid.static as fluid

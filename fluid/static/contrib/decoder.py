@@ -1,4 +1,4 @@
-"""Decoders of Fluid's `contrib.decoder`: a cell with named states, trained by a DynamicRNN, searched in a While."""
+"""Decoders of Fluid's `contrib.decoder`: a cell with named states, training in a DynamicRNN, and search in a While."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -110,7 +110,7 @@ class StateCell:
         self._now: dict[str, Variable] = {}
 
     def enter(self, decoder: "_Decoder") -> None:
-        """Belong to a decoder, which reads and stores the states.
+        """Attach the cell to a decoder, which reads and stores the states of the cell.
 
         Raises:
           ProgramError: the cell belongs to another decoder.
@@ -170,7 +170,7 @@ class StateCell:
         """Read the states from the decoder, at the first call in its block.
 
         Raises:
-          ProgramError: there is no decoder.
+          ProgramError: the cell is attached to no decoder.
         """
         if self._decoder is None:
             raise errors.ProgramError("a StateCell has states inside the block of a decoder: TrainingDecoder(cell)")
@@ -186,7 +186,7 @@ class StateCell:
 
 
 class _Decoder:
-    """The base of decoders.
+    """The base of TrainingDecoder and BeamSearchDecoder.
 
     Args:
       state_cell: the cell.
@@ -198,7 +198,7 @@ class _Decoder:
 
     @property
     def state_cell(self) -> StateCell:
-        """The cell."""
+        """Return the StateCell of the decoder."""
         return self._cell
 
     def recall(self, state: InitState) -> Variable:
@@ -243,7 +243,7 @@ class TrainingDecoder(_Decoder):
         return self.dynamic_rnn.static_input(x)
 
     def output(self, *outputs: Variable) -> None:
-        """Declare variables of each step as results."""
+        """Declare variables of each step as results of the decoder."""
         self.dynamic_rnn.output(*outputs)
 
     def __call__(self) -> Any:
@@ -260,12 +260,12 @@ class TrainingDecoder(_Decoder):
 
 
 class BeamSearchDecoder(_Decoder):
-    """A decoder that searches sentences, in a While.
+    """A decoder that finds sentences by beam search, in a While.
 
     Args:
       state_cell: the cell.
       init_ids: the ids that begin the sentences, `[1]` with `lod_level=2`.
-      init_scores: their scores, `[1]` with `lod_level=2`.
+      init_scores: the scores of `init_ids`, `[1]` with `lod_level=2`.
       target_dict_dim: the number of words.
       word_dim: the width of the embedding of a word.
       input_var_dict: variables by the names of the cell's inputs that all steps read; the other inputs get the
@@ -346,7 +346,7 @@ class BeamSearchDecoder(_Decoder):
         layers.fill_constant([1], "bool", 0, out=self._cond)
 
     def decode(self) -> None:
-        """Record the whole search; for another one, write its block: `with decoder.block():`."""
+        """Record the standard beam search. For a different search, record its step: `with decoder.block():`."""
         with self.block():
             ids = self.read_array(self._init[0], is_ids=True)
             scores = self.read_array(self._init[1], is_scores=True)
@@ -369,7 +369,7 @@ class BeamSearchDecoder(_Decoder):
             layers.logical_and(self._cond, layers.logical_not(layers.is_empty(selected[0])), out=self._cond)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """Return a value that goes from step to step, inside the block.
+        """Return the current value of a variable that each step passes to the next step, inside the block.
 
         Args:
           init: the value in the first step.

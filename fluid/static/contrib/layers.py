@@ -20,7 +20,7 @@ class _Unit:
     Args:
       name_scope: the beginning of the names of the parameters.
       hidden_size: width of the hidden state.
-      settings: as for the cell.
+      settings: further arguments of the cell class `kind`.
     """
 
     kind: Any
@@ -46,7 +46,7 @@ class BasicLSTMUnit(_Unit):
       bias_attr: ParamAttr of the bias.
       gate_activation: the activation of the gates; "sigmoid" by default.
       activation: the activation of the candidate and of the cell state; "tanh" by default.
-      forget_bias: a number added to the sum of the forget gate.
+      forget_bias: a number that is added to the forget gate before its activation.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
 
     Example:
@@ -155,11 +155,11 @@ def basic_lstm(
       dropout_prob: the share of each layer's outputs that training drops, before the next layer and in the result.
       bidirectional: whether a second stack runs from the last step to the first.
       batch_first: whether the batch is the first dimension of input and output.
-      param_attr: ParamAttr of the weights; a name is the beginning of the names.
-      bias_attr: ParamAttr of the biases; a name is the beginning of the names.
+      param_attr: ParamAttr of the weights; its name is the prefix of the names of all weights.
+      bias_attr: ParamAttr of the biases; its name is the prefix of the names of all biases.
       gate_activation: the activation of the gates; "sigmoid" by default.
       activation: the activation of the candidate and of the cell state; "tanh" by default.
-      forget_bias: a number added to the sum of the forget gate.
+      forget_bias: a number that is added to the forget gate before its activation.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
       name: the beginning of the names of the parameters.
 
@@ -275,7 +275,7 @@ class _Units:
 def _stacked(
     units: _Units, input: Any, init: Any, lengths: Any, dropout: tuple[float, str], batch_first: bool
 ) -> tuple[Any, list[Any]]:
-    """Run stacks of cells; return the outputs, and each state of all layers and directions."""
+    """Run the stack of cells of each direction; return the outputs, and the last states by layer and direction."""
     x = jnp.swapaxes(input, 0, 1) if batch_first else input
     inside = jnp.full((*x.shape[:2], 1), True)
     if lengths is not None:
@@ -303,7 +303,7 @@ def _first(cell: Any, x: Any, init: Any, index: int) -> Any:
 
 
 def _step(cells: Sequence[Any], dropout: tuple[float, str]) -> Callable[[Any, Any], tuple[Any, Any]]:
-    """Return the function that takes a step through all layers of a direction."""
+    """Return the function that computes one time step of all layers of a direction."""
     share, implementation = dropout
 
     def step(inputs: Any, states: Any) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ _UNITS = ("B", "KB", "MB", "GB")
 
 
 def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
-    """Return the memory that a training step of a program needs, between two bounds.
+    """Return a lower and an upper bound of the memory that a training step of a program needs.
 
     The step is compiled, and no array is created; see `fluid.plan`.
 

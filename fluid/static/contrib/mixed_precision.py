@@ -65,7 +65,7 @@ class OptimizerWithMixedPrecision:
         return found
 
     def get_loss_scaling(self) -> str:
-        """Return the name of the factor of the loss, for `fetch_list`.
+        """Return the name of the loss scaling factor, for `fetch_list`.
 
         Raises:
           ProgramError: nothing is minimised yet.
@@ -75,7 +75,7 @@ class OptimizerWithMixedPrecision:
         return self._scale
 
     def _begin(self, loss: Any) -> None:
-        """Let the program of a loss compute in float16."""
+        """Set the precision of the program of a loss to float16, and the name of its loss scaling factor."""
         loss.program.precision = "float16"
         self._scale = f"loss_scale_{sum(call.function is minimized for call in loss.program.ops)}"
 

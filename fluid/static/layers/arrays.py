@@ -1,6 +1,7 @@
 """Tensor arrays of the static API: create_array, array_write, array_read and array_length.
 
-Loops write an array one element at a time. XLA needs its capacity ahead, which is found from constants.
+Loops write an array one element at a time. XLA needs the capacity of the array before the loop runs. It is computed
+from constants of the program.
 """
 
 from typing import Any
@@ -63,7 +64,7 @@ class ArrayVariable(Variable):
         return len({element.shape[:1] for element in self.element}) == 2
 
     def empty(self) -> TensorArray:
-        """Return an empty TensorArray, inside a run."""
+        """Return an empty TensorArray with the capacity and the element shape of this array, inside a run."""
         struct = at_present_batch(self.first)
         return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
 
@@ -179,7 +180,7 @@ class _Written:
     def __call__(self, x: Any, i: Any) -> TensorArray:
         """Return the TensorArray with `x` written at index `i`."""
         content = outer_environment("layers.array_write").find(self.array)
-        if isinstance(x, core.NestedSequenceBatch):  # the start of a search: one step for each source
+        if isinstance(x, core.NestedSequenceBatch):  # a beam search starts with one prefix of one step for each source
             x = x.data[:, 0, 0]
         if content is None:
             content = TensorArray(jnp.zeros((max(self.array.room, 1), *x.shape), x.dtype), jnp.int32(0))

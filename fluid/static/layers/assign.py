@@ -13,7 +13,7 @@ from fluid.static.tape.program import default_main_program
 from fluid.static.tape.recording import assigned, recorded
 from fluid.static.tape.variable import Persistent, Variable
 
-# A variable, or a number or list that becomes one.
+# A variable, or a number, list or array that becomes a constant variable.
 Given = Variable | float | Sequence[Any] | np.ndarray
 
 _assign = recorded(layers.assign)
@@ -203,8 +203,8 @@ def py_func(
     Args:
       func: the function.
       x: a variable, or a list of variables.
-      out: variables of `block.create_var(shape=..., dtype=...)` for the results, one or a list; or what
-        `fluid.layers.py_func` takes.
+      out: variables of `block.create_var(shape=..., dtype=...)` for the results, one or a list; or a value that
+        `fluid.layers.py_func` accepts as `out`.
       backward_func: the function of the gradient.
       skip_vars_in_backward_input: the variables of `x` and `out` that `backward_func` does not take.
       name: name of the layer; by default `py_func_N`.
@@ -239,7 +239,7 @@ class _HostCall:
       func: the function.
       backward_func: the function of the gradient.
       out: the created variables of the results.
-      skipped: those of `out` that `backward_func` does not take.
+      skipped: the variables of `out` that `backward_func` does not take.
       name: name of the layer.
     """
 
@@ -250,7 +250,7 @@ class _HostCall:
         self._name = name
 
     def __call__(self, x: Any, skipped: list[Any]) -> Any:
-        """Return the results."""
+        """Return the results of the user's function, called with `x`."""
         func, backward_func = self._functions
         looks = {v: at_present_batch(v.declared) for v in self._out}
         also = [looks[v] for v in self._skipped]
@@ -294,7 +294,7 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 
 def _constant(made: Any, value: float | None) -> Any:
-    """Record `value` as the number that all elements of a variable have; return the variable."""
+    """Record `value` as the number that all elements of a variable equal, or None if unknown; return the variable."""
     if isinstance(made, Variable) and not isinstance(made, Persistent):
         made.constant = value
     return made

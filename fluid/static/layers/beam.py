@@ -27,7 +27,7 @@ class BeamVariable(Variable):
     Attributes:
       size: the width of the beam.
       kept: the variables that `beam_search` returned.
-      arrays: the arrays into which these variables are written.
+      arrays: the arrays into which the variables of `kept` are written.
 
     Example:
       >>> import fluid.static as fluid
@@ -54,7 +54,7 @@ class BeamVariable(Variable):
         self.program.apply(_Noted(self), (i,), into=[self])
 
     def start(self, sources: int) -> Beams:
-        """Return the initial Beams, before the loop."""
+        """Return the Beams before the loop, for this number of sources."""
         return Beams.start(sources, self.size, max((array.room for array in self.arrays), default=1))
 
 
@@ -134,7 +134,7 @@ class _Noted:
 
 
 class _Step:
-    """One step of a search, as a function."""
+    """A function that computes one step of a beam search."""
 
     def __init__(self, beams: BeamVariable, size: int, end_id: int, is_accumulated: bool, name: str | None):
         self._beams = beams
@@ -214,7 +214,7 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
     Args:
       x: the rows.
       y: sequences; in the block of a search, a value with a row for each candidate.
-      ref_level: the level of the sequences that counts.
+      ref_level: the LoD level of `y` whose lengths determine the number of repetitions.
       name: name of the layer; by default `sequence_expand_N`.
 
     Example:
@@ -265,7 +265,7 @@ def is_empty(x: Variable, cond: Variable | None = None) -> Any:
 
 
 class _Here:
-    """The search around a recorded layer, as a leaf among the arguments of a call.
+    """The beam search whose block contains a recorded layer, as one leaf among the arguments of a call.
 
     Args:
       value: an argument of the layer.

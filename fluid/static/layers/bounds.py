@@ -1,4 +1,4 @@
-"""Bounds of loops whose block adds a constant to a counter and compares the counter with a constant."""
+"""Bounds on the iterations of loops whose block adds a constant to a counter and compares it with a constant."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -81,7 +81,7 @@ def _last_index(index: Variable, block: Block) -> int | None:
 
 
 def _bound(block: Block) -> Comparison | None:
-    """Return the comparison of a loop's condition, if the start of the loop and each iteration compare alike."""
+    """Return the counter and the limit that a loop compares before its start and in each iteration; None if unknown."""
     compared: Comparison | None = block.loop.compared
     if compared is None or compared[1] in block.assigned():
         return None
@@ -101,7 +101,7 @@ def _keeps(calls: Sequence[Call], cond: Variable, compared: Comparison) -> bool:
 
 
 def _comparison(calls: Sequence[Call], cond: Variable) -> Comparison | None:
-    """Return the comparison that a condition is or implies after some calls."""
+    """Return the counter and the limit that a condition compares after some calls, alone or in an "and"; or None."""
     place = _last_place(calls, cond)
     if place is None:
         return None

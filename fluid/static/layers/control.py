@@ -110,7 +110,7 @@ class _Loop:
         )
 
     def _start(self, outer: Environment, variable: Variable) -> Any:
-        """Return the value of a variable before the loop; a beam search repeats its rows for each candidate."""
+        """Return the value of a variable before the loop; for a beam search, each row is repeated `beam_size` times."""
         if isinstance(variable, BeamVariable):
             return variable.start(present_batch())
         content = _content(outer, variable)

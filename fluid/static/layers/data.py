@@ -148,7 +148,7 @@ def _reshape_any(
     name: str | None = None,
     batch: int | None = None,
 ) -> Any:
-    """Reshape a value of unknown size; in discovery, make as many elements as the new shape needs."""
+    """Reshape a value of unknown size; while shapes are evaluated without data, first resize it to the new shape."""
     frame = core.current_frame("layers.reshape")
     if frame.discovering and 0 not in shape and shape.count(-1) < 2:
         rest = math.prod(size for size in shape if size != -1)
@@ -164,7 +164,8 @@ _reshape_any.__name__ = "reshape"  # the name of the layer in messages
 def softmax_with_cross_entropy(logits: Any, label: Any, soft_label: bool = False, *others: Any, **options: Any) -> Any:
     """Compute the cross entropy of the softmax of logits; see `fluid.layers.softmax_with_cross_entropy`.
 
-    A label that is a feed of `shape=[1]` may be fed with more rows than the batch, and integers if declared as float32.
+    A label that is a feed of `shape=[1]` may be fed with more rows than the batch. If it is declared as float32, it may
+    be fed with integers.
     """
     if not soft_label and _is_open(label) and isinstance(logits, Variable) and not logits.lod_level:
         same_rows = all(a.shape[:1] == b.shape[:1] for a, b in zip(logits.structs, label.structs, strict=True))
@@ -174,7 +175,7 @@ def softmax_with_cross_entropy(logits: Any, label: Any, soft_label: bool = False
 
 
 def _fed_classes(logits: Any, label: Any) -> Any:
-    """Convert a fed label to classes; a fraction becomes -1, whose loss is NaN."""
+    """Convert a fed label to integer classes; a number that is not whole becomes -1, whose loss is NaN."""
     if core.current_frame("layers.softmax_with_cross_entropy").discovering:
         label = jnp.resize(label, (logits.shape[0], 1))
     return jnp.where(label == jnp.floor(label), label, -1).astype(jnp.int32)

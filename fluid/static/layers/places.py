@@ -1,4 +1,4 @@
-"""Blocks over several devices, as programs of 2017 have them: one device computes the whole batch."""
+"""Blocks that programs of 2017 run on several devices: ParallelDo; here one device computes the whole batch."""
 
 import contextlib
 from typing import Any

@@ -21,7 +21,7 @@ def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         if in_a_function():
             return schedule(*args, **kwargs)
-        # The counter of Fluid, so that saved counters of Fluid can be loaded.
+        # The counter has Fluid's name and first number, so that a counter that PaddlePaddle saved can be loaded.
         counter = autoincreased_step_counter(_COUNTER, begin=int(schedule is lr.noam_decay), step=1)
         begin = int(counter.spec.initializer.value) + 1
         return counter.program.apply(_rate, (_Schedule(schedule, begin), counter, args, kwargs))
@@ -43,18 +43,18 @@ class _Schedule:
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
-    """Return the learning rate of the update with this counter, `[1]`."""
+    """Return the learning rate `[1]` of the update whose number `counter` holds."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
     return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 
 
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
-    """Convert a learning rate that another schedule or the program computes to a schedule."""
+    """Convert the current learning rate, which another schedule or the program computes, to a constant schedule."""
     return lambda count: value.reshape(())
 
 
 def _decay_step_counter(begin: int = 0) -> Any:
-    """Return a variable that counts the runs of a program from `begin` on, as float32 `[1]`; schedules share it."""
+    """Return a counter of the runs of a program from `begin` on, float32 `[1]`; all schedules share this counter."""
     return recorded(layers.cast)(autoincreased_step_counter(_COUNTER, begin=begin, step=1), "float32")
 
 

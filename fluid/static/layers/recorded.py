@@ -1,4 +1,4 @@
-"""All names of `fluid.layers` for `fluid.static.layers`, each recorded on its first use."""
+"""All names of `fluid.layers` for `fluid.static.layers`; a layer is wrapped by `recorded` on its first use."""
 
 import functools
 import inspect

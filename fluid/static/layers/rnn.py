@@ -38,11 +38,11 @@ class _StepBlock:
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """Declare the value of a memory in the next step."""
+        """Declare `new_mem` as the value of the memory `ex_mem` in the next step."""
         self._method("update_memory", ex_mem, new_mem)
 
     def output(self, *outputs: Variable) -> None:
-        """Declare variables of each step as results."""
+        """Declare variables of each step as results of the layer."""
         self._method("output", *outputs)
         self._outputs.extend(outputs)
 
@@ -60,7 +60,7 @@ class _StepBlock:
         self._results = values.leaves(result)
 
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Record a call of a method of the layer."""
+        """Record a call of a method of the layer, such as "step_input"; refuse it outside the block."""
         if self._block is None or self._program.present_block is not self._block:
             raise errors.ProgramError(f"layers.{self.kind.__name__}: {method} belongs inside its block")
         return self._program.apply(functools.partial(_call, self, method), args, kwargs)
@@ -204,7 +204,7 @@ class _Steps:
 
     Args:
       owner: the recorded layer.
-      block: its block.
+      block: the block of one step.
       kind: the class of the layer.
       name: the name of the layer.
     """

@@ -27,11 +27,11 @@ Known = tuple[np.ndarray, np.ndarray]
 
 
 def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
-    """Return the values of a variable that shapes and constants determine, or None.
+    """Return the values of a variable at both trial batch sizes; None if shapes and constants do not determine them.
 
     Args:
       variable: the variable.
-      calls: the recorded calls of its program, of which the last that assigns the variable counts.
+      calls: the recorded calls of its program; the last call that assigns the variable determines the values.
     """
     place = next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
     if place is None:
@@ -51,7 +51,7 @@ def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
 
 
 def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], batch: int) -> np.ndarray:
-    """Return the value that a call gives a variable, computed at once."""
+    """Run a call at once on the values `read`, at a trial batch size; return the value of one of its outputs."""
     environment = Environment()
     for given, value in read.items():
         environment[given] = jnp.asarray(value)
@@ -63,7 +63,7 @@ def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], 
 def _with_sizes(
     layer: Callable[..., Any], argument: str, record: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Wrap a layer: variables in `actual_shape` or in another argument are sizes, if they are known.
+    """Wrap a layer: variables in `actual_shape` or `argument` become numbers, if shapes and constants determine them.
 
     Args:
       layer: the layer.
@@ -84,7 +84,10 @@ def _with_sizes(
 
 
 def _sizes(x: Variable, wanted: Any) -> list[int] | None:
-    """Return sizes as numbers, 0 or -1 for a size that follows the batch; None for unknown sizes and for numbers."""
+    """Return the sizes in `wanted` as numbers; None if a size is unknown, if no size is a variable, or in a block.
+
+    A size that follows the batch becomes 0 if it equals the size of `x` in the same dimension, else -1.
+    """
     listed = wanted if isinstance(wanted, list | tuple) else [wanted]
     if x.program.inside_block or not any(isinstance(size, Variable) for size in listed):
         return None

@@ -17,9 +17,9 @@ from fluid.static.tape.variable import Persistent, Variable
 
 # A variable or its name, or a list of them.
 Slot = Variable | str | Sequence[Variable | str]
-# Slots of intermediate results, which only the gradients of the original read.
+# Output slots of intermediate results, which only the gradient ops of PaddlePaddle read.
 _INTERIM = frozenset({"MeanOut", "Mask", "SavedMean", "SavedVariance", "VarianceOut", "XShape"})
-# Ops of Fluid that no layer computes, and what to write instead; by the beginning of their types.
+# By the beginning of an op's type: what to write instead of the op, because no layer computes it.
 _INSTEAD = {
     "c_": "train with python -m fluid launch, which sums gradients over processes",
     "allreduce": "train with python -m fluid launch, which sums gradients over processes",
@@ -56,7 +56,7 @@ class _Appended:
       type: the type of the op.
       inputs: the variables in each input slot.
       outputs: the variables in each output slot.
-      attributes: as in a file of the original.
+      attributes: the attributes by name, with the values that a model file of PaddlePaddle holds.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class _Appended:
         self.captures = tuple(v for v in self._inputs.values() if isinstance(v, Persistent))
 
     def __call__(self, found: Mapping[str, Any]) -> list[Any]:
-        """Return the values of the output variables, in order.
+        """Return the values of the output variables, in order, from the values of the read variables by name.
 
         Raises:
-          ProgramError: the row has no result for an output slot.
+          ProgramError: the row of the table computes no result for an output slot.
         """
         op = Op(self._desc, _Values(self._inputs, found))
         results = ROWS[self._desc.type](op)
@@ -91,8 +91,8 @@ class _Values:
     """The variables that an op reads; implements `op.Values`.
 
     Args:
-      variables: by name.
-      found: the values of those that are not kept between runs.
+      variables: the variables by name.
+      found: by name, the values of the variables that are not kept between runs.
     """
 
     def __init__(self, variables: Mapping[str, Variable], found: Mapping[str, Any]):
@@ -106,13 +106,13 @@ class _Values:
         return outer_environment("block.append_op")[self._variables[name]]
 
     def parameter(self, name: str) -> ParamAttr:
-        """Return the ParamAttr of a parameter, with its name."""
+        """Return the ParamAttr of a parameter; its `name` is the name of the parameter."""
         spec = self._persistent(name).spec
         settings = spec.settings or ParamAttr()
         return replace(settings, name=name, initializer=spec.initializer, trainable=bool(spec.trainable))
 
     def statistic(self, name: str) -> str:
-        """Refuse an op that updates statistics, whose layer creates them.
+        """Refuse an op that updates statistics, because only a layer can create statistics.
 
         Raises:
           ProgramError: always; the message names the layer.
@@ -128,12 +128,12 @@ class _Values:
         return VarDesc(name, found.shape, found.dtype, found.lod_level, found.persistable)
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return None: ops that read another op have layers, such as `layers.range`."""
+        """Return None: the op that computes a variable is not known. Ops that need it have layers: `layers.range`."""
         return None
 
     def _persistent(self, name: str) -> Persistent:
         found = self._variables[name]
-        assert isinstance(found, Persistent)  # `Op.parameter` asks for what is persistable only
+        assert isinstance(found, Persistent)  # `Op.parameter` requests persistable variables only
         return found
 
 
@@ -141,7 +141,7 @@ def _check_type(type: str) -> None:
     """Refuse an op that no row of the table computes.
 
     Raises:
-      ProgramError: there is no row; the message says what to write.
+      ProgramError: the table has no row for `type`; the message says what to write instead.
     """
     if type in ROWS:
         return
@@ -156,13 +156,13 @@ def _check_type(type: str) -> None:
 
 
 def _variables(program: Any, given: Slot) -> list[Variable]:
-    """Return the variables in a slot."""
+    """Return the variables in a slot as a list; names are looked up in the program."""
     found: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     return [program.var(item) if isinstance(item, str) else item for item in found]
 
 
 def _attributes(type: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert attributes to lists and Python numbers, as in a saved program; data types become numbers."""
+    """Convert attributes to lists and Python numbers, as in a saved program; dtypes become PaddlePaddle's numbers."""
     return {name: _attribute(type, name, value) for name, value in attrs.items() if value is not None}
 
 

@@ -1,9 +1,9 @@
 """The tape: recorded calls of layers, and the values of variables while the calls run.
 
-A `Call` holds variables in the places of values, its results, and the counters of automatic names. A recorded program
-is a list of calls and a program function: its calls run again with the values of an `Environment`, which is how
-variables can be assigned. A block is a list of calls, too: `While` is one call of `layers.while_loop` over the
-variables that the block assigns.
+A `Call` holds a layer, its arguments with variables in place of values, its output variables, and the counters of
+automatic names. A recorded program is a list of calls, and is a program function: it runs the calls again. During a run
+an `Environment` holds the value of each variable, and an assignment replaces the value there. A `Block` is a list of
+calls, too: `While` is one call of `layers.while_loop` over the variables that its block assigns.
 """
 
 import contextlib
@@ -43,13 +43,16 @@ class Environment:
         self._values[variable] = value
 
     def find(self, variable: Any) -> Any:
-        """Return the value of a variable in this run, or None."""
+        """Return the value of a variable in this run, or None if neither this nor an outer environment has one."""
         if variable in self._values:
             return self._values[variable]
         return None if self._outer is None else self._outer.find(variable)
 
     def read(self, tree: Any) -> Any:
-        """Replace the variables in a tree of arguments by their values, also in results of functions in the tree."""
+        """Replace the variables in a tree of arguments by their values.
+
+        A function in the tree is wrapped, so that the variables in its results are replaced, too.
+        """
 
         def value(leaf: Any) -> Any:
             if isinstance(leaf, Variable):
@@ -67,7 +70,7 @@ _environment: ContextVar[Environment | None] = ContextVar("fluid_static_environm
 
 
 def running() -> Environment | None:
-    """Return the environment of the current run, or None."""
+    """Return the environment of the current run, or None if no recorded program runs."""
     return _environment.get()
 
 
@@ -101,10 +104,10 @@ class Call:
       kwargs: its keyword arguments.
       outputs: the variables of its results, in order.
       counters: the counters of automatic names before the call.
-      prefix: the beginning of automatic names.
+      prefix: the beginning of the automatic names that the call creates.
       nameless: indices of the outputs that the layer itself does not name.
       assigns: True if the outputs existed before, and the call assigns them.
-      site: the user's line.
+      site: the file and line of the user's call, for messages.
       blocks: the blocks that the call runs, for loops and branches.
     """
 
@@ -120,7 +123,7 @@ class Call:
     blocks: tuple["Block", ...] = ()
 
     def on_single_steps(self) -> "Call":
-        """Return the call on rows in place of sequences of one step."""
+        """Return a copy of the call whose layer receives rows in place of sequences of one step."""
         function = self.function
 
         @functools.wraps(function)
@@ -131,7 +134,10 @@ class Call:
         return replace(self, function=on_rows)
 
     def on_known_sizes(self) -> "Call":
-        """Return the call with unknown inner sizes of arrays taken from other arrays, until a run."""
+        """Return a copy of the call that replaces unknown inner sizes of arrays by the sizes of other arrays.
+
+        Sizes are replaced only while shapes are evaluated without data; in a run all sizes are known.
+        """
         function = self.function
 
         @functools.wraps(function)
@@ -172,7 +178,7 @@ class Call:
             frame.site = around
         for i, (variable, value) in enumerate(zip(self.outputs, values.leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
-                continue  # a parameter that the layer returned
+                continue  # the layer returned a parameter itself: it is not assigned
             named = core.record(variable.name, value) if i in self.nameless else value
             environment[variable] = _kept(frame, variable, named)
 
@@ -210,7 +216,7 @@ def run_calls(
     """Run calls inside a program function.
 
     Args:
-      calls: in order.
+      calls: the calls, in order.
       held: the values of variables before the first call.
       outer: the surrounding environment.
 
@@ -226,7 +232,7 @@ def run_calls(
 
 
 def as_array(value: Any) -> Any:
-    """Reshape a scalar to one element, as in Fluid, because later layers may rely on this shape."""
+    """Reshape a scalar to `[1]`, as in Fluid, because later layers may rely on this shape; keep other values."""
     scalar = isinstance(value, jax.Array) and value.ndim == 0
     if not scalar:
         return value
@@ -248,7 +254,10 @@ def outer_environment(what: str) -> Environment:
 
 
 def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
-    """Return the value that a variable keeps of a result; without its gradient if `stop_gradient` is set."""
+    """Return the value to store in a variable: a scalar becomes `[1]`, and `stop_gradient` stops its gradient.
+
+    The gradients of feeds and of persistable variables are not stopped.
+    """
     if not values.is_value(value):
         return value
     result = as_array(value)

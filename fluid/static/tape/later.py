@@ -1,4 +1,4 @@
-"""Calls that assign parameters after an optimizer has updated them, such as a decay that the program writes."""
+"""Calls that assign parameters after an optimizer has updated them, such as a weight decay written as layers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -51,7 +51,7 @@ class Later:
 
         Args:
           arrays: parameters and states after the step, by name.
-          found: the values of `read` and others, by name.
+          found: values by name; `read` lists the names that are needed.
         """
         read = {name: found[name] for name in self._values}
         assigned: dict[str, Any] = self._run({name: arrays[name] for name in self._parameters}, read)

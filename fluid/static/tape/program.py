@@ -23,7 +23,7 @@ from fluid.static.tape.variable import Persistent, Variable
 
 
 class Program:
-    """A record of layers that were called outside any function, in order.
+    """A record of the layers that were called outside any function, in the order of the calls.
 
     A Program is a program function: `fluid.Executor` runs it over a Session, and `fluid.Session` can run it directly.
 
@@ -31,16 +31,16 @@ class Program:
       random_seed: the seed of initial values and random layers.
       variables: Variable by name.
       arrays: the declarations of parameters and states, by name.
-      shared: the called shared functions, by name.
+      shared: the shared functions that the program has called, by name.
       feeds: FeedSpec by name.
       mains: for a startup program, the programs whose parameters it creates.
       for_test: True if the program runs in test mode.
       first: the loss whose gradients `NAME@GRAD` can be fetched, if no loss is minimised.
-      clip: the clip of `fluid.clip.set_gradient_clip`.
-      rates: the positions of the minimisations that have a learning rate, by the name of the learning rate.
+      clip: the gradient clip that `fluid.clip.set_gradient_clip` has set, or None.
+      rates: by the name of each learning rate, the indices of the minimisations that use this learning rate.
       readers: the readers that feed the program, from `layers.py_reader`.
-      single_steps: the feeds whose sequences must become one step, as they meet dense rows, with the number of fed
-        steps, and the reason of each.
+      single_steps: requirements on fed sequences that layers combine with dense rows. The key is the name of the feed
+        and the number of steps that each fed sequence must have. The value is the reason, for the error message.
       collective: True if the processes of a launch train the program together, see `fluid.DistributeTranspiler`.
       precision: the dtype of the computation, see `fluid.Program`; None for float32.
 
@@ -86,15 +86,15 @@ class Program:
         return repr(self)
 
     def global_block(self) -> "Program":
-        """Return the program itself."""
+        """Return the program itself, which is its own block."""
         return self
 
     def current_block(self) -> "Program":
-        """Return the program itself."""
+        """Return the program itself, which is its own block."""
         return self
 
     def block(self, index: int) -> "Program":
-        """Return the program itself."""
+        """Return the program itself, which is its own block."""
         del index
         return self
 
@@ -180,7 +180,7 @@ class Program:
         return made
 
     def prune(self, targets: Variable | str | Sequence[Variable | str]) -> "Program":
-        """Return a copy of the program with only the calls that some variables depend on, without minimisation.
+        """Return a copy of the program with only the calls that `targets` depend on, without minimisation.
 
         Args:
           targets: variables or their names.
@@ -293,8 +293,9 @@ class Program:
           args: its positional arguments, with variables in place of values.
           kwargs: its keyword arguments.
           into: variables to assign the results to; by default new variables. A parameter or state of another program,
-            here as among the arguments, is the one of this name in this program, which is declared if it is new.
-          blocks: the blocks that the function runs.
+            in `into` or among the arguments, is replaced by the variable of the same name in this program. If this
+            program has no such variable, it declares one.
+          blocks: the recorded blocks that the function runs, for loops and branches.
 
         Returns:
           The result of the function, with variables in place of values.
@@ -310,7 +311,7 @@ class Program:
             )
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
-        # Copies lists and dicts, too.
+        # `jax.tree.map` also copies lists and dicts, so a later change by the user does not change the call.
         args, kwargs, into = jax.tree.map(self._own, (args, dict(kwargs or {}), into))
         site, prefix = core.user_site(), unique_name.prefix()
         call = Call(function, args, kwargs, prefix=prefix, assigns=into is not None, site=site, blocks=blocks)
@@ -328,7 +329,7 @@ class Program:
         return variable
 
     def persistent(self, spec: core.ParameterSpec) -> Persistent:
-        """Return the variable of a value that is kept between runs; declare the variable if it is new.
+        """Return the variable of the parameter or state that `spec` declares; create the variable if it is new.
 
         Raises:
           ParameterError: the name is declared with another shape or dtype.
@@ -358,12 +359,15 @@ class Program:
 
     @property
     def present_block(self) -> Block:
-        """Return the block that is being recorded."""
+        """Return the Block into which calls are recorded now."""
         return self._current
 
     @contextlib.contextmanager
     def writing(self, loop: Any = None) -> Iterator[Block]:
-        """Record into a new block inside the current block, within a `with` block."""
+        """Record the calls within a `with` block into a new Block inside the current Block.
+
+        For a loop, `loop` holds the facts that are known at its start; see `layers.bounds`.
+        """
         outer = self._current
         self._current = Block(outer, loop)
         try:
@@ -373,7 +377,7 @@ class Program:
 
     @contextlib.contextmanager
     def before_block(self) -> Iterator[None]:
-        """Record into the block around the current block, before the loop or branch, within a `with` block."""
+        """Record the calls within a `with` block before the loop or branch whose block is being recorded."""
         inner = self._current
         if inner.outer is None:
             raise errors.ProgramError("this belongs inside the block of a loop: with decoder.block():")
@@ -387,7 +391,7 @@ class Program:
         """Replace the optimizers of all recorded minimisations.
 
         Args:
-          change: converts an optimizer to its replacement.
+          change: a function that takes an optimizer and returns its replacement.
 
         Raises:
           ProgramError: no loss is minimised yet.
@@ -408,12 +412,15 @@ class Program:
         return self._current is not self._global
 
     def differentiated(self, name: str) -> Variable | None:
-        """Return the loss whose gradient with respect to a parameter can be fetched: minimised, or else `first`."""
+        """Return the loss whose gradient with respect to the parameter `name` can be fetched.
+
+        This is the loss of the first minimisation that changes the parameter; without one, the loss `first`.
+        """
         losses = [call.args[1] for call in self._global.calls if call.function is minimized and changes(call, name)]
         return losses[0] if losses else self.first
 
     def write_behind(self, block: Block) -> None:
-        """Append the calls of an inner block to the current block."""
+        """Append the calls of an inner block to the current block; its variables then belong to the current block."""
         for variable in self.variables.values():
             if variable.made_in is block:
                 variable.made_in = self._current
@@ -427,17 +434,20 @@ class Program:
         return Tape(self, calls, [v for v in self.variables.values() if v.is_global])
 
     def later(self) -> Later | None:
-        """Return the calls that run after a training step, because they assign updated parameters; None without any."""
+        """Return the calls that run after a training step, because they assign updated parameters; or None."""
         return Later(self._global.calls) if assignments_after_updates(self._global.calls) else None
 
     def discovered(self) -> core.Program:
-        """Return the program recorded until now, for a Session."""
+        """Return the calls recorded until now as a program for a Session, without the calls of `later`."""
         assigned = assignments_after_updates(self._global.calls)
         calls = [call for call in self._global.calls if call not in assigned]
         return core.Program(self._snapshot(calls), name="main_program", precision=self.precision)
 
     def outliving(self) -> list[Variable]:
-        """Return the variables whose values every run keeps: by the user's request, assigned parameters, and counts."""
+        """Return the variables whose values every run stores.
+
+        These are the parameters that calls assign, the counts of evaluators, and variables with `persistable = True`.
+        """
         later = {v for call in assignments_after_updates(self._global.calls) for v in call.outputs}
         assigned = [v for v in self._global.assigned() if isinstance(v, Persistent) and v not in later]
         parameters = [v for v in assigned if v.is_parameter or v.counts]
@@ -454,7 +464,10 @@ class Program:
         return {name: value for reader in needed for name, value in reader.read().items()}
 
     def _own(self, leaf: Any) -> Any:
-        """Return an argument of a call: arrays are copied; values kept between runs are the ones of this program."""
+        """Return an argument of a call for recording.
+
+        A NumPy array is copied. A parameter or state of another program becomes the one of this name in this program.
+        """
         if isinstance(leaf, Persistent) and self.variables.get(leaf.name) is not leaf:
             return self.persistent(leaf.spec)
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
@@ -494,7 +507,9 @@ class Program:
         return jax.tree.unflatten(first.tree, call.outputs) if into is None else into
 
     def _tried(self, call: Call) -> tuple[Call, Trial, Trial]:
-        """Try a call at both trial batch sizes; else on sequences of one step, or on arrays of known inner sizes.
+        """Evaluate the result shapes of a call at both trial batch sizes.
+
+        If the shapes do not fit, evaluate them again on sequences of one step, or on arrays of known inner sizes.
 
         Returns:
           The call to record, and both trials.
@@ -513,7 +528,7 @@ class Program:
                 raise
             try:
                 found = trials(call.on_single_steps() if feeds else call.on_known_sizes())
-            except Exception:  # not these sizes either: the first error says why
+            except Exception:  # these sizes do not fit either: the first error describes the user's mistake
                 raise error from None
             reasons = dict.fromkeys(feeds, f"{error} (written down at {call.site})")
             self.single_steps = reasons | self.single_steps
@@ -600,7 +615,10 @@ def default_startup_program() -> Program:
 
 
 def _note_fed_steps(call: Call) -> None:
-    """Note how many fed steps become one step of a reshaped sequence, if one feed has the lengths of the sequence."""
+    """Set `fed_steps` of the output of a `sequence_reshape`: the number of fed steps that become one output step.
+
+    The output also gets the `lengths_of` of the input. Nothing is set if an output step is not a whole number of steps.
+    """
     [before], [after] = call.variables(), call.outputs
     steps, rest = divmod(before.fed_steps * after.shape[-1], math.prod(before.shape[1:]))
     if before.lod_level == 1 and not rest:
@@ -614,9 +632,9 @@ def _has_unknown_inner_size(call: Call) -> bool:
 
 
 def _met_by_rows(call: Call) -> list[tuple[str, int]]:
-    """Return the feeds of the sequences that a call reads beside dense rows, with their numbers of steps.
+    """Return the name of the feed, and `fed_steps`, of each sequence that a call reads beside dense rows.
 
-    The list is empty if a sequence is of no feed.
+    The list is empty if the call reads no dense rows, or if the lengths of a sequence are not the lengths of a feed.
     """
     read = call.variables()
     sequences = [v for v in read if v.lod_level]
@@ -631,7 +649,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
 
     Args:
       main_program: the program.
-      startup_program: the program that creates its parameters; by default the current startup program.
+      startup_program: the program that creates the parameters; by default the current startup program.
 
     Example:
       >>> import fluid.static as fluid

@@ -10,7 +10,7 @@ from fluid.static.tape.calls import running
 from fluid.static.tape.program import default_main_program
 from fluid.static.tape.variable import Persistent, Variable
 
-# Arguments of Fluid that do not change numbers, and that a layer here may lack.
+# Arguments of Fluid that do not change results. They are dropped if the layer has no such argument here.
 _WITHOUT_INFLUENCE = frozenset(
     {"force_cpu", "fuse_with_relu", "is_test", "need_clip", "persistable", "startup_program", "stop_gradient"}
     | {"use_cudnn", "use_mkldnn"}
@@ -18,14 +18,14 @@ _WITHOUT_INFLUENCE = frozenset(
 
 
 def in_a_function() -> bool:
-    """Return whether a program function is running, in which layers run at once."""
+    """Return whether a program function is running; layers are then called at once instead of recorded."""
     return core.present_frame() is not None
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a layer: record the call outside a program function, and call the layer inside.
 
-    An argument in which Fluid stores the result, for example `out=`, may be a variable.
+    If an argument in which Fluid stores the result, for example `out=`, is a variable, the result is assigned to it.
     """
     signature = inspect.signature(function)
     known = signature.parameters
@@ -55,7 +55,7 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_place(given: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any], Variable | None]:
-    """Return arguments of a call without `inplace`, and the variable to which the program assigns the result, or None.
+    """Return the arguments of a call without `inplace`, and the variable to assign; None for a new variable.
 
     As in Fluid, `reshape(x, shape, inplace=True)` gives `x` itself the new shape. A parameter keeps its shape.
     """

@@ -1,4 +1,4 @@
-"""Snapshots: a program at one time as a program function, and its minimisation."""
+"""Snapshots: the calls that a program has recorded so far, as a program function; and the call that minimises."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fluid.static.tape.variable import Variable
 
 
 class Tape:
-    """A program at one time, as a program function.
+    """The calls that a Program had recorded at one time, as a program function.
 
     Args:
       program: the Program.
@@ -40,7 +40,7 @@ class Tape:
         environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
-                variable.held()  # declares the state, which no call may have read
+                variable.held()  # declares the state, because maybe no call has read it
                 core.set_state(variable.name, environment[variable])
         return environment
 
@@ -50,10 +50,10 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
 
     Args:
       optimizer: an optimizer of fluid.
-      loss: `[1]`.
-      parameters: names of the parameters to change, or None.
+      loss: the loss, `[1]`.
+      parameters: names of the parameters to change; None for all trainable parameters.
       excluded: names of the parameters to leave unchanged.
-      rate: the learning rate, if the program computes it, `[1]`, or None.
+      rate: the learning rate `[1]`, if the program computes one; None for the learning rate of the optimizer.
     """
     optimizer.minimize(loss, parameter_list=parameters, no_grad_set=excluded)
     if rate is not None:
@@ -62,6 +62,6 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
 
 
 def changes(call: Call, name: str) -> bool:
-    """Return whether a call of `minimized` changes a parameter."""
+    """Return whether a call of `minimized` changes the parameter `name`."""
     names, excluded = call.args[2:4]
     return (names is None or name in names) and name not in excluded

@@ -33,7 +33,7 @@ class Trial:
       structs: the shape and dtype of each result.
       names: the name that the call gives each result, or None.
       tree: the structure of the results.
-      lengths: for each result, the read variable that has the lengths of its sequences, or None.
+      lengths: for each result, the variable of `given` whose sequences have the same lengths, or None.
       naming: the counters of automatic names after the call.
       feeds: the feeds that the call declares.
       arrays: the declarations of parameters and states by the program and the call.
@@ -50,7 +50,7 @@ class Trial:
         frame = core.Frame(
             placeholder_batch=batch,
             as_fluid=True,
-            plain=True,  # plain forms of layers have the same shapes and fewer equations
+            plain=True,  # without kernels for one platform, layers have the same shapes and fewer equations
             declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )

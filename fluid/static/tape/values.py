@@ -13,7 +13,7 @@ SEQUENCES = (core.SequenceBatch, core.NestedSequenceBatch)
 
 
 def is_leaf(value: Any) -> bool:
-    """Return whether one variable holds a value, although the value is a tree for JAX."""
+    """Return whether a value belongs to one variable as a whole, although JAX sees a tree of arrays."""
     return isinstance(value, (*SEQUENCES, TensorArray, Beams))
 
 
@@ -28,7 +28,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def dense_of(value: Any) -> Any:
-    """Return the array of a value, with its padding; or the shape of that array."""
+    """Return the padded array of a batch of sequences; return an array unchanged. Shapes are treated as arrays."""
     return value.data if isinstance(value, SEQUENCES) else value
 
 
@@ -52,11 +52,11 @@ def single_steps(tree: Any) -> Any:
 
 
 def with_known_sizes(tree: Any, unknown: int) -> Any:
-    """Resize arrays in a tree: an inner size that equals `unknown` becomes the size of another array there.
+    """Resize arrays in a tree: an inner size of `unknown` becomes the known size of another array in this dimension.
 
     Args:
-      tree: arrays, of which those of one rank are compared.
-      unknown: the trial batch size.
+      tree: arrays; only arrays of the same rank are compared.
+      unknown: the trial batch size, which stands for unknown sizes.
     """
     arrays = [value for value in leaves(tree) if is_value(value)]
 

@@ -9,7 +9,7 @@ import jax
 from fluid import core, errors, layers
 from fluid.static.tape import values
 
-# The program of a variable; opaque here.
+# A Program; the module of Program imports this module, so the class is not known here.
 Owner = Any
 
 
@@ -82,7 +82,10 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the sizes, -1 for a size that follows the batch; the steps of sequences are rows, as in `[-1, 8]`."""
+        """Return the shape, with -1 for sizes that follow the batch size.
+
+        For sequences, the steps of all sequences count as rows: steps of 8 elements have the shape `(-1, 8)`.
+        """
         first, second = (values.dense_of(struct).shape[self._leading() :] for struct in self._both())
         sizes = [a if a == b else -1 for a, b in zip(first, second, strict=True)]
         return (-1, *sizes) if self.lod_level else tuple(sizes)
@@ -97,10 +100,10 @@ class Variable:
         return self.program.apply(layers.cast, (self, dtype))
 
     def check(self) -> None:
-        """Refuse an incomplete variable, after the whole program is recorded."""
+        """Check that the variable is complete, before its program runs; subclasses raise errors."""
 
     def check_assigned(self) -> None:
-        """Refuse to read a variable that was created without a value, and is not assigned yet.
+        """Check that the variable has a value: it was created with one, or has been assigned.
 
         Raises:
           ProgramError: the variable has no value.
@@ -109,7 +112,7 @@ class Variable:
             raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
 
     def check_assignable(self) -> None:
-        """Refuse an assignment to a variable whose value layers cannot change."""
+        """Check that layers may assign the variable; subclasses raise errors."""
 
     def held(self) -> Any:
         """Return the value of the variable before the program assigns it, inside a run.
@@ -123,7 +126,7 @@ class Variable:
         )
 
     def _leading(self) -> int:
-        """Return the number of dimensions of the padded array that hold the rows of a sequence."""
+        """Return the number of first dimensions of the padded array that `shape` shows as rows: batch and steps."""
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
@@ -167,7 +170,7 @@ class Persistent(Variable):
 
     Attributes:
       spec: its declaration.
-      counts: True if runs in test mode change the value as well, as a measurement needs.
+      counts: True if runs in test mode change the value as well, as for the counts of an evaluator.
 
     Example:
       >>> import fluid.static as fluid
@@ -201,7 +204,7 @@ class Persistent(Variable):
         return self.is_parameter or bool(self.spec.layer)
 
     def held(self) -> Any:
-        """Return the value in the Scope."""
+        """Return the value from the Scope; declare the parameter or state in the running program."""
         spec = self.spec
         if spec.trainable is None:
             return core.create_state(spec.name, spec.shape, spec.dtype, spec.initializer)
