@@ -1,4 +1,4 @@
-"""Logger, the base class of loggers, and CSVLogger and TensorBoard."""
+"""Loggers: Logger, the base class of all loggers, and the loggers CSVLogger and TensorBoard."""
 
 import csv
 import itertools
@@ -22,8 +22,8 @@ class Logger(Recorder):
     """The base class of all loggers: passes the scalars of a training to `write`, which a subclass defines.
 
     The scalars are the outputs of the program, as means over the steps since the last write, and every value that
-    another handler reports. They are passed some steps later, when the device has computed them. All are written before
-    each checkpoint and before training ends, also with an error.
+    another handler reports. The scalars are passed some steps later, when the device has computed them. All of them are
+    written before each checkpoint, and before training ends, also if it ends with an error.
 
     Args:
       every: the interval at which outputs of the program are written: a number of steps, or "epoch", "2 epochs" ...
@@ -46,7 +46,10 @@ class Logger(Recorder):
         self._opened = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the output after `self.done` steps; values from an earlier training for later steps are outdated."""
+        """Open the output, for a training that continues after `self.done` steps.
+
+        Values that an earlier training wrote for later steps are outdated, and should be replaced.
+        """
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Write the values of one step.
@@ -84,7 +87,7 @@ class Logger(Recorder):
                 self.close(event.error)
 
     def state(self) -> dict[str, Any]:
-        """Return the incomplete means as JSON, after everything else was written and flushed."""
+        """Write and flush all complete means, and return the state of the incomplete means, for JSON."""
         state = super().state()
         if self._opened:
             self.flush()
@@ -102,8 +105,8 @@ class CSVLogger(Logger):
     """A logger that writes a CSV table with a row for each epoch, or for a number of steps.
 
     The columns are `epoch`, `step` (steps done, including the steps before a resume), the scalars of the program, and
-    the values of other handlers. The scalars are means over the steps since the last row. A value of another handler is
-    the last one since the last row.
+    the values of other handlers. The scalars are means over the steps since the last row. Of a value of another
+    handler, a row holds the latest since the last row.
 
     An existing file is continued. A resumed training keeps the rows up to its first step, and replaces the later rows,
     whose steps are trained again. A training that begins at step 0 moves the file of another training to `log.1.csv`,
@@ -136,7 +139,7 @@ class CSVLogger(Logger):
         self._file: Any = None
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the file, with the rows to keep."""
+        """Open the file, and keep the rows of an earlier training up to the first step of this one."""
         self._columns = ["epoch", "step", *known_values(self)]
         twice = [name for name in self._columns if self._columns.count(name) > 1]
         if twice:
@@ -164,7 +167,10 @@ class CSVLogger(Logger):
         self._file.close()
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Add values to the row of this step if the row is closed and still unwritten, else to the next row."""
+        """Add the values that another handler reports to a row of the table.
+
+        If the row of this step is complete but not yet written, add them to this row, else to the next row.
+        """
         announced = self._announced
         if self._waiting and self._waiting[-1][1] == self.done:
             _, announced = self._waiting[-1][2]
@@ -200,7 +206,11 @@ class CSVLogger(Logger):
         return kept
 
     def _move_aside(self, count: int) -> None:
-        """Rename the file of another training, which has `count` rows, to the first free name."""
+        """Rename the file of another training to the first free name, `log.1.csv` ..., and log a warning.
+
+        Args:
+          count: the number of rows in the file, for the warning.
+        """
         stem, ending = os.path.splitext(self._path)
         free = next(name for i in itertools.count(1) if not os.path.exists(name := f"{stem}.{i}{ending}"))
         os.rename(self._path, free)
@@ -241,7 +251,7 @@ class TensorBoard(Logger):
         """Open a new event file."""
         make_writer, proto = _tensorboard()
         self._writer = make_writer(self._logdir)
-        # This event makes TensorBoard discard the values that an earlier run wrote from this step on.
+        # This event makes TensorBoard discard the values that an earlier training wrote for its step or a later one.
         start = proto.SessionLog(status=proto.SessionLog.START)
         self._writer.add_event(proto.Event(wall_time=time.time(), step=self.done + 1, session_log=start))
 

@@ -24,7 +24,7 @@ _HEADER = re.compile(
 
 
 class Npz(Format):
-    """The format of `numpy.savez` and `numpy.savez_compressed`; the requested columns of a file are read into memory."""
+    """The format of `numpy.savez` and `numpy.savez_compressed`; requested columns of a file are read into memory."""
 
     name = "npz"
     extensions = (".npz",)
