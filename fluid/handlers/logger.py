@@ -72,13 +72,13 @@ class Logger(Recorder):
         """
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Call `open`."""
+        """Call `open`, which a subclass may define."""
         super().begin_train(event)
         self.open(event)
         self._opened = True
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write all pending values, and call `close`."""
+        """Write all values that are not written yet, and call `close`."""
         if self._opened:
             self._opened = False
             try:
@@ -157,7 +157,7 @@ class CSVLogger(Logger):
         self._file = open(self._path, "a", newline="", encoding="utf-8")
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write a row, and flush the file."""
+        """Write the values of one step as a row, and flush the file."""
         row = {"epoch": epoch, "step": step, **{name: f"{value:.9g}" for name, value in values.items()}}
         csv.writer(self._file).writerow([row.get(column, "") for column in self._columns])
         self._file.flush()
@@ -187,7 +187,13 @@ class CSVLogger(Logger):
         super()._write(epoch, done, {**mean.read(), **announced})
 
     def _rows_to_keep(self) -> list[list[str]]:
-        """Return the rows of an earlier training up to the first step of this training."""
+        """Return the rows in an existing file that stay: those up to the step at which this training begins.
+
+        Move the file of another training aside, and return no rows.
+
+        Raises:
+          ArgumentError: the file has other columns than this training writes.
+        """
         try:
             with open(self._path, newline="", encoding="utf-8") as file:
                 header, *rows = list(csv.reader(file)) or [self._columns]
@@ -264,11 +270,11 @@ class TensorBoard(Logger):
         self._writer.add_event(event)
 
     def flush(self) -> None:
-        """Write the pending events to the file."""
+        """Write all events that are still in memory to the file."""
         self._writer.flush()
 
     def close(self, error: BaseException | None) -> None:
-        """Close the file."""
+        """Close the event file."""
         self._writer.close()
 
 

@@ -126,12 +126,12 @@ class TerminateOnNaN(Handler):
             self._check()
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Check the remaining steps, so that tests and files at the end of an epoch use finite parameters."""
+        """Check the steps since the last check, so that tests and checkpoints after an epoch use finite parameters."""
         if self._batches:
             self._check()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Release the copy of the state and the minibatches."""
+        """Release the copy of the state, and the minibatches since the last check, to free their memory."""
         self._good = None
         self._batches = []
         self._losses = []
@@ -143,7 +143,7 @@ class TerminateOnNaN(Handler):
         self._keep(state)
 
     def _complaint(self, state: _State, losses: list[Any]) -> str | None:
-        """Return a description of the first non-finite loss or array, or None."""
+        """Return a description of the first non-finite loss, or else array of `state`; None if all are finite."""
         found = self._health.complaint(self._by_name(state))
         lost = [loss for loss in map(number, on_host(losses)) if not np.isfinite(loss)]
         if lost:

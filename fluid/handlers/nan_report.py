@@ -279,7 +279,7 @@ def _rates(replay: _Replay) -> str:
     for name, (rule, rate, slots) in zip(rate_names(replay.program), every, strict=True):
         try:
             told.append(f", {name} {float(rule.rate(rate, slots)):.3g}")
-        except KeyError:  # a bare optax transformation
+        except KeyError:  # a bare optax transformation does not expose its learning rate
             continue
     return "".join(told)
 

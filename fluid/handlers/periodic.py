@@ -115,11 +115,11 @@ class _Once(_Periodic):
         return math.inf if self._called else super().steps_ahead()
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON, whether the function was called."""
+        """Return a dict for JSON that says whether the function was called."""
         return {"called": self._called}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore from a checkpoint whether the function was called."""
+        """Restore from a checkpoint whether the function was called, so that it is called only once."""
         self._called = state["called"]
 
     def _call(self, event: EndStepEvent | EndEpochEvent) -> None:

@@ -147,7 +147,7 @@ class LivePlot(Recorder):
     def _draw_if_due(self) -> None:
         if self._new and time.monotonic() >= self._next:
             self._draw()
-            self._next = time.monotonic() + self._interval  # counted from the end of the drawing, which may be slow
+            self._next = time.monotonic() + self._interval  # counted from the end of this drawing, which may be slow
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
         """Add one point to the curve of each value, at `done` steps."""

@@ -75,7 +75,7 @@ class ReduceLROnPlateau(Monitor):
         self._min_lr = min_lr
         self._program = program
         self._worse = 0  # consecutive measurements without improvement
-        self._resting = 0  # remaining measurements of the cooldown
+        self._resting = 0  # the number of measurements until the cooldown ends
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Raise UnknownNameError if the learning rate of an optimizer cannot be set."""

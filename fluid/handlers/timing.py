@@ -49,7 +49,7 @@ class Timer(Handler):
         self._count = 0
 
     def measures(self) -> list[str]:
-        """Return the names of the four times."""
+        """Return the names of the four times that are reported."""
         return ["step_ms", "data_ms", "data_wait_ms", "device_ms"]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
@@ -69,7 +69,8 @@ class Timer(Handler):
         """Add the time that reading and converting the minibatch of this step took."""
         self._begin = time.perf_counter()
         self._data += event.seconds
-        if self._mark is None:  # the first minibatch of an epoch is read before its step
+        # The first minibatch of an epoch is read before its step begins, so the time of reading is added to this step.
+        if self._mark is None:
             self._mark = self._begin - event.seconds
 
     def end_step(self, event: EndStepEvent) -> None:
@@ -138,7 +139,7 @@ class Profiler(Handler):
         return first - self._count if self._count < first else end - self._count if self._count < end else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Start the profile at its first step, and mark each step in the profile."""
+        """Start the profile before the first step in `steps`, and mark each step in the profile."""
         if self._count == self._steps[0]:
             jax.profiler.start_trace(self._logdir)
             self._running = True

@@ -52,7 +52,7 @@ class WeightedAverage:
         self._weight += share
 
     def eval(self) -> Any:
-        """Return the weighted mean of all added values, float64 in their shape; `float` accepts it if it has one element.
+        """Return the weighted mean of all added values, float64 in their shape; one element converts to a number.
 
         Raises:
           ArgumentError: nothing was added, or the weights sum to 0.

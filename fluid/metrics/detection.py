@@ -93,7 +93,11 @@ class DetectionMAP(MetricBase):
             self._add(_table(self, found, 6), labels, _table(self, box, 4), marked)
 
     def eval(self) -> float:
-        """Return the mean over the classes with objects, 0 if there are none; raise ArgumentError without images."""
+        """Return the mean average precision over all classes with objects; 0 if no class has objects.
+
+        Raises:
+          ArgumentError: no image was added.
+        """
         if not self._images:
             raise errors.ArgumentError(f"{self.name}.eval(): nothing was measured yet; call update first")
         counted = [label for label, count in self._objects.items() if count]

@@ -73,7 +73,7 @@ class MetricBase(KnownAttributes):
         raise NotImplementedError
 
     def eval(self) -> Any:
-        """Return the result over all minibatches since the last reset: a number, or one for each of `parts`."""
+        """Return the result over all minibatches since the last `reset`: a number, or one for each of `parts`."""
         raise NotImplementedError
 
 

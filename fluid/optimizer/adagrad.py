@@ -34,7 +34,7 @@ class Adagrad(Optimizer):
     initial_accumulator_value: float = 0.0
 
     def rule(self) -> optax.GradientTransformation:
-        """Divide gradients by the root of the sum of their squares."""
+        """Return a rule that divides each gradient by the root of the sum of all its squares so far."""
 
         def init(params: Any) -> optax.ScaleByRssState:
             return optax.ScaleByRssState(optax.tree.full_like(params, self.initial_accumulator_value))
@@ -66,7 +66,7 @@ class DecayedAdagrad(Optimizer):
     epsilon: float = 1e-6
 
     def rule(self) -> optax.GradientTransformation:
-        """Divide gradients by the root of a moving mean of their squares."""
+        """Return a rule that divides each gradient by the root of a moving mean of its squares."""
         scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=False)
         return with_rate(scale, self.learning_rate)
 
@@ -194,7 +194,8 @@ class Ftrl(Optimizer):
 
     def _step(self, g: Any, p: Any, squared: Any, linear: Any, rate: Any) -> tuple[Any, Any, Any]:
         """Return the update, the next sum of squares and the next linear term of one parameter, all in its shape."""
-        # The formula divides by the rate. At a rate of 0, the start of a warm-up, nothing changes.
+        # The formula divides by the rate. At a rate of 0, as at the start of a warm-up, neither the parameter nor the
+        # state changes.
         moving = jnp.asarray(rate > 0)
         rate = jnp.asarray(jnp.where(moving, rate, 1), p.dtype)
         total = squared + g * g

@@ -96,7 +96,8 @@ class Average:
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
                 state = _find(minimize.optimizer, slots, self)
                 if state is not None:
-                    # If two optimizers update one parameter, only the later one sees its value at the end of the step.
+                    # If two optimizers update one parameter, `|=` keeps the average of the later optimizer, because
+                    # only this one sees the parameter as it is at the end of the step.
                     found |= value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
         if not found:
             raise errors.ArgumentError(

@@ -47,7 +47,7 @@ not_called("fluid.optimizer", "fluid.optimizer.SGD(0.1), fluid.optimizer.Adam(1e
 
 
 class Transformation(Protocol):
-    """An optax transformation: the two attributes that are checked before use."""
+    """An optax transformation, described by its two attributes, which `is_optax` checks."""
 
     @property
     def init(self) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ class Minimizer:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Reject arguments that the class does not have, such as `lr=`; the error names the valid arguments."""
-        if args or kwargs:  # copy.copy passes no arguments
+        if args or kwargs:  # without arguments, copy.copy may be creating a copy, which needs no check
             misfit = core.misfit_of(cls.__init__, f"fluid.optimizer.{cls.__name__}", (None, *args), kwargs)
             if misfit is not None:
                 raise misfit
@@ -343,7 +343,7 @@ class Optimizer(Minimizer):
         return self if self.grad_clip is not None else replaced(self, grad_clip=clip)
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
-        """Return the rule, with the learning rate of each parameter multiplied by a factor.
+        """Return the rule of this optimizer, with the learning rate of each parameter multiplied by a factor.
 
         Args:
           factors: the factor of each parameter, by parameter name.
@@ -371,7 +371,7 @@ class Optimizer(Minimizer):
         return leave_out(update, frozen) if frozen else update
 
     def current_rate(self, slots: Any) -> Any:
-        """Return the learning rate, or the value of the schedule at the number of updates done, float32 `[]`."""
+        """Return the learning rate of the next update, float32 `[]`: a schedule is called with the updates done."""
         rate = self.learning_rate
         return jnp.asarray(rate(updates_done(slots)) if callable(rate) else rate, jnp.float32)
 

@@ -128,7 +128,7 @@ def arrays(
 
     def rows(epoch: int, begin: int, length: int) -> Iterator[slice | np.ndarray]:
         order = None
-        if shuffle:  # JAX uses 32-bit row numbers; one cast of the whole order is faster than many small casts
+        if shuffle:  # JAX needs int32 row numbers; one cast of the whole order is faster than a cast per minibatch
             order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(kind, copy=False)
         for low in range(begin, end, length):
             span = slice(low, min(low + length, end))
@@ -211,7 +211,7 @@ class Minibatches:
 
     @property
     def reads_once(self) -> bool:
-        """Return whether the user passed an iterator, which cannot be restarted."""
+        """Return whether the user passed an iterator as reader, which can be read only once."""
         source = self.reader.source if isinstance(self.reader, Source) else None
         return hasattr(source, "__next__")
 
@@ -254,7 +254,7 @@ class Minibatches:
         source = self.reader.source if isinstance(self.reader, Source) else self.reader
         with contextlib.closing(rows):
             try:
-                # The rest of a restored pass may be empty.
+                # A restored pass, with rows given before, may have no more rows; other passes must not be empty.
                 yield from rows if rows.given else nonempty(rows, source)
             except errors.FluidError:
                 raise
@@ -394,7 +394,11 @@ def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
 
 
 def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
-    """Return the names of columns, or their indices if they have no names, and the columns."""
+    """Return the names of the columns of `data`, or their indices if they have no names, and the columns as arrays.
+
+    Raises:
+      ArgumentTypeError: the data is not an array, a tuple of columns or a dict of columns.
+    """
     if isinstance(data, Mapping):
         columns = dict(data)
     elif isinstance(data, tuple):

@@ -89,7 +89,8 @@ class Ahead:
                 kind, value = held.pop(number)
                 if kind is _END:
                     return
-                if kind is _FAILED and isinstance(value, StopIteration):  # would end the pass silently
+                # A StopIteration of the mapper would silently end the pass, so that another exception replaces it.
+                if kind is _FAILED and isinstance(value, StopIteration):
                     raise RuntimeError("the mapper of reader.xmap raised StopIteration") from value
                 if kind is _FAILED:
                     raise value
@@ -107,7 +108,7 @@ class Ahead:
         _join(self.threads, _PATIENCE)
 
     def work(self) -> None:
-        """Read and map rows while there are tickets; runs in each thread."""
+        """Read rows and apply the mapper to them, one row for each ticket; this function runs in each thread."""
         try:
             while self.tickets.get() and not self.stopped:
                 number, kind, value = self.take()

@@ -221,7 +221,7 @@ class Source(Reader):
         super().__init__(self._read, "rows")
         self.source = source
         self._iterator: Any = None
-        self._keeper: Any = None  # the iterator, if it has its own position
+        self._keeper: Any = None  # the iterator of the pass, if it reports its own position (`get_state`); else None
         self._resume: tuple[Position, Any] | None = None
 
     def state(self) -> dict[str, Any]:
@@ -467,5 +467,5 @@ def _brief(plan: Any) -> Any:
 
 
 def named(source: Any) -> str:
-    """Return a name for an object that a user passed as reader, for messages."""
+    """Return a name for messages of an object that a user passed as reader: its qualified name, or else its class."""
     return getattr(source, "__qualname__", None) or f"a {type(source).__name__}"

@@ -68,7 +68,7 @@ class _Need(NamedTuple):
     rows: int
 
     def fits(self, shape: Sizes) -> bool:
-        """Return whether a shape holds the minibatch."""
+        """Return whether each size of `shape` is at least the minimum size of the minibatch."""
         return _holds(shape, self.sizes)
 
     def cost(self, shape: Sizes) -> int:

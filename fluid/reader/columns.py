@@ -72,7 +72,8 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
         _refuse_other_arrays(spec, value, where)
     if spec.lod_level:
         return read_sequences(spec, value, where)
-    if isinstance(value, SequenceBatch | LoDTensor):  # dense data of one step per row, passed with lengths
+    # A feed without lod_level may receive a sequence batch whose rows have one step each: its steps are the rows.
+    if isinstance(value, SequenceBatch | LoDTensor):
         value = np.asarray(value) if isinstance(value, LoDTensor) else np.concatenate(value.rows())
     if isinstance(value, jax.Array):
         return _reshaped(spec, typed_on_device(spec, value, where), where)
@@ -144,7 +145,7 @@ def is_sample(spec: FeedSpec, value: Any) -> bool | None:
 
 
 def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
-    """Return the array if a quick check shows that it fits; None if a full check is needed."""
+    """Return the array in the declared shape if a quick check shows that it fits; None if a full check is needed."""
     row = spec.shape[1:]
     if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size:
         return None

@@ -116,7 +116,8 @@ def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
                 window = list(itertools.islice(inner, size))
                 if not window:
                     return
-                # Each window has its own random numbers, so that a reader can continue at any window.
+                # Each filling of the buffer (window) has its own random numbers, so that a reader can continue at any
+                # window without reading the windows before it.
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(window))
                 yield from (window[i] for i in order[dropped:])
                 dropped = 0
@@ -433,7 +434,7 @@ def bucket_by_length(
                 longest = None if not held else grouped[-1] if bounds is None else max(held, key=length)
                 together = -(-len(held) // size)
                 cut = [Grouped(grouped[i : i + size], longest, together) for i in range(0, len(grouped), size)]
-                # The short minibatch stays last; only whole minibatches are shuffled.
+                # Only whole minibatches are shuffled. A shorter minibatch stays the last one of the pass.
                 short = cut[len(held) // size :]
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(held) // size)
                 given = [*(cut[i] for i in order), *([] if drop_last else short)]

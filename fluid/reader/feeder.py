@@ -197,7 +197,10 @@ class Feeder:
         return f"{told}; another order is said by name: feed_order={names[::-1] if len(names) == 2 else names}"
 
     def _fitting_order(self, columns: _ByOrder, names: list[str]) -> list[str]:
-        """Return an order of the feeds in which the columns fit; empty if none fits or there are too many."""
+        """Return an order of the feeds in which the columns fit their declarations, as a list of feed names.
+
+        The list is empty if no order fits, or if there are more than `_MOST_PERMUTED` feeds.
+        """
         if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
             return []
         for order in itertools.islice(itertools.permutations(names), 1, None):  # the first order, `names`, has failed

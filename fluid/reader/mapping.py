@@ -123,7 +123,7 @@ def xmap(
     size = whole_number("reader.xmap", "buffer_size", 2 * workers if buffer_size is None else buffer_size)
     random = None if seed is None else _Generators("reader.xmap", seed, [rows])
     _check_arguments("reader.xmap", mapper, 1, seed)
-    # Rows that are sent to another process are copies already.
+    # Rows are copied for threads only: a row that is sent to another process is a copy already.
     call = (lambda *row: mapper(*_copied(row))) if processes is None else _in_processes(mapper, workers)
     return _mapped([rows], random, call, lambda of, func: Ahead(of, size, func, workers).rows())
 

@@ -63,7 +63,7 @@ class Batch(NamedTuple):
 
     @property
     def each(self) -> tuple["Batch", ...]:
-        """The minibatches, each as its own Batch."""
+        """The minibatches of this Batch, each as a separate Batch; only this Batch if it is a single minibatch."""
         return self.minibatches or (self,)
 
     @property
@@ -139,7 +139,11 @@ class InputPipeline:
         return Batches(self, self.source())
 
     def position(self, reader: Any = None) -> Position:
-        """Return the position after the last minibatch that was read; `reader` is the state of the source, if known."""
+        """Return the position after the last minibatch that was read, with the state of the buckets.
+
+        Args:
+          reader: the state of the source, if the caller has it already; None reads it from the source.
+        """
         padding = None
         if self._ragged:
             states = [converter.feeder.buckets.state() for converter in self._converters]
@@ -224,7 +228,7 @@ class Batches(Iterator[Batch]):
 
     @property
     def upcoming(self) -> Batch | None:
-        """The next minibatch if already read and converted, else None."""
+        """The next minibatch, if it is already read and converted without an error, else None."""
         first = self._ready[0] if self._ready else None
         return first if isinstance(first, Batch) else None
 
@@ -257,7 +261,7 @@ class Batches(Iterator[Batch]):
         self._index += 1
 
     def peek(self) -> Batch | None:
-        """Return the next minibatch without removing it; None at the end of the pass.
+        """Return the next minibatch, which `take` will return too; None at the end of the pass.
 
         Raises:
           Exception: the minibatch could not be read or converted.

@@ -112,7 +112,10 @@ class _Slot:
             self._channel = None
 
     def join(self, patience: float) -> int | None:
-        """Wait up to `patience` seconds until the process has ended, then kill the process; return its exit code."""
+        """Wait up to `patience` seconds for the process to end, kill it if it still runs, and return its exit code.
+
+        Return None if no process was started.
+        """
         process = self._process
         self._process = None
         if process is None:

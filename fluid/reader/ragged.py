@@ -213,7 +213,7 @@ def _row(row: Any) -> Any:
 
 
 def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, list[Any], Sequence[int]]:
-    """Return the number of sequences of each row, all sequences in order, and the row of each sequence."""
+    """Return the number of sequences of each row, all sequences in order, and the index of the row of each sequence."""
     for index, row in enumerate(rows):
         if not np.iterable(row) or isinstance(row, str) or not all(np.iterable(_row(s)) for s in row):
             found = f"{short(row)} as a row"

@@ -82,7 +82,7 @@ class SortedClasses:
         }
 
     def look(self, feed: Mapping[str, Any]) -> None:
-        """Check one minibatch, and warn once if all rows so far are sorted."""
+        """Check one minibatch. Warn once if each minibatch so far held one class only, and two classes came twice."""
         for name, counts in list(self._counts.items()):
             values = feed[name]
             if type(values) is not np.ndarray or len(values) < _LEAST_ROWS or (values != values[0]).any():
@@ -240,7 +240,7 @@ def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
 
     Arrays whose maximum is below 128, such as masks and small counts, do not warn.
     """
-    # One number per row, or numbers below 128, are most likely not pixels.
+    # Data with one number per row, or with no number above 127, are most likely not images.
     if array.ndim < 2 or math.prod(array.shape[1:]) < 2 or not array.size or array.max() < 128:
         return
     warn_once(
@@ -300,7 +300,7 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
     fits, low, high, also = _bounds(spec.limits, want)
-    is_float = class_of(want) == "float"  # labels of a sigmoid loss may equal `high`
+    is_float = class_of(want) == "float"  # float labels, those of a sigmoid loss, may equal `high`; integers may not
     if low <= array.min() and (array.max() <= high if is_float else array.max() < high):
         return
     if is_float:

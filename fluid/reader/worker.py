@@ -91,7 +91,7 @@ class Channel:
         """
         if self._mine is not None and len(self._mine) >= size:
             return None
-        room = 1 << (size - 1).bit_length()  # unwritten pages take no memory
+        room = 1 << (size - 1).bit_length()  # a power of two; its unwritten pages take no memory
         descriptor = os.memfd_create("fluid-reader")
         os.ftruncate(descriptor, room)
         self._mine = mmap.mmap(descriptor, room)

@@ -56,7 +56,7 @@ def _note(lent: Any, made_of: Any) -> None:
         before = _held[:]
         _held[:] = [(held, of) for held, of in before if held() is not None]
         _held.append((weakref.ref(lent), made_of))
-    del before  # destroyed only now, after the lock is released
+    del before  # objects that are no longer lent are destroyed here, after `_lock` is released
 
 
 @atexit.register

@@ -129,7 +129,7 @@ def _matching(path: str, options: dict[str, Any]) -> list[File]:
     system, inner = _system(path, options)
     system.invalidate_cache()  # a cached listing may be outdated
     try:
-        if system.isfile(inner):  # also for a file name with brackets
+        if system.isfile(inner):  # comes before the test for patterns: a file name may contain brackets
             infos = {inner: system.info(inner)}
         elif glob.has_magic(inner):
             infos = {name: info for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"}
@@ -176,7 +176,7 @@ def _system(path: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _stamp(info: Mapping[str, Any]) -> str:
     known = next((info[key] for key in (*_VERSIONS, *_DATES) if info.get(key)), None)
-    if isinstance(known, float):  # a local date; copies may keep whole seconds only
+    if isinstance(known, float):  # the date of a local file is cut to seconds, because copies may keep only these
         known = int(known)
     digest = hashlib.blake2b(str(known).encode(), digest_size=4).hexdigest()
     return f"{info.get('size')}-{digest}"

@@ -31,7 +31,7 @@ class Raw(NamedTuple):
     value: Any
 
 
-# The number of rows that are passed between threads at once.
+# The maximum number of rows in one list, which a reading thread passes to the consumer.
 _PART = 32
 
 
@@ -73,7 +73,7 @@ class Pieces:
         return lambda: self._parts(span, Raw if raw else self._decoded)
 
     def decoded(self, raw: Raw) -> dict[str, Any]:
-        """Return the requested fields of a row.
+        """Decode a Raw row, and return its requested fields by name.
 
         Raises:
           ReaderError: the row cannot be decoded, or a field does not fit.

@@ -30,7 +30,7 @@ def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
 
 
 def kind(type_: Any) -> str:
-    """Return the kind of a column, for example "numbers", "text" or "lists of numbers".
+    """Return the kind of values in a column, for example "numbers", "text" or "lists of numbers".
 
     Args:
       type_: a `pyarrow.DataType`.
@@ -75,7 +75,7 @@ def _values(column: Any, missing: Missing) -> Values:
     if column.null_count and (is_list or is_tensor or (is_number and not of.is_floating(type_))):
         raise missing(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]), type_)
     if is_number or of.is_temporal(type_):
-        return np.array(column.to_numpy(zero_copy_only=False))  # a copy is writable
+        return np.array(column.to_numpy(zero_copy_only=False))  # a copy, because the memory of Arrow is not writable
     if is_tensor:
         return np.array(column.to_numpy_ndarray())
     if is_list:
