@@ -199,7 +199,7 @@ class TerminateOnNaN(Handler):
         return _State({n: scope.arrays[n] for n in names}, dict(scope.slots), scope.step)
 
     def _by_name(self, state: _State) -> dict[str, Any]:
-        """Return all arrays of a `_State`, with those of the optimizer states, by name as in `Session.state`."""
+        """Return all arrays of a `_State`, including optimizer state arrays, by their names in `Session.state`."""
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
     def _keep(self, state: _State) -> None:

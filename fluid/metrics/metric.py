@@ -421,7 +421,7 @@ def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]
 
 
 def _binary(metric: MetricBase, preds: Any) -> np.ndarray:
-    """Return a bool mask `[batch]` of the probabilities that predict class 1: those of at least 0.5."""
+    """Return a bool mask `[batch]` of the probabilities that predict class 1: True from 0.5 on."""
     preds = np.asarray(preds).reshape(-1)
     _check_probabilities(metric, preds)
     return preds >= 0.5

@@ -179,7 +179,7 @@ class Muon(Optimizer):
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Return a rule that applies Muon to matrices, except those of `use_adam_fn`, and Adam to all the others."""
+        """Return a rule of Muon for matrices, and of Adam for all other parameters and matrices of `use_adam_fn`."""
         by_adam = self.use_adam_fn or (lambda parameter: False)
 
         def label(name: str, value: Any) -> str:

@@ -33,7 +33,7 @@ class Accumulated(NamedTuple):
 
 
 def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.GradientTransformation:
-    """Return a rule whose updates are those of `scale`, multiplied by the negative learning rate."""
+    """Return a rule that multiplies the updates of `scale` by the negative learning rate."""
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
 
 
