@@ -1,4 +1,4 @@
-"""Logger, the base class of loggers, and CSVLogger and TensorBoard."""
+"""Loggers: Logger, the base class of all loggers, and the loggers CSVLogger and TensorBoard."""
 
 import csv
 import itertools
@@ -22,8 +22,8 @@ class Logger(Recorder):
     """The base class of all loggers: passes the scalars of a training to `write`, which a subclass defines.
 
     The scalars are the outputs of the program, as means over the steps since the last write, and every value that
-    another handler reports. They are passed some steps later, when the device has computed them. All are written before
-    each checkpoint and before training ends, also with an error.
+    another handler reports. The scalars are passed some steps later, when the device has computed them. All of them are
+    written before each checkpoint, and before training ends, also if it ends with an error.
 
     Args:
       every: the interval at which outputs of the program are written: a number of steps, or "epoch", "2 epochs" ...
@@ -46,7 +46,10 @@ class Logger(Recorder):
         self._opened = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the output after `self.done` steps; values from an earlier training for later steps are outdated."""
+        """Open the output, for a training that continues after `self.done` steps.
+
+        Values that an earlier training wrote for later steps are outdated, and should be replaced.
+        """
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
         """Write the values of one step.
@@ -69,13 +72,13 @@ class Logger(Recorder):
         """
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Call `open`."""
+        """Call `open`, which a subclass may define."""
         super().begin_train(event)
         self.open(event)
         self._opened = True
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write all pending values, and call `close`."""
+        """Write all values that are not written yet, and call `close`."""
         if self._opened:
             self._opened = False
             try:
@@ -84,7 +87,7 @@ class Logger(Recorder):
                 self.close(event.error)
 
     def state(self) -> dict[str, Any]:
-        """Return the incomplete means as JSON, after everything else was written and flushed."""
+        """Write and flush all complete means, and return the state of the incomplete means, for JSON."""
         state = super().state()
         if self._opened:
             self.flush()
@@ -102,8 +105,8 @@ class CSVLogger(Logger):
     """A logger that writes a CSV table with a row for each epoch, or for a number of steps.
 
     The columns are `epoch`, `step` (steps done, including the steps before a resume), the scalars of the program, and
-    the values of other handlers. The scalars are means over the steps since the last row. A value of another handler is
-    the last one since the last row.
+    the values of other handlers. The scalars are means over the steps since the last row. Of a value of another
+    handler, a row holds the latest since the last row.
 
     An existing file is continued. A resumed training keeps the rows up to its first step, and replaces the later rows,
     whose steps are trained again. A training that begins at step 0 moves the file of another training to `log.1.csv`,
@@ -136,7 +139,7 @@ class CSVLogger(Logger):
         self._file: Any = None
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the file, with the rows to keep."""
+        """Open the file, and keep the rows of an earlier training up to the first step of this one."""
         self._columns = ["epoch", "step", *known_values(self)]
         twice = [name for name in self._columns if self._columns.count(name) > 1]
         if twice:
@@ -154,7 +157,7 @@ class CSVLogger(Logger):
         self._file = open(self._path, "a", newline="", encoding="utf-8")
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write a row, and flush the file."""
+        """Write the values of one step as a row, and flush the file."""
         row = {"epoch": epoch, "step": step, **{name: f"{value:.9g}" for name, value in values.items()}}
         csv.writer(self._file).writerow([row.get(column, "") for column in self._columns])
         self._file.flush()
@@ -164,7 +167,10 @@ class CSVLogger(Logger):
         self._file.close()
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Add values to the row of this step if the row is closed and still unwritten, else to the next row."""
+        """Add the values that another handler reports to a row of the table.
+
+        If the row of this step is complete but not yet written, add them to this row, else to the next row.
+        """
         announced = self._announced
         if self._waiting and self._waiting[-1][1] == self.done:
             _, announced = self._waiting[-1][2]
@@ -181,7 +187,13 @@ class CSVLogger(Logger):
         super()._write(epoch, done, {**mean.read(), **announced})
 
     def _rows_to_keep(self) -> list[list[str]]:
-        """Return the rows of an earlier training up to the first step of this training."""
+        """Return the rows in an existing file that stay: those up to the step at which this training begins.
+
+        Move the file of another training aside, and return no rows.
+
+        Raises:
+          ArgumentError: the file has other columns than this training writes.
+        """
         try:
             with open(self._path, newline="", encoding="utf-8") as file:
                 header, *rows = list(csv.reader(file)) or [self._columns]
@@ -200,7 +212,11 @@ class CSVLogger(Logger):
         return kept
 
     def _move_aside(self, count: int) -> None:
-        """Rename the file of another training, which has `count` rows, to the first free name."""
+        """Rename the file of another training to the first free name, `log.1.csv` ..., and log a warning.
+
+        Args:
+          count: the number of rows in the file, for the warning.
+        """
         stem, ending = os.path.splitext(self._path)
         free = next(name for i in itertools.count(1) if not os.path.exists(name := f"{stem}.{i}{ending}"))
         os.rename(self._path, free)
@@ -241,7 +257,7 @@ class TensorBoard(Logger):
         """Open a new event file."""
         make_writer, proto = _tensorboard()
         self._writer = make_writer(self._logdir)
-        # This event makes TensorBoard discard the values that an earlier run wrote from this step on.
+        # This event makes TensorBoard discard the values that an earlier training wrote for its step or a later one.
         start = proto.SessionLog(status=proto.SessionLog.START)
         self._writer.add_event(proto.Event(wall_time=time.time(), step=self.done + 1, session_log=start))
 
@@ -254,11 +270,11 @@ class TensorBoard(Logger):
         self._writer.add_event(event)
 
     def flush(self) -> None:
-        """Write the pending events to the file."""
+        """Write all events that are still in memory to the file."""
         self._writer.flush()
 
     def close(self, error: BaseException | None) -> None:
-        """Close the file."""
+        """Close the event file."""
         self._writer.close()
 
 

@@ -1,4 +1,4 @@
-"""Handlers that stop a training, request checkpoints, or report learning rates."""
+"""Monitors: handlers that stop a training early, request checkpoints, or report learning rates."""
 
 import math
 from collections.abc import Mapping
@@ -54,7 +54,10 @@ class EarlyStopping(Monitor):
         self._restored = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Stop immediately if a resumed training had stopped; a new call of `train` after a stop counts from 0."""
+        """Stop at once if a resumed training had already been stopped.
+
+        A new call of `train` after a stop counts the measurements without improvement from 0.
+        """
         super().begin_train(event)
         if self._restored:
             self._stop()
@@ -67,11 +70,11 @@ class EarlyStopping(Monitor):
         self._worse = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the best value, and the number of measurements since without improvement, as JSON."""
+        """Return the best value, and the number of measurements without improvement since, as a dict for JSON."""
         return {**super().state(), "worse": np.asarray(self._worse).tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value and the count from a checkpoint."""
+        """Restore the best value and the number of measurements without improvement from a checkpoint."""
         super().restore(state)
         self._worse = np.asarray(state["worse"])
         self._restored = True
@@ -79,7 +82,7 @@ class EarlyStopping(Monitor):
     def _judge(self, value: Any) -> None:
         better = self._better(value)
         if np.ndim(better):
-            better = better & (self._worse < self._patience)  # a stopped member keeps its result
+            better = better & (self._worse < self._patience)  # a stopped member keeps its best value
             self.best = np.where(better, value, np.nan if self.best is None else self.best)
         elif better:
             self.best = value
@@ -87,7 +90,7 @@ class EarlyStopping(Monitor):
         self._stop()
 
     def _stop(self) -> None:
-        """Stop the training, or the members of a population, whose patience is exhausted."""
+        """Stop the training, or single members of a population, after `patience` measurements without improvement."""
         stopped = self._worse >= self._patience
         if np.ndim(stopped):
             self.trainer.stop(np.flatnonzero(stopped))
@@ -136,14 +139,14 @@ class CheckpointEvery(Handler):
             self.trainer.save_checkpoint()
 
 
-Checkpoint = CheckpointEvery  # the old name, which programs may still use
+Checkpoint = CheckpointEvery  # the old name of the class, which users' programs may still use
 
 
 @fitting("fluid.handlers.LearningRateMonitor")
 class LearningRateMonitor(Handler):
-    """A handler that reports the learning rate of each step: `learning_rate_0`, `learning_rate_1` for each `minimize`.
+    """A handler that reports learning rates: `learning_rate_0`, `learning_rate_1` ..., one for each call of `minimize`.
 
-    With several programs, the rates of the program of the step are reported, as `generator/learning_rate_0`.
+    With several programs, a step reports the rates of the program that it trained, as `generator/learning_rate_0`.
 
     Args:
       every: the number of steps between two reports, 1 by default.
@@ -169,30 +172,30 @@ class LearningRateMonitor(Handler):
         self._every = Every(every, "LearningRateMonitor")
 
     def measures(self) -> list[str]:
-        """Return one name for each `minimize`."""
+        """Return the names of the reported rates: one for each call of `minimize` in each program."""
         return [name for program in self.trainer.programs for name in self._names(program)]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Read all rates once, so that a rate that cannot be read raises its error before the first step."""
+        """Read all learning rates once, so that a rate that cannot be read raises its error before the first step."""
         for program in self.trainer.programs.values():
             self.trainer.session.engine.current_rates(program)
 
     def steps_ahead(self) -> float:
-        """Return infinity; if a handler acts on the rates, return the number of steps to the next report."""
+        """Return the number of steps to the next report if another handler acts on reported values, else infinity."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def fetches(self) -> list[str]:
-        """Return the names of the rates to fetch from the training step."""
+        """Return the names of the learning rates to fetch from the training step."""
         programs = self.trainer.programs.values()
         return list(dict.fromkeys(name for program in programs for name in rate_names(program)))
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Report the rates of this step, if they are due."""
+        """Report the learning rates of this step, if a report is due."""
         if self._every.at_step(self.done):
             rates = [event.fetched[name] for name in rate_names(self.trainer.programs[event.program])]
             self.announce(event.epoch, event.step, dict(zip(self._names(event.program), rates, strict=True)))
 
     def _names(self, program: str) -> list[str]:
-        """Return the names under which the rates of a program are reported."""
+        """Return the names under which the learning rates of a program are reported."""
         programs = self.trainer.programs
         return [value_name(programs, program, name) for name in rate_names(programs[program])]

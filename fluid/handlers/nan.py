@@ -19,9 +19,10 @@ from fluid.trainer.step_request import StepRequest
 
 
 class _Batch(NamedTuple):
-    """A minibatch of a training step since the last check.
+    """A minibatch of a training step since the last check, with what is needed to repeat the step.
 
-    `rates` are the learning rates that were set for the step. `request` holds the requests of handlers, or is None.
+    `rates` are the learning rates that the user or a handler has set, one for each `minimize` of the program; None for
+    a rate that was not set. `request` holds the fetches and overrides that handlers requested for the step, or is None.
     """
 
     program: str
@@ -38,9 +39,9 @@ class _Batch(NamedTuple):
 
 
 class _State(NamedTuple):
-    """The values that training steps change.
+    """The values that training steps change: parameters, states, optimizer states and the step counter.
 
-    `arrays` are the parameters and states by name, `slots` the optimizer states of each program, by its name; `step` is
+    `arrays` are the parameters and states by name. `slots` are the optimizer states by name of the program. `step` is
     the number of training steps done.
     """
 
@@ -92,10 +93,15 @@ class TerminateOnNaN(Handler):
         self._health = Health()
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Copy the state, to restore it if a step fails."""
+        """Copy the parameters, states and optimizer states, to restore them if a step computes a non-finite value.
+
+        Raises:
+          NonFiniteError: a parameter is non-finite before the first step.
+        """
         state = self._state()
         self._slot_names = [name for name in self.trainer.session.state() if name.startswith("@slots/")]
-        # A state of the program, or of some optimizers, may begin with an infinity. Parameters may not.
+        # Arrays that are non-finite before the first step are exempt from checks: a state of the program, or of some
+        # optimizers, may begin with an infinity. A parameter may not.
         self._health = Health.at_start(self._by_name(state))
         bad = self._health.exempt & {name for program in self.trainer.programs.values() for name in program.parameters}
         if complaint := Health().complaint({name: state.arrays[name] for name in bad if name in state.arrays}):
@@ -109,7 +115,7 @@ class TerminateOnNaN(Handler):
         return self._every.steps_left(self.done)
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Keep the minibatch until the check of its step."""
+        """Keep the minibatch and its settings until the next check, which may repeat the step."""
         rates = self.trainer.session.engine.rates.given(event.program)
         self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.request))
 
@@ -120,12 +126,12 @@ class TerminateOnNaN(Handler):
             self._check()
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Check the remaining steps, so that tests and files at the end of an epoch use finite parameters."""
+        """Check the steps since the last check, so that tests and checkpoints after an epoch use finite parameters."""
         if self._batches:
             self._check()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Release the copy of the state and the minibatches."""
+        """Release the copy of the state, and the minibatches since the last check, to free their memory."""
         self._good = None
         self._batches = []
         self._losses = []
@@ -137,7 +143,7 @@ class TerminateOnNaN(Handler):
         self._keep(state)
 
     def _complaint(self, state: _State, losses: list[Any]) -> str | None:
-        """Return a description of the first non-finite loss or array, or None."""
+        """Return a description of the first non-finite loss, or else array of `state`; None if all are finite."""
         found = self._health.complaint(self._by_name(state))
         lost = [loss for loss in map(number, on_host(losses)) if not np.isfinite(loss)]
         if lost:
@@ -145,7 +151,12 @@ class TerminateOnNaN(Handler):
         return f"the loss is finite, but {found}" if found else None
 
     def _find(self) -> None:
-        """Repeat the steps since the last check, restore the state before the failing step, and raise."""
+        """Repeat the steps since the last check, to find the first one that computes a non-finite value.
+
+        Raises:
+          NonFiniteError: always. The scope then holds the values before the failing step. If no step fails when
+            repeated, the scope holds the values of the last check.
+        """
         session = self.trainer.session
         programs = self.trainer.programs
         assert self._good is not None
@@ -188,7 +199,7 @@ class TerminateOnNaN(Handler):
         return _State({n: scope.arrays[n] for n in names}, dict(scope.slots), scope.step)
 
     def _by_name(self, state: _State) -> dict[str, Any]:
-        """Return the arrays and optimizer state leaves of a state, by their names in `Session.state`."""
+        """Return all arrays of a `_State`, including optimizer state arrays, by their names in `Session.state`."""
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
     def _keep(self, state: _State) -> None:
@@ -198,7 +209,7 @@ class TerminateOnNaN(Handler):
         self._losses = []
 
     def _put(self, state: _State) -> None:
-        """Put a copy of `state` into the scope: a step donates the buffers of the scope."""
+        """Put a copy of `state` into the scope. A copy is needed because a step donates the buffers in the scope."""
         scope = self.trainer.session.scope
         copied = _copy(state)
         scope.arrays.update(copied.arrays)

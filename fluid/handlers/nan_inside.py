@@ -1,4 +1,4 @@
-"""Search in loops and branches: the first non-finite named value, and the loop step that computed the value."""
+"""Search for non-finite values in loops and branches: the first such named value, and the loop step of this value."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -32,13 +32,13 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
     Loops run step by step. For each step that makes a value non-finite, the named values of the step are checked.
 
     Args:
-      closed: the closed jaxpr of a program, in which values inside loops carry labels.
-      arguments: the arguments of the jaxpr, flat.
-      target: the variable of the target in the jaxpr.
+      closed: the closed jaxpr of a program, in which values inside loops carry labels with their names.
+      arguments: the arguments of the jaxpr, as a flat list of arrays.
+      target: the jaxpr variable of a named value that is non-finite; only what it depends on is searched.
       rows: bool `[batch]`: the rows of the minibatch to check; None for all.
 
     Returns:
-      The value; or None if no named value inside explains the target.
+      The value, with its name and loop step; None if no non-finite named value is found inside.
     """
     looking = _Looking(rows)
     level = looking.level(closed.jaxpr, closed.consts, [target])
@@ -46,15 +46,16 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
 
 
 class _Level:
-    """The compiled equations of one function.
+    """The compiled equations of one function: the program, the body of a loop, or a branch.
 
     Args:
-      jaxpr: the equations.
+      jaxpr: the jaxpr of the function.
       consts: the values of the constants of the jaxpr.
       targets: only the loops and branches on which these variables depend are searched; None for all.
 
     Attributes:
-      events: labels, and equations that contain labels, in program order.
+      events: the equations to inspect, in program order: labels, which name a value, and equations that contain labels,
+        such as loops.
     """
 
     def __init__(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None):
@@ -70,14 +71,17 @@ class _Level:
         self._compiled = jax.jit(functools.partial(jax.core.eval_jaxpr, longer, consts))
 
     def run(self, arguments: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
-        """Run the equations. Return the outputs, and a function that returns the value of a watched variable."""
+        """Run the equations on `arguments`.
+
+        Return the outputs of the function, and a function that returns the value of an input variable of an event.
+        """
         found = self._compiled(*arguments)
         values = dict(zip(self._read, found[self._outputs :], strict=True))
         return found[: self._outputs], lambda v: v.val if is_literal(v) else values[v]
 
 
 class _Looking:
-    """A search for a non-finite value, from the outermost function inwards.
+    """A search for a non-finite named value: first in the outermost function, then inside its loops and branches.
 
     Args:
       rows: bool `[batch]`: the rows to check; None for all.
@@ -88,13 +92,13 @@ class _Looking:
         self._levels: dict[int, tuple[Any, _Level]] = {}
 
     def level(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None) -> _Level:
-        """Return the compiled equations of a function, from a cache: the body of a loop is compiled once."""
+        """Return the compiled equations of a function, from a cache, so that the body of a loop is compiled once."""
         if id(jaxpr) not in self._levels:
             self._levels[id(jaxpr)] = (jaxpr, _Level(jaxpr, consts, targets))
         return self._levels[id(jaxpr)][1]
 
     def search(self, level: _Level, read: Callable[[Any], Any]) -> Inside | None:
-        """Return the first non-finite named value of a function, or None; `read` returns the values of variables."""
+        """Return the first non-finite named value in a function, or None; `read` returns the value of a variable."""
         for event in level.events:
             name = labelled(event)
             values = [read(v) for v in event.invars]
@@ -126,7 +130,15 @@ class _Looking:
     def _loop(
         self, body: Any, consts: list[Any], carry: list[Any], steps: Iterator[tuple[int, list[Any]]], carried: int
     ) -> Inside | None:
-        """Run a loop up to the first step in which a named value becomes non-finite; return this value, or None."""
+        """Run a loop up to the first step in which a named value is non-finite; return this value, or None.
+
+        Args:
+          body: the jaxpr of one loop step, with arguments `[*consts, *carry, *slices]`.
+          consts: the values that are equal in all steps.
+          carry: the values that one step passes to the next, before the first step.
+          steps: the index of each step, and its slices of the scanned inputs.
+          carried: the number of values in the carry, which are the first outputs of `body`.
+        """
         level = self.level(*_opened(body))
         for number, slices in steps:
             outputs, read = level.run([*consts, *carry, *slices])
@@ -155,14 +167,19 @@ class _Looking:
         return None
 
     def _spoils(self, before: list[Any], after: list[Any]) -> bool:
-        """Return whether a loop step makes a finite carry element non-finite, or has a non-finite output."""
+        """Return whether a loop step turns a finite element of its carry non-finite, or has another non-finite output.
+
+        Args:
+          before: the carry before the step.
+          after: the outputs of the step: the carry after the step, then other outputs.
+        """
         kept = zip(before, after[: len(before)], strict=True)
         if any((self._bad(new) & ~self._bad(old)).any() for old, new in kept):
             return True
         return any(self._bad(value).any() for value in after[len(before) :])
 
     def _bad(self, value: Any) -> np.ndarray:
-        """Return a bool mask of the non-finite elements of a value, in the rows to check."""
+        """Return a bool mask of the non-finite elements of a value, or of its rows to check if axis 0 is the batch."""
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return np.zeros((), bool)
         bad = ~np.asarray(jnp.isfinite(value))  # np.isfinite does not support bfloat16
@@ -170,7 +187,7 @@ class _Looking:
 
 
 def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[Any], Iterator[tuple[int, list[Any]]]]:
-    """Return the constants of a scan, the initial carry, and the index and input slices of each step in order."""
+    """Return the constants of a scan, its initial carry, and for each step in order its index and slices of inputs."""
     consts, carried = scan_counts(equation)
     carried += consts
     numbers = range(equation.params["length"])
@@ -179,11 +196,11 @@ def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[An
 
 
 def _opened(function: Any) -> tuple[Any, Sequence[Any]]:
-    """Return the equations and the constants of a function inside an equation."""
+    """Return the jaxpr and the constants of a function in the parameters of an equation; no constants if it is open."""
     return getattr(function, "jaxpr", function), getattr(function, "consts", ())
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Return whether an equation contains named values, also in nested loops and branches."""
+    """Return whether a function inside an equation labels named values, also in nested loops and branches."""
     inside = (e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns)
     return any(labelled(e) is not None or _holds_labels(e) for e in inside)

@@ -14,7 +14,7 @@ from fluid.runtime import Request, Session
 from fluid.runtime.fetch import GRAD, rate_names
 from fluid.runtime.step import Step, TrainingState, step_key
 
-# The maximum number of repeated steps in a search for rows that the value itself does not show.
+# The maximum number of times that `_rows_by_trial` repeats a step.
 _TRIALS = 64
 
 
@@ -104,12 +104,12 @@ _STORIES = {
 def investigate(
     session: Session, program: Program, before: TrainingState, feed: Mapping[str, Any], epoch: int, step: int
 ) -> NonFiniteReport:
-    """Repeat a step with every named value fetched, and report the first non-finite value.
+    """Repeat a training step with every named value fetched, and return a report of the first non-finite value.
 
     Args:
-      session: holds the arrays that the step does not change; the session itself is not changed.
+      session: the Session of the step, which stays unchanged. It holds the arrays that the step does not change.
       program: the program of the step.
-      before: the state before the step.
+      before: the parameters, states and optimizer states before the step.
       feed: the minibatch of the step.
       epoch: the index of the epoch, for the report.
       step: the index of the step in the epoch, for the report.
@@ -134,10 +134,13 @@ class _Replay:
         self.values = [n for n, v in program.values.items() if jnp.issubdtype(jnp.dtype(v.dtype), jnp.inexact)]
 
     def fetching(self, names: list[str]) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
-        """Return a compiled function from a feed to the arrays after the step, and the fetched values by name.
+        """Return a compiled function from a feed to the arrays after the step, and the fetched values, both by name.
 
-        A custom step function is used only without fetches, when its update is examined: fetched values and gradients
-        come from the program.
+        Without fetches, a custom step function of the Session is used, so that its update can be examined. Fetched
+        values and gradients always come from the program itself.
+
+        Args:
+          names: the names of the values to fetch; empty for none.
         """
         program = self.program
         before = self.before
@@ -156,15 +159,21 @@ class _Replay:
         return run
 
     def rows(self, fetch: str, value: Any, follows_batch: bool) -> tuple[int, ...]:
-        """Return the rows of the minibatch that are the cause of a non-finite value."""
+        """Return the indices of the rows of the minibatch that make a value non-finite; empty if no single rows do.
+
+        Args:
+          fetch: the name under which a repeated step fetches the value.
+          value: the non-finite value.
+          follows_batch: True if axis 0 of the value is the batch, so that the value itself may show the rows.
+        """
         if follows_batch and _is_batch(value, self.batch):
             bad = _bad_rows(value)
-            if not bad.all():  # if all rows are bad, one row may be the cause, as in a batch norm
+            if not bad.all():  # if all rows are non-finite, a single row may be the cause, as in a batch norm
                 return tuple(np.flatnonzero(bad).tolist())
         return self._rows_by_trial(fetch)
 
     def inside(self, name: str, value: Any) -> Inside | None:
-        """Return the value inside a loop or a branch that makes a named value non-finite, or None."""
+        """Return the named value inside a loop or a branch that makes the value `name` non-finite, or None."""
         program = self.program
         scope = self.session.scope
         every = {**scope.arrays, **self.before.arrays}
@@ -180,9 +189,10 @@ class _Replay:
         return first_inside(closed, jax.tree.leaves((arrays, self.feed)), jax.tree.leaves(variables[name])[0], rows)
 
     def _rows_by_trial(self, fetch: str) -> tuple[int, ...]:
-        """Return the rows that make a fetched value non-finite, by a binary search.
+        """Return the indices of the rows that make a fetched value non-finite, by a binary search.
 
-        Each trial fills the minibatch with repetitions of some of its rows.
+        Each trial repeats the step with a minibatch of the same size, which repeats some of the rows. After `_TRIALS`
+        trials, rows that are still untested count as a cause.
         """
         run = self.fetching([fetch])
         trials = 0
@@ -199,7 +209,7 @@ class _Replay:
 
         def search(rows: np.ndarray) -> list[int]:
             if trials >= _TRIALS:
-                return rows.tolist()  # the limit of trials: these rows may be the cause
+                return rows.tolist()  # no trials are left, and these rows may be the cause
             if not bad(rows):
                 return []
             if len(rows) == 1:
@@ -210,7 +220,7 @@ class _Replay:
 
 
 def _bad_rows(value: Any) -> np.ndarray:
-    """Return a mask of the rows with non-finite elements, bool `[batch]`."""
+    """Return a mask of the rows of a value that hold non-finite elements, bool `[batch]`."""
     array = _real(value)
     return ~np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)
 
@@ -261,7 +271,7 @@ def _in_update(replay: _Replay) -> dict[str, Any] | None:
 
 
 def _rates(replay: _Replay) -> str:
-    """Return the learning rates of the step as text, for the optimizers that expose a rate."""
+    """Return a text with the learning rates of the step, for all optimizers that expose a rate; empty if none does."""
     told = []
     session = replay.session
     program = replay.program.name
@@ -269,7 +279,7 @@ def _rates(replay: _Replay) -> str:
     for name, (rule, rate, slots) in zip(rate_names(replay.program), every, strict=True):
         try:
             told.append(f", {name} {float(rule.rate(rate, slots)):.3g}")
-        except KeyError:  # a bare optax transformation
+        except KeyError:  # a bare optax transformation does not expose its learning rate
             continue
     return "".join(told)
 
@@ -289,7 +299,7 @@ def _is_batch(value: Any, batch: int) -> bool:
 
 
 def _real(value: Any) -> np.ndarray:
-    """Return a value as a NumPy array, with zeros in the padding."""
+    """Return a value as a float NumPy array; the padding of sequences is set to zeros."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = filled(value, 0)
     array = np.asarray(value)
@@ -301,7 +311,7 @@ def _spoilt(value: Any) -> bool:
 
 
 def _told(value: Any) -> str:
-    """Return a text with the counts of infinities and NaNs in a value, and the index of the first one."""
+    """Return a text with the counts of infinities and NaNs in a value, and the index of the first such number."""
     array = _real(value)
     bad = ~np.isfinite(array)
     kinds = {"nan": np.isnan(array), "inf": np.isposinf(array), "-inf": np.isneginf(array)}

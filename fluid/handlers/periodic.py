@@ -1,4 +1,4 @@
-"""Handlers from functions: `every` and `once` call a function after a number of steps or epochs."""
+"""Periodic handlers: `every` and `once` make handlers that call a function after a number of steps or epochs."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,7 +10,9 @@ from fluid.trainer.evaluation.values import Every, Interval
 from fluid.trainer.handlers import check_signature, warn_of_return
 
 PeriodicFunction = Callable[[Any], Any]
-"""The function that `every` and `once` take: its argument is an EndStepEvent, or an EndEpochEvent for epochs."""
+"""The type of a function for `every` and `once`.
+
+Its argument is an EndStepEvent, or an EndEpochEvent if the interval is in epochs."""
 
 
 def every(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
@@ -42,14 +44,14 @@ def every(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
 
 
 def once(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
-    """Convert a function to a handler that calls the function once in each training, after some steps or epochs.
+    """Convert a function to a handler that calls the function once in each training, after a number of steps or epochs.
 
     Args:
       interval: as for `every`; the function is called after the first interval, and not again when an interrupted
         training resumes.
 
     Returns:
-      A decorator, as `every` returns.
+      A decorator for a function of one event, as for `every`.
 
     Raises:
       ArgumentError: the interval is invalid.
@@ -104,7 +106,7 @@ class _Once(_Periodic):
         self._called = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Allow one call of the function again, unless an interrupted training resumes."""
+        """Allow the function to be called once more, unless this training resumes an interrupted one."""
         if not event.resumed:
             self._called = False
 
@@ -113,11 +115,11 @@ class _Once(_Periodic):
         return math.inf if self._called else super().steps_ahead()
 
     def state(self) -> dict[str, Any]:
-        """Return, as JSON, whether the function was called."""
+        """Return a dict for JSON that says whether the function was called."""
         return {"called": self._called}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore from a checkpoint whether the function was called."""
+        """Restore from a checkpoint whether the function was called, so that it is called only once."""
         self._called = state["called"]
 
     def _call(self, event: EndStepEvent | EndEpochEvent) -> None:

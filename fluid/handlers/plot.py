@@ -25,8 +25,8 @@ class Recorder(Averaging):
     """A handler that collects scalars, and passes them to `_write` some steps later, when the device has computed them.
 
     Args:
-      every: the interval at which outputs of the program are recorded, as means since the last record. Values of other
-        handlers are recorded when they are reported.
+      every: the interval at which outputs of the program are recorded, as means over the steps since the last record.
+        Values of other handlers are recorded when they are reported.
     """
 
     first_process_only = True
@@ -36,25 +36,26 @@ class Recorder(Averaging):
     def __init__(self, every: Interval):
         super().__init__()
         self._every = Every(every, type(self).__name__)
-        self._waiting: deque[tuple[int, int, Any]] = deque()  # epoch, steps done, and means or values by name
+        # Records that are not written yet: the epoch, the number of steps done, and means or values by name.
+        self._waiting: deque[tuple[int, int, Any]] = deque()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Write all pending records."""
+        """Write all records that are not written yet."""
         super().begin_epoch(event)
         self._flush()
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Write the records of steps for which the loop has already waited."""
+        """Write the records of steps that the device has finished: all steps that are no longer in flight."""
         self._flush(self.done - self._dispatcher.in_flight)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the step to the means, and close the record if it is complete."""
+        """Add the outputs of this step to the means; if the interval ends with this step, complete the record."""
         super().end_step(event)
         if self._every.at_step(self.done):
             self._close(event.epoch)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Close the record if it is complete."""
+        """Complete the record of the means, if the interval ends with this epoch."""
         if self._every.at_epoch(event):
             self._close(event.epoch)
 
@@ -63,11 +64,11 @@ class Recorder(Averaging):
         self._waiting.append((event.epoch, self.done, by_name(event.metrics)))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write all pending records."""
+        """Write all records that are not written yet."""
         self._flush()
 
     def state(self) -> dict[str, Any]:
-        """Write all complete records, and return the incomplete means as JSON."""
+        """Write all complete records, and return the state of the incomplete means, for JSON."""
         self._flush()
         return super().state()
 
@@ -75,7 +76,7 @@ class Recorder(Averaging):
         self._waiting.append((epoch, self.done, self._take()))
 
     def _flush(self, until: float = float("inf")) -> None:
-        """Write the records up to `until` steps done; all records by default."""
+        """Write the records of the first `until` training steps; all records by default."""
         while self._waiting and self._waiting[0][1] <= until:
             epoch, done, values = self._waiting.popleft()
             self._write(epoch, done, values.read() if isinstance(values, TrainingMeans) else values)
@@ -126,17 +127,17 @@ class LivePlot(Recorder):
         self._next = time.monotonic()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Draw, if there are new points and `interval` has passed."""
+        """Draw the curves, if there are new points and `interval` seconds have passed since the last drawing."""
         super().begin_epoch(event)
         self._draw_if_due()
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Draw, if there are new points and `interval` has passed."""
+        """Draw the curves, if there are new points and `interval` seconds have passed since the last drawing."""
         super().begin_step(event)
         self._draw_if_due()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Draw all points; the mean over the remaining steps is one more point."""
+        """Draw all points; the mean over the steps since the last point becomes one more point."""
         if self._means().read():
             self._close(event.epochs)
         super().end_train(event)
@@ -146,10 +147,10 @@ class LivePlot(Recorder):
     def _draw_if_due(self) -> None:
         if self._new and time.monotonic() >= self._next:
             self._draw()
-            self._next = time.monotonic() + self._interval  # counted from the end of the drawing, which may be slow
+            self._next = time.monotonic() + self._interval  # counted from the end of this drawing, which may be slow
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
-        """Add a point to each curve."""
+        """Add one point to the curve of each value, at `done` steps."""
         self._new = True
         for name, value in values.items():
             steps, numbers = self._curves.setdefault(name, ([], []))

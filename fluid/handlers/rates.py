@@ -1,4 +1,4 @@
-"""Handlers of learning rates, and of the norms of gradients and updates."""
+"""Handlers for learning rates and norms: ReduceLROnPlateau and GradientMonitor."""
 
 import logging
 import math
@@ -19,18 +19,18 @@ log = logging.getLogger("fluid")
 class ReduceLROnPlateau(Monitor):
     """A handler that multiplies the learning rate by a factor when a value has stopped improving.
 
-    The rate is set as by `trainer.learning_rate = ...`: nothing is recompiled, checkpoints keep the rate, and a
-    schedule is replaced by the new rate. All rates of a program with several `minimize` are lowered. The rates of all
-    programs are lowered, unless `program` names one.
+    The rate is set as by `trainer.learning_rate = ...`: nothing is recompiled, checkpoints keep the rate, and the new
+    rate replaces a schedule. In a program with several calls of `minimize`, the learning rate of each call is lowered.
+    The rates of all programs are lowered, unless `program` names one.
 
     Args:
       monitor: the name of the value, as for EarlyStopping.
-      factor: the factor of the rate, above 0 and below 1.
+      factor: the number by which the learning rate is multiplied, above 0 and below 1.
       patience: the number of consecutive measurements without improvement after which the rate is lowered.
       mode: as for EarlyStopping.
       min_delta: the least difference to the best value that counts as an improvement.
       cooldown: the number of measurements after a change that do not count, so that the new rate can take effect.
-      min_lr: the least rate that is set.
+      min_lr: the lower limit of the learning rates that this handler sets.
       program: the name of the program whose rates are lowered; all programs by default.
 
     Attributes:
@@ -75,20 +75,20 @@ class ReduceLROnPlateau(Monitor):
         self._min_lr = min_lr
         self._program = program
         self._worse = 0  # consecutive measurements without improvement
-        self._resting = 0  # remaining measurements of the cooldown
+        self._resting = 0  # the number of measurements until the cooldown ends
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Raise UnknownNameError if the rate of an optimizer cannot be set."""
+        """Raise UnknownNameError if the learning rate of an optimizer cannot be set."""
         super().begin_train(event)
         for program in self._lowered():
             self.trainer.session.learning_rates(program)
 
     def state(self) -> dict[str, Any]:
-        """Return the best value, the measurements without improvement, and the rest of the cooldown, as JSON."""
+        """Return the best value, the number of measurements without improvement, and of the cooldown, for JSON."""
         return {**super().state(), "worse": self._worse, "resting": self._resting}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the counts from a checkpoint."""
+        """Restore the best value and the counts of measurements from a checkpoint."""
         super().restore(state)
         self._worse = state["worse"]
         self._resting = state["resting"]
@@ -124,7 +124,7 @@ class ReduceLROnPlateau(Monitor):
         log.info("%s has not become better than %s: the learning rate is %s now", self.monitor, self.best, shown)
 
     def _lowered(self) -> list[str]:
-        """Return the names of the programs whose rates are lowered."""
+        """Return the names of the programs whose learning rates are lowered."""
         return list(self.trainer.programs) if self._program is None else [self._program]
 
 
@@ -163,20 +163,20 @@ class GradientMonitor(Handler):
         self._every = Every(every, "GradientMonitor")
 
     def measures(self) -> list[str]:
-        """Return the names of the reported values, program by program."""
+        """Return the names of the reported norms and ratios, program by program."""
         programs = self.trainer.programs
         return [value_name(programs, program, name) for program in programs for name in self._names(program)]
 
     def fetches(self) -> list[str]:
-        """Return the names of the values to fetch from the training step."""
+        """Return the names of the norms and ratios to fetch from the training step."""
         return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
 
     def steps_ahead(self) -> float:
-        """Return infinity; if a handler acts on the values, return the number of steps to the next report."""
+        """Return the number of steps to the next report if another handler acts on reported values, else infinity."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Report the values of this step, if they are due."""
+        """Report the norms and ratios of this step, if a report is due."""
         if self._every.at_step(self.done):
             programs = self.trainer.programs
             names = self._names(event.program)
@@ -184,7 +184,7 @@ class GradientMonitor(Handler):
             self.announce(event.epoch, event.step, values)
 
     def _names(self, program: str) -> list[str]:
-        """Return the names of the values in the step of a program."""
+        """Return the names of the norms and ratios that the training step of a program computes."""
         names = [name for name in step_names(self.trainer.programs[program]) if not name.startswith(_RATE)]
         own = self.trainer.session.engine.function is not None
         return [name for name in names if not (own and name.startswith(_GRADIENT))]

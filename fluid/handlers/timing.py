@@ -41,7 +41,7 @@ class Timer(Handler):
     def __init__(self, every: Interval = 50):
         self._every = Every(every, "Timer")
         self._first = True
-        self._mark: float | None = None  # the end of the last step of this epoch; None before
+        self._mark: float | None = None  # the time at which the last step of this epoch ended; None before its first
         self._begin = 0.0
         self._step = 0.0
         self._data = 0.0
@@ -49,31 +49,32 @@ class Timer(Handler):
         self._count = 0
 
     def measures(self) -> list[str]:
-        """Return the names of the four times."""
+        """Return the names of the four times that are reported."""
         return ["step_ms", "data_ms", "data_wait_ms", "device_ms"]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Reset the times of an earlier training."""
+        """Reset the times that were measured in an earlier training."""
         self._first = True
         self._reset()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Exclude the time between epochs, such as tests."""
+        """Exclude the time between two epochs, such as the time of tests, from the time of a step."""
         self._mark = None
 
     def steps_ahead(self) -> float:
-        """Return infinity; if a handler acts on the times, return the number of steps to the next report."""
+        """Return the number of steps to the next report if another handler acts on reported values, else infinity."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Add the time of reading the minibatch."""
+        """Add the time that reading and converting the minibatch of this step took."""
         self._begin = time.perf_counter()
         self._data += event.seconds
-        if self._mark is None:  # the first minibatch of an epoch is read before its step
+        # The first minibatch of an epoch is read before its step begins, so the time of reading is added to this step.
+        if self._mark is None:
             self._mark = self._begin - event.seconds
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the time of the step, and report the means if they are due."""
+        """Add the time of this step, and report the mean times if a report is due."""
         now = time.perf_counter()
         self._step += now - (self._begin if self._mark is None else self._mark)
         self._mark = now
@@ -95,7 +96,7 @@ class Timer(Handler):
         self._count = 0
 
     def _waited(self) -> tuple[float, float]:
-        """Return the seconds that this training has waited for data, and for the device."""
+        """Return how many seconds this training has waited so far for data, and for the device."""
         waits = self._dispatcher.waits
         return waits.data, waits.device
 
@@ -129,16 +130,16 @@ class Profiler(Handler):
         self._annotation: Any = None
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Start to count steps from 0."""
+        """Count the steps of this call of `train` from 0."""
         self._count = 0
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the start or to the end of the profile; infinity after the end."""
+        """Return the number of steps to the start of the profile, or to its end once started; infinity afterwards."""
         first, end = self._steps
         return first - self._count if self._count < first else end - self._count if self._count < end else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Start the profile at its first step, and mark each step in the profile."""
+        """Start the profile before the first step in `steps`, and mark each step in the profile."""
         if self._count == self._steps[0]:
             jax.profiler.start_trace(self._logdir)
             self._running = True
@@ -147,7 +148,7 @@ class Profiler(Handler):
             self._annotation.__enter__()
 
     def end_step(self, event: EndStepEvent) -> None:
-        """End the profile after its last step, when the device has finished the step."""
+        """End the profile after the last step in `steps`, when the device has finished this step."""
         self._count += 1
         if self._running and self._count == self._steps[1]:
             jax.block_until_ready(list(event.metrics))
@@ -156,7 +157,7 @@ class Profiler(Handler):
             self._stop()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """End the profile if training ends before its last step."""
+        """End the profile if training ends before the last step in `steps`."""
         self._leave_step()
         self._stop()
 

@@ -10,17 +10,18 @@ from fluid.handlers.logger import Logger
 from fluid.trainer import BeginTrainEvent
 from fluid.trainer.evaluation.values import Interval
 
-# Seconds between two transactions: each transaction costs some milliseconds, so values are batched.
+# The seconds between two requests to MLflow that write values. Each request costs some milliseconds, so values are
+# batched.
 _INTERVAL = 1.0
-# The largest number of values that MLflow takes in one batch.
+# The maximum number of values that MLflow accepts in one request.
 _AT_ONCE = 1000
 
 
 class _Tracker(Logger):
-    """A logger whose values belong to a run; further calls of `train` and a resumed training continue the run.
+    """The base class of loggers that write to a run of an experiment tracker.
 
-    Each Trainer has a separate run. A run begins with its first values, so a call of `train` without steps creates no
-    run.
+    Each Trainer has a separate run. Further calls of `train`, and a resumed training, continue this run. The run is
+    created when the first values are written, so that a call of `train` without steps creates no run.
     """
 
     run_id: str | None
@@ -31,22 +32,22 @@ class _Tracker(Logger):
         self._begun_run = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Note that the run begins or continues with the first values."""
+        """Note that the next `write` must create the run or continue it."""
         self._begun_run = False
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Write to the run; the first values begin or continue the run."""
+        """Write the values to the run; the first call in a training creates the run or continues it."""
         if not self._begun_run:
             self._begin_run()
             self._begun_run = True
         self._log(step, values)
 
     def state(self) -> dict[str, Any]:
-        """Return the incomplete means and the id of the run, as JSON."""
+        """Write all complete means; return the state of the incomplete means and the id of the run, for JSON."""
         return {**super().state(), "run": self.run_id}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the means and the id of the run from a checkpoint."""
+        """Restore the state of the incomplete means and the id of the run from a checkpoint."""
         super().restore(state)
         self.run_id = state["run"]
 
@@ -55,11 +56,11 @@ class _Tracker(Logger):
         self.run_id = None
 
     def _begin_run(self) -> None:
-        """Create a run, or continue the run `run_id`."""
+        """Create a run and set `run_id`; if `run_id` is set already, continue this run."""
         raise NotImplementedError
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Pass values to the tracker."""
+        """Pass the values of one step to the tracker."""
         raise NotImplementedError
 
 
@@ -110,14 +111,14 @@ class MLflow(_Tracker):
         _mlflow()
 
     def flush(self) -> None:
-        """Send all pending values."""
+        """Send all values that were collected and not sent yet to MLflow."""
         for first in range(0, len(self._unsent), _AT_ONCE):
             self._client.log_batch(self.run_id, metrics=self._unsent[first : first + _AT_ONCE])
         self._unsent = []
         self._next = time.monotonic() + _INTERVAL
 
     def close(self, error: BaseException | None) -> None:
-        """Send all pending values, and set the final status of the run."""
+        """Send all unsent values, and set the final status of the run: finished, killed or failed."""
         if self._begun_run:
             self.flush()
             interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
@@ -138,7 +139,7 @@ class MLflow(_Tracker):
             self._there |= {(name, point.step, point.value) for point in points}
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Collect the values, and send them once a second."""
+        """Collect the values of one step; send all collected values if the last sending was a second ago."""
         _, make_metric = _mlflow()
         now = int(1000 * time.time())
         new = ((name, value) for name, value in values.items() if (name, step, value) not in self._there)

@@ -1,4 +1,4 @@
-"""Metrics that are accumulated over minibatches on the host, in bounded memory.
+"""Metrics: numbers that are accumulated over minibatches on the host, most of them in bounded memory.
 
 Each metric has `update` for one minibatch, `eval` for the result so far, and `reset`. `metric.of(...)` names the values
 of a program that the metric reads: `trainer.test(reader, metrics={"auc": metric.of(preds="prediction",

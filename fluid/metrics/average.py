@@ -1,4 +1,4 @@
-"""Weighted means of values that are added one by one."""
+"""WeightedAverage: a weighted mean of values that are added one by one."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from fluid.lod_tensor import Single
 class WeightedAverage:
     """A weighted mean of values that are added one by one, such as the losses of minibatches.
 
-    `trainer.test` weights its averages without this class.
+    `trainer.test` needs no such object: it weights its means by itself.
 
     Example:
       >>> import fluid
@@ -26,7 +26,7 @@ class WeightedAverage:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all values."""
+        """Remove all values that were added."""
         self._total: Any = None
         self._weight = 0.0
 
@@ -34,7 +34,7 @@ class WeightedAverage:
         """Add a value with its weight.
 
         Args:
-          value: a number or an array; all added values have one shape.
+          value: a number or an array; all added values must have the same shape.
           weight: the weight of the value, a number, such as the number of rows of a minibatch.
 
         Raises:
@@ -52,7 +52,7 @@ class WeightedAverage:
         self._weight += share
 
     def eval(self) -> Any:
-        """Return the mean so far, float64 in the shape of the values; one element converts to a number.
+        """Return the weighted mean of all added values, float64 in their shape; one element converts to a number.
 
         Raises:
           ArgumentError: nothing was added, or the weights sum to 0.

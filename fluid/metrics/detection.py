@@ -1,4 +1,4 @@
-"""Metrics of object detection."""
+"""Object detection metrics: DetectionMAP."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from fluid import core, errors
 from fluid.core import fitting
 from fluid.metrics.metric import MetricBase
 
-# Rows of each image: a SequenceBatch, or a list with one array for each image.
+# The detections or objects of each image: a SequenceBatch, or a list with one array `[rows, ...]` for each image.
 Rows = core.SequenceBatch | Sequence[Any]
 
 
@@ -67,7 +67,7 @@ class DetectionMAP(MetricBase):
         super().__init__(name)
 
     def reset(self) -> None:
-        """Forget all images."""
+        """Remove all images that were added."""
         self._images = 0
         self._objects: dict[int, int] = {}
         self._scores: dict[int, list[float]] = {}
@@ -93,7 +93,11 @@ class DetectionMAP(MetricBase):
             self._add(_table(self, found, 6), labels, _table(self, box, 4), marked)
 
     def eval(self) -> float:
-        """Return the mean over the classes with objects, 0 if there are none; raise ArgumentError without images."""
+        """Return the mean average precision over all classes with objects; 0 if no class has objects.
+
+        Raises:
+          ArgumentError: no image was added.
+        """
         if not self._images:
             raise errors.ArgumentError(f"{self.name}.eval(): nothing was measured yet; call update first")
         counted = [label for label, count in self._objects.items() if count]
@@ -117,7 +121,14 @@ class DetectionMAP(MetricBase):
             self._match(label, found[found[:, 0] == label], boxes[own], skipped)
 
     def _match(self, label: int, found: np.ndarray, boxes: np.ndarray, skipped: np.ndarray) -> None:
-        """Record the score of each detection of a class in one image, and whether the detection is correct."""
+        """Record, for one image and class, the score of each detection and whether the detection is correct.
+
+        Args:
+          label: the class.
+          found: the detections of this class, `[detections, 6]`.
+          boxes: the boxes of the objects of this class, `[objects, 4]`.
+          skipped: bool `[objects]`: True for objects that are ignored, with the detections that match them.
+        """
         taken = np.zeros(len(boxes), bool)
         for row in found[np.argsort(-found[:, 1], kind="stable")]:
             overlap = _overlaps(row[2:], boxes)
@@ -131,7 +142,7 @@ class DetectionMAP(MetricBase):
                 taken[best] = True
 
     def _precision(self, label: int) -> float:
-        """Return the average precision of a class."""
+        """Return the average precision of the class `label`, over all images."""
         scores = np.array(self._scores.get(label, []))
         right = np.array(self._right.get(label, []), bool)
         hits = np.cumsum(right[np.argsort(-scores, kind="stable")])
@@ -150,7 +161,7 @@ class DetectionMAP(MetricBase):
 
 
 def _table(metric: MetricBase, rows: Any, columns: int) -> np.ndarray:
-    """Convert rows of `columns` numbers to float64 `[rows, columns]`; there may be no rows."""
+    """Convert the rows of one image to float64 `[rows, columns]`; an image without rows becomes `[0, columns]`."""
     table = np.asarray(rows, np.float64)
     if table.size % columns or table.shape[-1] not in (0, columns):
         raise errors.ArgumentError(

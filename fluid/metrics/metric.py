@@ -45,12 +45,12 @@ class MetricBase(KnownAttributes):
         self.reset()
 
     def __repr__(self) -> str:
-        # The result is left out: a metric without data has none, and messages show such a metric too.
+        # The repr does not contain the result of `eval`, because a metric without data has no result.
         inputs = ", ".join(f"{argument}={name!r}" for argument, name in self.inputs.items())
         return f"{self.name}()" + (f".of({inputs})" if inputs else "")
 
     def of(self, **inputs: str) -> "MetricBase":
-        """Return a copy of this metric, reset, that reads values of a program.
+        """Return a copy of this metric, without data, whose arguments are named values of a program.
 
         Args:
           inputs: the name of an output, a feed or any named value, for each argument of `update`.
@@ -65,7 +65,7 @@ class MetricBase(KnownAttributes):
         return bound
 
     def reset(self) -> None:
-        """Forget all minibatches."""
+        """Remove all minibatches that were added."""
         raise NotImplementedError
 
     def update(self, *args: Any, **kwargs: Any) -> None:
@@ -73,7 +73,7 @@ class MetricBase(KnownAttributes):
         raise NotImplementedError
 
     def eval(self) -> Any:
-        """Return the result over all minibatches since the last reset: a number, or one for each of `parts`."""
+        """Return the result over all minibatches since the last `reset`: a number, or one for each of `parts`."""
         raise NotImplementedError
 
 
@@ -105,7 +105,7 @@ class Accuracy(MetricBase):
 
         Args:
           value: the accuracy of the minibatch, a scalar.
-          weight: the number of its examples, a scalar.
+          weight: the number of examples in the minibatch, a scalar.
           preds: scores of the classes, `[batch, classes]`, where the largest score is the predicted class; or
             probabilities of class 1, `[batch]` or `[batch, 1]`, which predict class 1 from 0.5 on.
           labels: the correct classes, whole numbers `[batch]` or `[batch, 1]`.
@@ -231,11 +231,11 @@ class Auc(MetricBase):
         positive = _labels(self, labels, len(preds)) == 1
         _check_probabilities(self, preds)
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
-        np.add.at(self._positive, bins[positive], 1)  # its time grows with the minibatch, not the histogram
+        np.add.at(self._positive, bins[positive], 1)  # takes time in proportion to the minibatch, not to the histogram
         np.add.at(self._negative, bins[~positive], 1)
 
     def eval(self) -> float:
-        """Return the area; 0 if one of the two classes has no examples."""
+        """Return the area under the curve; 0 if one of the two classes has no examples."""
         true = np.concatenate([[0], np.cumsum(self._positive[::-1])]).astype(np.float64)
         false = np.concatenate([[0], np.cumsum(self._negative[::-1])]).astype(np.float64)
         area = np.sum((false[1:] - false[:-1]) * (true[1:] + true[:-1]) / 2)
@@ -308,7 +308,7 @@ class EditDistance(MetricBase):
         self._count += distances.size
 
     def eval(self) -> tuple[float, float]:
-        """Return the mean, and the share of distances above 0; raise ArgumentError before any `update`."""
+        """Return the mean distance, and the share of distances above 0; raise ArgumentError before any `update`."""
         count = _measured(self, self._count)
         return self._total / count, self._wrong / count
 
@@ -336,7 +336,7 @@ class CompositeMetric(MetricBase):
         return made
 
     def add_metric(self, metric: MetricBase) -> None:
-        """Add one more metric.
+        """Add a metric to the group.
 
         The name of the metric becomes one of the `parts`. A metric with parts adds one entry "name_part" for each part.
 
@@ -404,9 +404,10 @@ def _measured(metric: MetricBase, count: float) -> float:
 
 
 def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]:
-    """Return the class of each prediction, `[batch]`, and the number of classes.
+    """Return the predicted class of each example, `[batch]`, and the number of classes.
 
-    The largest score of a row decides, or class 1 from a probability of 0.5 on.
+    For scores `[batch, classes]`, this is the class with the largest score. For probabilities of class 1, `[batch]` or
+    `[batch, 1]`, it is class 1 from 0.5 on, else class 0.
     """
     preds = np.asarray(preds)
     if preds.ndim == 2 and preds.shape[1] > 1:
@@ -420,7 +421,7 @@ def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]
 
 
 def _binary(metric: MetricBase, preds: Any) -> np.ndarray:
-    """Return whether each probability predicts class 1, `[batch]`."""
+    """Return a bool mask `[batch]` of the probabilities that predict class 1: True from 0.5 on."""
     preds = np.asarray(preds).reshape(-1)
     _check_probabilities(metric, preds)
     return preds >= 0.5
@@ -434,7 +435,7 @@ def _check_probabilities(metric: MetricBase, preds: np.ndarray) -> None:
 
 
 def _labels(metric: MetricBase, labels: Any, count: int, classes: int = 2) -> np.ndarray:
-    """Return the labels of `count` predictions, `[batch]`."""
+    """Return the labels as an array `[batch]`; raise ArgumentError unless there are `count` labels below `classes`."""
     labels = np.asarray(labels).reshape(-1)
     if len(labels) != count or not np.isin(labels, range(classes)).all():
         expected = "of 0 or 1" if classes == 2 else f"from 0 to {classes - 1}"

@@ -1,6 +1,6 @@
-"""Optimizers: Fluid's names and numbers on top of optax; any optax transformation is accepted too.
+"""Optimizers: the names and formulas of PaddlePaddle Fluid on top of optax; optax transformations are accepted too.
 
-The names are loaded on first use. `__init__.pyi` lists the file of each name.
+A module is imported when one of its names is first used. `__init__.pyi` lists the module of each name.
 """
 
 from fluid import lazy, name_hints

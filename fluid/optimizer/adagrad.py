@@ -34,7 +34,7 @@ class Adagrad(Optimizer):
     initial_accumulator_value: float = 0.0
 
     def rule(self) -> optax.GradientTransformation:
-        """Divide gradients by the root of the sum of their squares."""
+        """Return a rule that divides each gradient by the root of the sum of all its squares so far."""
 
         def init(params: Any) -> optax.ScaleByRssState:
             return optax.ScaleByRssState(optax.tree.full_like(params, self.initial_accumulator_value))
@@ -66,7 +66,7 @@ class DecayedAdagrad(Optimizer):
     epsilon: float = 1e-6
 
     def rule(self) -> optax.GradientTransformation:
-        """Divide gradients by the root of a moving mean of their squares."""
+        """Return a rule that divides each gradient by the root of a moving mean of its squares."""
         scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=False)
         return with_rate(scale, self.learning_rate)
 
@@ -130,7 +130,7 @@ class RMSProp(Optimizer):
 
 
 class FtrlState(NamedTuple):
-    """The state of FTRL: the number of updates done, the sums of squares n, and the linear terms z."""
+    """The state of FTRL: the number of updates done, the sums of squared gradients n, and the linear terms z."""
 
     count: Any
     squared: Any
@@ -142,7 +142,7 @@ class Ftrl(Optimizer):
     """FTRL-Proximal (McMahan et al., 2013): sparse weights under an L1 penalty.
 
     `n' = n + g g; z += g - (n' ** -lr_power - n ** -lr_power) / rate * p`, then p is 0 if `|z| <= l1`, else
-    `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. A weight without any gradient so far does not change.
+    `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. A weight whose gradients were all 0 so far does not change.
 
     Args:
       learning_rate: as for Optimizer, like the keyword arguments.
@@ -162,15 +162,21 @@ class Ftrl(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True if rows without a gradient change too: with a schedule, every weight changes with the rate."""
+        """True if an update needs whole tables, and not only the rows with a gradient.
+
+        With a schedule, every weight changes with the learning rate. Accumulated gradients need whole tables too.
+        """
         return callable(self.learning_rate) or self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule with one learning rate for all parameters."""
+        """Return the rule of FTRL with one learning rate for all parameters."""
         return self.scaled_rule({})
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
-        """Return the rule with a learning rate for each parameter: the formula of FTRL contains the rate."""
+        """Return the rule of FTRL, with the learning rate of each parameter multiplied by its factor.
+
+        The formula of FTRL contains the rate, so that multiplying the finished update would be wrong.
+        """
 
         def init(params: Any) -> FtrlState:
             return FtrlState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params), optax.tree.zeros_like(params))
@@ -188,7 +194,8 @@ class Ftrl(Optimizer):
 
     def _step(self, g: Any, p: Any, squared: Any, linear: Any, rate: Any) -> tuple[Any, Any, Any]:
         """Return the update, the next sum of squares and the next linear term of one parameter, all in its shape."""
-        # The formula divides by the rate. At a rate of 0, the start of a warm-up, nothing changes.
+        # The formula divides by the rate. At a rate of 0, as at the start of a warm-up, neither the parameter nor the
+        # state changes.
         moving = jnp.asarray(rate > 0)
         rate = jnp.asarray(jnp.where(moving, rate, 1), p.dtype)
         total = squared + g * g

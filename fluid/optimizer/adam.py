@@ -42,7 +42,7 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     def rule(self) -> optax.GradientTransformation:
-        """Divide the corrected mean by the root of the mean square."""
+        """Return the rule of Adam: the mean of gradients divided by their root mean square, both corrected."""
 
         def step(count: Any) -> OfTwo:
             correction = jnp.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
@@ -63,7 +63,7 @@ class AdamW(Optimizer):
       beta1: decay of the mean.
       beta2: decay of the mean square.
       epsilon: keeps the divisor above 0.
-      weight_decay: share of each weight that a step with rate 1 subtracts.
+      weight_decay: the share of each weight that an update subtracts, multiplied by the learning rate.
       exclude_from_weight_decay_fn: a function of a parameter (its `name`, `shape` and `dtype`); True excludes the
         parameter from the decay.
 
@@ -109,7 +109,7 @@ class Adamax(Optimizer):
     epsilon: float = 1e-8
 
     def rule(self) -> optax.GradientTransformation:
-        """Divide the corrected mean by the largest gradient."""
+        """Return the rule of Adamax: the corrected mean of gradients, divided by the largest gradient."""
 
         def largest(n: Any, g: Any) -> Any:
             return jnp.maximum(jnp.abs(g), self.beta2 * n + self.epsilon)
@@ -151,11 +151,11 @@ class Lamb(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: the norms need whole parameters."""
+        """True: the norms in the formula are over whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Chain the mean and mean square, the weight decay, and the ratio of the norms."""
+        """Return the rule of LAMB: the step of Adam without correction, then weight decay, then the ratio of norms."""
 
         def step(count: Any) -> OfTwo:
             return lambda m, v: m / (jnp.sqrt(v) + self.epsilon)
@@ -173,12 +173,15 @@ def _mean_square(decay: float) -> OfTwo:
 
 
 def _moments(beta1: float, size: OfTwo, step: Step) -> optax.GradientTransformation:
-    """Return a rule like Adam's, without the learning rate.
+    """Return a rule with the state of Adam, without the learning rate.
+
+    Its state is a moving mean of gradients, and a measure of the size of gradients, such as their mean square.
 
     Args:
       beta1: decay of the moving mean of gradients.
-      size: a function from the old measure of gradient size and a gradient to the next measure.
-      step: a function from the number of updates to a function that computes the update from mean and size.
+      size: a function of the old measure and a gradient that returns the new measure.
+      step: a function of the number of updates, including this one. It returns a function that computes the update from
+        the mean and the measure.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:

@@ -28,8 +28,9 @@ from fluid.optimizer.wrapper import Wrapped, Wrapper
 class Average:
     """The base class of averages of parameters.
 
-    Averages with equal settings are the same average; the setting `name` distinguishes two of them. The objects hold no
-    state: averaged values are in the optimizer state, and the Session holds the parameters that `apply` has replaced.
+    Average objects with equal settings stand for the same average; give each a different `name` to keep two. The
+    objects hold no state: averaged values are in the optimizer state, and the Session holds the parameters that `apply`
+    has replaced.
     """
 
     def start(self, params: Any) -> Any:
@@ -45,7 +46,7 @@ class Average:
         raise NotImplementedError
 
     def update(self) -> None:
-        """Keep this average of all minimised parameters; call in a program function, after `minimize`.
+        """Keep this average of all parameters that `minimize` updates; call in a program function, after `minimize`.
 
         Raises:
           OutsideProgramError: no program function is running.
@@ -95,7 +96,8 @@ class Average:
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
                 state = _find(minimize.optimizer, slots, self)
                 if state is not None:
-                    # If two optimizers update one parameter, only the later one sees its value at the end of the step.
+                    # If two optimizers update one parameter, `|=` keeps the average of the later optimizer, because
+                    # only this one sees the parameter as it is at the end of the step.
                     found |= value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
         if not found:
             raise errors.ArgumentError(
@@ -120,7 +122,7 @@ class Average:
         """
         session = _session(target)
         values = self.values(session)
-        first = self not in session.engine.replaced  # of nested calls, only the first one holds the parameters
+        first = self not in session.engine.replaced  # of nested calls, only the outermost stores the parameters
         if first:
             session.engine.replaced[self] = {n: session.scope.arrays[n] for n in values}
         session.scope.arrays.update(values)
@@ -131,7 +133,9 @@ class Average:
                 self.restore(session)
 
     def restore(self, target: Any) -> None:
-        """Restore the parameters that `apply(target, need_restore=False)` of this average, or an equal one, replaced.
+        """Restore the parameters that `apply(target, need_restore=False)` has replaced by their averages.
+
+        The call of `apply` may have been that of another Average object with equal settings.
 
         Args:
           target: a Session, or a Trainer.
@@ -152,9 +156,9 @@ class ExponentialState(NamedTuple):
     """The state of an exponential moving average.
 
     Attributes:
-      count: updates done.
-      weight: the sum of the weights of all updates.
-      total: the weighted sum of the values of each parameter.
+      count: the number of updates done.
+      weight: the sum of the weights of the parameters after each update.
+      total: for each parameter, the weighted sum of its values after each update.
     """
 
     count: Any
@@ -211,36 +215,37 @@ class ExponentialMovingAverage(Average):
             )
 
     def start(self, params: Any) -> ExponentialState:
-        """Return the state before the first update: no updates, and sums of zero."""
+        """Return the state of the average before the first update: a count of 0, and sums of 0."""
         return ExponentialState(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32), optax.tree.zeros_like(params))
 
     def step(self, state: ExponentialState, params: Any) -> ExponentialState:
-        """Multiply the sums by the decay, then add the weighted parameters."""
+        """Return the next state: sums multiplied by the decay, plus the parameters multiplied by `1 - decay`."""
         count = state.count + 1
         decay = jnp.float32(self.decay)
         if self.thres_steps:
             n = self.thres_steps(count) if callable(self.thres_steps) else count
             decay = jnp.minimum(decay, jnp.asarray((1 + n) / (10 + n), jnp.float32))
-        # Weights and parameters are summed by one formula, so that the division cancels the rounding of both.
+        # The sum of weights has the same formula as the sums of parameters, so that both have equal rounding errors,
+        # which cancel when `value` divides one by the other.
         weight = decay * state.weight + (1 - decay)
         total = jax.tree.map(lambda t, p: (decay * t + (1 - decay) * p).astype(t.dtype), state.total, params)
         return ExponentialState(count, weight, total)
 
     def value(self, state: ExponentialState, params: Any) -> dict[str, Any]:
-        """Return the sums divided by the sum of the weights; before the first update, return `params`."""
+        """Return the average: weighted sums divided by the sum of weights; before the first update, `params`."""
         begun = state.count > 0
         weight = jnp.where(begun, state.weight, 1)
         return {n: jnp.where(begun, state.total[n] / weight, p).astype(p.dtype) for n, p in params.items()}
 
 
 class WindowState(NamedTuple):
-    """The state of an average over windows.
+    """The state of a ModelAverage, which averages over two windows of updates.
 
     Attributes:
-      count: updates done.
-      size: updates in the current window.
+      count: the number of updates done.
+      size: the number of updates in the current window.
       mean: the mean of each parameter in the current window; 0 while the window is empty.
-      old_size: updates in the previous window.
+      old_size: the number of updates in the previous window; 0 while there is none.
       old_mean: the mean of each parameter in the previous window; 0 while there is none.
     """
 
@@ -257,13 +262,15 @@ class ModelAverage(Average):
 
     The updates are divided into windows. A window ends when it holds at least `min_average_window` updates and at least
     `min(max_average_window, average_window_rate * n)` of the n updates so far. The average is over the current and the
-    previous window. To choose the parameters, call `update()` after `optimizer.minimize(loss)`, or wrap the optimizer:
-    `average.track(optimizer)`. Inside `with average.apply(trainer):` the parameters are the averages.
+    previous window. To average the parameters of an optimizer, call `update()` after `optimizer.minimize(loss)`, or
+    wrap the optimizer: `average.track(optimizer)`. Inside `with average.apply(trainer):` the parameters are the
+    averages.
 
     Args:
       average_window_rate: the share of all updates that a window must hold before it ends.
       min_average_window: the least number of updates in a complete window.
-      max_average_window: the number of updates with which a window may end whatever its share of all updates is.
+      max_average_window: the number of updates after which a window may end even if its share of all updates is smaller
+        than `average_window_rate`.
       name: distinguishes averages with equal settings.
       regularization: accepted for programs written for Fluid, but has no effect: an average has no gradient.
 
@@ -293,8 +300,8 @@ class ModelAverage(Average):
             )
 
     def start(self, params: Any) -> WindowState:
-        """Return the state before the first update: two empty windows."""
-        # Every field is a separate array: a step donates the buffers of the optimizer state.
+        """Return the state of the average before the first update: two empty windows."""
+        # Every field is a separate array: a step donates all buffers of the optimizer state, and each only once.
         return WindowState(
             count=jnp.zeros([], jnp.int32),
             size=jnp.zeros([], jnp.int32),
@@ -304,13 +311,14 @@ class ModelAverage(Average):
         )
 
     def step(self, state: WindowState, params: Any) -> WindowState:
-        """Add the parameters to the mean of the current window; if the window is then full, begin the next one."""
+        """Return the next state: add the parameters to the current window; if it is then full, begin a new window."""
         count = state.count + 1
         size = state.size + 1
         mean = jax.tree.map(lambda m, p: (m + (p - m) / size).astype(m.dtype), state.mean, params)
         wanted = jnp.minimum(self.max_average_window, jnp.floor(count * self.average_window_rate))
         full = (size >= self.min_average_window) & (size >= wanted)
-        # The mean of an empty window is 0: with the mean of the previous window, a NaN would stay forever.
+        # A new window starts with a mean of 0. If it started with the mean of the previous window, a NaN in that mean
+        # would never disappear.
         ended = WindowState(count, jnp.zeros_like(size), optax.tree.zeros_like(mean), size, mean)
         continued = WindowState(count, size, mean, state.old_size, state.old_mean)
         return jax.tree.map(lambda a, b: jnp.where(full, a, b), ended, continued)
@@ -329,7 +337,7 @@ class ModelAverage(Average):
 
 @dataclass(frozen=True)
 class Averaged(Wrapper):
-    """An optimizer with an average of its parameters; created by `Average.track`."""
+    """An optimizer that also keeps an average of its parameters; created by `Average.track`."""
 
     average: Average
 
@@ -343,7 +351,7 @@ class Averaged(Wrapper):
 
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
-    """Return the state of an average within an optimizer state, or None."""
+    """Return the state of `average` inside the optimizer state `slots`; None if the optimizer does not keep it."""
     # The states of all wrappers are inside the state of loss scaling and, if accumulate_steps > 1, of `accumulate`.
     if isinstance(slots, Scaled):
         slots = slots.inner

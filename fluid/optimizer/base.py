@@ -1,4 +1,4 @@
-"""Optimizer bases: Minimizer, Optimizer, the Optax adapter, and the conversion of accepted values to optimizers."""
+"""Base classes of optimizers: Minimizer, Optimizer and the Optax adapter; and `as_optimizer`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NO_RATE = (
     "    fluid.Trainer(program, Mine(learning_rate=0.001))"
 )
 
-# Settings with which an update goes the wrong way, or is NaN, if the number is negative.
+# The settings that must not be negative: an update would then increase the loss, or be NaN.
 _NOT_NEGATIVE = (
     *("epsilon", "l1", "l2", "initial_accumulator_value"),
     *("weight_decay", "lamb_weight_decay", "lars_weight_decay", "lars_coeff"),
@@ -47,15 +47,15 @@ not_called("fluid.optimizer", "fluid.optimizer.SGD(0.1), fluid.optimizer.Adam(1e
 
 
 class Transformation(Protocol):
-    """An optax transformation: the two attributes that are checked before use."""
+    """An optax transformation, described by its two attributes, which `is_optax` checks."""
 
     @property
     def init(self) -> Callable[..., Any]:
-        """The function from parameters to the initial state."""
+        """The function of parameters that returns the initial optimizer state."""
 
     @property
     def update(self) -> Callable[..., Any]:
-        """The function from gradients, state and parameters to updates and the next state."""
+        """The function of gradients, state and parameters that returns updates and the next state."""
 
 
 class Minimizer:
@@ -64,9 +64,9 @@ class Minimizer:
     Attributes:
       parameter_list: names of the parameters to update if `minimize` names none; None for all trainable parameters.
       accumulate_steps: the number of steps whose gradients are accumulated for one update.
-      lazy_mode: True if table rows without a gradient may stay unchanged, although the rule would change their
-        optimizer state.
-      whole_tables: True if an update needs whole tables, because the rows with a gradient are not enough.
+      lazy_mode: True if rows of an embedding table without a gradient may stay unchanged, although the rule would
+        change their optimizer state.
+      whole_tables: True if an update needs whole embedding tables, because the rows with a gradient are not enough.
 
     Example:
       >>> isinstance(Optax(optax.sgd(0.1)), Minimizer)
@@ -77,7 +77,7 @@ class Minimizer:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Reject arguments that the class does not have, such as `lr=`; the error names the valid arguments."""
-        if args or kwargs:  # copy.copy passes no arguments
+        if args or kwargs:  # without arguments, copy.copy may be creating a copy, which needs no check
             misfit = core.misfit_of(cls.__init__, f"fluid.optimizer.{cls.__name__}", (None, *args), kwargs)
             if misfit is not None:
                 raise misfit
@@ -101,12 +101,12 @@ class Minimizer:
 
     @property
     def lazy_mode(self) -> bool:
-        """True if table rows without a gradient may stay unchanged."""
+        """True if rows of an embedding table without a gradient may stay unchanged."""
         return False
 
     @property
     def whole_tables(self) -> bool:
-        """True if an update needs whole tables; the default is True if gradients are accumulated."""
+        """True if an update needs whole embedding tables; the default is True only if gradients are accumulated."""
         return self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:
@@ -114,7 +114,7 @@ class Minimizer:
         raise NotImplementedError
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Return the optax transformation of one update, after gradients are accumulated.
+        """Return the optax transformation that computes one update from gradients, which may be accumulated already.
 
         Args:
           settings: the ParamAttr of each parameter, or None, by name. Parameters that are not trainable are frozen:
@@ -219,8 +219,8 @@ class Optimizer(Minimizer):
       parameter_list: names and globs of the parameters to update if `minimize` names none; all trainable parameters by
         default.
       name: accepted for programs written for Fluid; not used.
-      lazy_mode: rows of tables (`embedding(is_sparse=True)`) without a gradient stay unchanged, although the rule
-        would change their optimizer state.
+      lazy_mode: True lets rows of embedding tables (`embedding(is_sparse=True)`) without a gradient stay unchanged,
+        although the rule would change their optimizer state.
       accumulate_steps: the number of steps for one update, which uses the mean of their gradients. If the loss is a
         mean over examples, the update equals one step on all these minibatches joined.
 
@@ -265,18 +265,19 @@ class Optimizer(Minimizer):
                 f"{kind}(regularization={self.regularization!r}): expected a decay, as in "
                 f"regularization=fluid.regularizer.L2Decay(1e-4)"
             )
-        for name in ("beta1", "beta2"):  # not every optimizer has these settings
+        for name in ("beta1", "beta2"):  # optimizers without these settings count as 0.0, which is valid
             decay = getattr(self, name, 0.0)
             if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 <= float(decay) < 1:
                 raise errors.ArgumentError(
                     f"{kind}({name}={decay!r}): expected a decay from 0 to below 1, as in {name}=0.9"
                 )
-        if type(self).__module__.startswith("fluid."):  # in a user's class these names may mean something else
+        # A user's subclass is not checked, because its settings of these names may have another meaning.
+        if type(self).__module__.startswith("fluid."):
             self._check_numbers()
             self._doubt_numbers()
 
     def _check_numbers(self) -> None:
-        """Reject settings with which an optimizer of fluid does not move, or moves away from the minimum.
+        """Reject settings with which an optimizer of fluid cannot minimise a loss, such as a negative weight decay.
 
         Raises:
           ArgumentError: a setting is out of range.
@@ -301,7 +302,7 @@ class Optimizer(Minimizer):
                 )
 
     def _doubt_numbers(self) -> None:
-        """Warn about swapped numbers, and about two weight decays at once."""
+        """Warn about two settings that seem to be swapped, and about two weight decays at once."""
         kind = type(self).__name__
         rate = self.learning_rate
         for name, next_to in (("beta1", "beta2"), ("momentum", "")):
@@ -342,7 +343,7 @@ class Optimizer(Minimizer):
         return self if self.grad_clip is not None else replaced(self, grad_clip=clip)
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
-        """Return the rule, with the learning rate of each parameter multiplied by a factor.
+        """Return the rule of this optimizer, with the learning rate of each parameter multiplied by a factor.
 
         Args:
           factors: the factor of each parameter, by parameter name.
@@ -350,7 +351,11 @@ class Optimizer(Minimizer):
         return optax.chain(self.rule(), multiply(factors))
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Chain clipping, decay and the rule, for the trainable parameters."""
+        """Return clipping, decay and the rule as one optax transformation, which leaves frozen parameters unchanged.
+
+        Args:
+          settings: the ParamAttr of each parameter, or None, by name.
+        """
         attrs = {name: attr or ParamAttr() for name, attr in settings.items()}
         clips = {n: a.gradient_clip for n, a in attrs.items() if a.gradient_clip is not None}
         stages = [clip_each(clips)] if clips else []
@@ -366,7 +371,7 @@ class Optimizer(Minimizer):
         return leave_out(update, frozen) if frozen else update
 
     def current_rate(self, slots: Any) -> Any:
-        """Return the learning rate, or the value of the schedule at the number of updates done, float32 `[]`."""
+        """Return the learning rate of the next update, float32 `[]`: a schedule is called with the updates done."""
         rate = self.learning_rate
         return jnp.asarray(rate(updates_done(slots)) if callable(rate) else rate, jnp.float32)
 
@@ -419,7 +424,7 @@ class Optax(Optimizer):
 
 
 OptimizerLike = Minimizer | Transformation | Callable[[], Minimizer | Transformation]
-"""An accepted optimizer: one of fluid, an optax transformation, or a function that returns one."""
+"""The type of `optimizer=`: an optimizer of fluid, an optax transformation, or a function that returns one of them."""
 
 
 def as_optimizer(value: OptimizerLike) -> Minimizer:
@@ -445,14 +450,17 @@ def as_optimizer(value: OptimizerLike) -> Minimizer:
 
 
 def innermost(optimizer: Minimizer) -> Minimizer:
-    """Return the innermost optimizer, without its wrappers."""
+    """Return the optimizer inside all wrappers, such as the SGD in `Lookahead(SGD(0.1))`."""
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
 
 
 def _with_clip(optimizer: Minimizer, *clips: Any) -> Minimizer:
-    """Return the optimizer with the first clip that is not None. A clip of the optimizer has priority."""
+    """Return the optimizer with its own clip, or if it has none, with the first of `clips` that is not None.
+
+    Warn about each later clip that differs, because it has no effect.
+    """
     given = [clip for clip in (getattr(innermost(optimizer), "grad_clip", None), *clips) if clip is not None]
     if not given:
         return optimizer

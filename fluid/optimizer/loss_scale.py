@@ -1,6 +1,6 @@
-"""Dynamic loss scaling: half-precision gradients are computed from a multiple of the loss, so that none vanishes.
+"""Dynamic loss scaling: multiply the loss by a scale, so that small half-precision gradients do not become 0.
 
-The scale is part of the optimizer state. An update whose gradients overflow is left out, and halves the scale.
+The scale is part of the optimizer state. If gradients overflow, the update is skipped, and the scale is halved.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Scaled(NamedTuple):
     """The state of `skip_overflows`.
 
     Attributes:
-      scale: the factor of the loss, float32 `[]`.
-      finite: steps with finite gradients since the scale changed, int32 `[]`.
-      inner: the state of the rule.
+      scale: the number by which the loss is multiplied, float32 `[]`.
+      finite: the number of steps with finite gradients since the scale changed, int32 `[]`; at most 1999.
+      inner: the optimizer state of the rule.
     """
 
     scale: Any
@@ -36,11 +36,11 @@ def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransfor
     """Return a rule that skips updates with overflowed gradients, and adapts the scale of the loss.
 
     As in Micikevicius et al. (2018), section 3.2: non-finite gradients halve the scale, and the update is skipped.
-    After 2000 finite gradients the scale doubles. At a scale of 1 no update is skipped: the scale is not the cause of
-    non-finite gradients there, and they must stay visible.
+    After 2000 successive steps with finite gradients, the scale doubles, up to `2**24`. At a scale of 1 no update is
+    skipped: the scale cannot be the cause of non-finite gradients there, and the user must see them.
 
     Args:
-      rule: receives the gradients of the unscaled loss: they are already divided by the scale.
+      rule: the rule of the optimizer. Both rules receive gradients that are already divided by the scale.
     """
 
     def init(params: Any) -> Scaled:
@@ -63,10 +63,10 @@ def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransfor
 
 
 def scale_of(slots: Any) -> Any:
-    """Return the factor of the loss in the next step, a scalar; 1 without loss scaling."""
+    """Return the scale of the loss in the next step, a scalar; 1 without loss scaling."""
     return slots.scale if isinstance(slots, Scaled) else 1.0
 
 
 def was_skipped(before: Any, after: Any) -> Any:
-    """Return whether the update between two states of `skip_overflows` was skipped."""
+    """Return whether the update between two successive states of `skip_overflows` was skipped."""
     return after.scale < before.scale

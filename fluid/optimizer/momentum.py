@@ -1,4 +1,4 @@
-"""Optimizers that keep at most a moving mean of gradients: SGD, Momentum, LarsMomentum, Lion, Muon."""
+"""SGD, Momentum, LarsMomentum, Lion and Muon: optimizers whose state is at most a moving mean of gradients."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class LarsMomentum(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: the norms need whole parameters."""
+        """True: the norms in the formula are over whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Multiply gradient plus decay by the ratio of the norms and the rate, then apply momentum."""
+        """Return the rule of LARS: gradient plus decay, times the ratio of norms and the rate; then momentum."""
 
         def scale(g: Any, p: Any) -> Any:
             p_norm = optax.safe_norm(p, 0.0)
@@ -179,7 +179,7 @@ class Muon(Optimizer):
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Return Muon for matrices, and Adam for everything else."""
+        """Return a rule of Muon for matrices, and of Adam for all other parameters and matrices of `use_adam_fn`."""
         by_adam = self.use_adam_fn or (lambda parameter: False)
 
         def label(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Parts of optimizers: stages of an optax chain, and norms of gradients and updates."""
+"""Parts of optimizers: stages of an optax chain, learning rates, accumulation, and norms of gradients and updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ Kind = TypeVar("Kind")
 
 
 class Accumulated(NamedTuple):
-    """The state of `accumulate`: count and mean of the gradients since the last update, and the state of the rule."""
+    """The state of `accumulate`.
+
+    Attributes:
+      gathered: the number of gradients since the last update, int32 `[]`.
+      mean: the mean of these gradients, for each parameter.
+      inner: the optimizer state of the rule.
+    """
 
     gathered: Any
     mean: Any
@@ -27,19 +33,20 @@ class Accumulated(NamedTuple):
 
 
 def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.GradientTransformation:
-    """Return a rule that multiplies the results of `scale` by the learning rate, and subtracts the product."""
+    """Return a rule that multiplies the updates of `scale` by the negative learning rate."""
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
 
 
 def instead_of(rate: Rate, given: Any) -> Rate:
-    """Return the learning rate to use, where `given` overrides the configured `rate`.
+    """Return the learning rate to use if `given` is set in place of the configured `rate`.
 
     Args:
-      rate: the configured rate, a number or a schedule.
-      given: a scalar, which may be traced. It overrides a number always, and a schedule unless `given` is negative.
+      rate: the configured learning rate, a number or a schedule.
+      given: a scalar, which may be traced. It replaces a number always, and a schedule only if `given` is not negative.
 
     Returns:
-      A scalar for a number, and a schedule for a schedule: optax keeps a different state for a schedule.
+      A scalar if `rate` is a number, and a schedule if `rate` is a schedule, because optax keeps another optimizer
+      state for a schedule.
     """
     if not callable(rate):
         return given
@@ -56,7 +63,7 @@ def same_rate(first: Rate | None, second: Rate | None) -> bool:
 
 
 def _computation(schedule: Callable[[Any], Any]) -> tuple[str, list[Any]]:
-    """Return the computation of a schedule: its equations as text, and the values of their constants."""
+    """Return the computation of a schedule, for comparisons: its jaxpr as text, and the values of its constants."""
     closed = jax.make_jaxpr(schedule)(jax.ShapeDtypeStruct((), jnp.int32))
     return str(closed.jaxpr), [np.asarray(constant).tolist() for constant in closed.consts]
 
@@ -70,7 +77,10 @@ def replaced(optimizer: Kind, **settings: Any) -> Kind:
 
 
 def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:
-    """Return a function for the mask of the parameters that `exclude` keeps; None if `exclude` is None."""
+    """Return a function of parameters that returns a mask by name: False where `exclude` returns True.
+
+    Return None if `exclude` is None. optax takes the result as the `mask` of a weight decay.
+    """
     if exclude is None:
         return None
     argument = "exclude_from_weight_decay_fn"
@@ -78,7 +88,7 @@ def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[
 
 
 def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Clip the gradient of each parameter in `clips` by the parameter's clip of `fluid.clip`."""
+    """Return a rule that clips each gradient by the clip of `fluid.clip` that `clips` has for its parameter."""
     rules = {n: clip.transformation() for n, clip in clips.items()}
 
     def clip(grads: Any, params: Any) -> Any:
@@ -91,24 +101,24 @@ def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
 
 
 def add_decay(decays: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Add the gradient of its regularizer of `fluid.regularizer`, or nothing for None, to each gradient."""
+    """Return a rule that adds to each gradient the gradient of its parameter's regularizer; nothing for None."""
     return optax.stateless(
         lambda grads, params: {n: g + decays[n].gradient(params[n]) if decays[n] else g for n, g in grads.items()}
     )
 
 
 def multiply(factors: Mapping[str, float]) -> optax.GradientTransformation:
-    """Multiply each update by the factor of its parameter."""
+    """Return a rule that multiplies each update by the factor of its parameter."""
     return optax.stateless(lambda updates, _: {n: u * factors[n] for n, u in updates.items()})
 
 
 def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> optax.GradientTransformation:
     """Return a rule that freezes the named parameters and updates all others.
 
-    The optimizer state of the frozen parameters does not change, so the state keeps its full structure.
+    The optimizer state of the frozen parameters stays in the state of the rule, unchanged.
 
     Args:
-      rule: stores the state of a parameter under the name of the parameter, as optax does.
+      rule: a rule that stores the optimizer state of a parameter under the name of the parameter, as optax does.
       names: names of the frozen parameters; their updates are zeros.
     """
 
@@ -143,13 +153,16 @@ def _part(state: Any, shapes: Any) -> Any:
 
 
 def _with_part(state: Any, part: Any) -> Any:
-    """Return a state in which the leaves of `part` replace the leaves at their paths."""
+    """Return the optimizer state `state`, in which each leaf of `part` replaces the leaf at the same path."""
     new = dict(jax.tree_util.tree_leaves_with_path(part))
     return jax.tree_util.tree_map_with_path(lambda path, slot: new.get(path, slot), state)
 
 
 def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.GradientTransformation:
-    """Accumulate gradients, and pass their mean to `rule` every `steps` steps, the only ones that change parameters."""
+    """Return a rule that accumulates gradients, and passes their mean to `rule` in every `steps`-th step.
+
+    In all other steps, the updates are zeros, so that the parameters do not change.
+    """
 
     def init(params: Any) -> Accumulated:
         return Accumulated(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params), rule.init(params))
@@ -173,7 +186,7 @@ def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.Gradient
 
 
 def updates_done(slots: Any) -> Any:
-    """Return the number of updates done: the first field `count`, in the states of optax and of fluid."""
+    """Return the number of updates done: the first field `count` in an optimizer state of optax or of fluid."""
     return next(v for path, v in jax.tree_util.tree_leaves_with_path(slots) if path[-1] == _COUNT)
 
 
@@ -194,7 +207,8 @@ def norm(arrays: Any) -> Any:
 def ratio(before: Mapping[str, Any], after: Mapping[str, Any]) -> Any:
     """Return the norm of an update divided by the norm of the parameters before the update, float32 `[]`.
 
-    About 1e-3 is usual. The ratio is infinite if all parameters were 0, and 0 if all are frozen.
+    About 1e-3 is usual. The ratio is infinite if all parameters were 0 before. It is 0 for an empty `before`, when all
+    parameters are frozen.
 
     Example:
       >>> round(float(ratio({"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([3.0, 4.1])})), 3)

@@ -17,7 +17,7 @@ from fluid.optimizer.parts import Rate, replaced
 
 
 class Wrapped(NamedTuple):
-    """The state of a wrapper: the state of the inner optimizer, and the state of the wrapper itself."""
+    """The optimizer state of a Wrapper: the state of its inner optimizer, and the state of the wrapper itself."""
 
     inner: Any
     own: Any
@@ -25,7 +25,7 @@ class Wrapped(NamedTuple):
 
 @dataclass(frozen=True)
 class Wrapper(Minimizer):
-    """An optimizer around an inner optimizer, which updates first; then `after` changes the parameters.
+    """An optimizer around an inner optimizer: the inner optimizer updates the parameters, then `after` changes them.
 
     Args:
       inner_optimizer: a fluid optimizer or an optax transformation.
@@ -56,7 +56,7 @@ class Wrapper(Minimizer):
 
     @property
     def accumulate_steps(self) -> int:
-        """The `accumulate_steps` of the inner optimizer: a wrapper acts after an update, not after each step."""
+        """The `accumulate_steps` of the inner optimizer: `after` is called after each update, not after each step."""
         return self.inner_optimizer.accumulate_steps
 
     @property
@@ -79,11 +79,11 @@ class Wrapper(Minimizer):
         raise NotImplementedError
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of the inner optimizer, followed by `after`."""
+        """Return the rule of the inner optimizer, followed by `after`, without ParamAttr settings."""
         return self.one_update({})
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Return the update of the inner optimizer, followed by `after`."""
+        """Return the optax transformation that updates by the inner optimizer, and then calls `after`."""
         rule = self.inner_optimizer.one_update(settings) if settings else self.inner_optimizer.rule()
 
         def init(params: Any) -> Wrapped:
@@ -146,13 +146,13 @@ class Lookahead(Wrapper):
             )
 
     def start(self, params: Any) -> LookaheadState:
-        """Return the state before the first update, which sets the slow weights."""
+        """Return the state before the first update: slow weights of zeros, which the first update replaces."""
         return LookaheadState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params))
 
     def after(self, own: LookaheadState, before: Any, params: Any) -> tuple[Any, LookaheadState]:
-        """Every k updates, move the slow weights and set the parameters to the slow weights."""
+        """Return the parameters and the next state; every k updates, slow weights move and become the parameters."""
         count = own.count + 1
-        # Parameters may be loaded after the state was created, so only the first update knows their initial values.
+        # The slow weights are set here and not in `start`, because parameters may be loaded after `start` was called.
         slow = jax.tree.map(lambda s, p: jnp.where(own.count == 0, p, s), own.slow, before)
         due = count % self.k == 0
         slow = jax.tree.map(lambda s, p: jnp.where(due, s + self.alpha * (p - s), s), slow, params)

@@ -28,7 +28,8 @@ from fluid.reader.base import (
 from fluid.reader.on_device import Resident
 from fluid.reader.on_device import Rows as RowNumbers
 
-# Small minibatches are read in one go, up to about this number of bytes, and up to this number of minibatches.
+# Several small minibatches are copied from the arrays in one go. `_BYTES` limits the size of one such copy, and `_MOST`
+# the number of minibatches in it.
 _BYTES = 1 << 18
 _MOST = 16
 
@@ -36,12 +37,12 @@ P = ParamSpec("P")
 
 
 class Part(NamedTuple):
-    """A minibatch that was read in one go with others.
+    """A minibatch that was copied from its data set in one go with its neighbours, as a range of their joint rows.
 
     Attributes:
-      together: the rows of all these minibatches, in new arrays, in the form of a minibatch.
-      first: the index of the first row of this minibatch.
-      end: the index after its last row.
+      together: the rows of all minibatches of this copy, in new arrays, as one dict or tuple of columns.
+      first: the index in `together` of the first row of this minibatch.
+      end: the index in `together` after the last row of this minibatch.
 
     Example:
       >>> Part({"x": np.array([5, 6, 7])}, 1, 3).minibatch()
@@ -53,14 +54,14 @@ class Part(NamedTuple):
     end: int
 
     def minibatch(self) -> Any:
-        """Return this minibatch alone."""
+        """Return the rows of this minibatch alone, as a dict or tuple of columns."""
         if isinstance(self.together, dict):
             return {name: column[self.first : self.end] for name, column in self.together.items()}
         return tuple(column[self.first : self.end] for column in self.together)
 
 
 def _one_argument(function: Callable[P, Reader]) -> Callable[P, Reader]:
-    """Decorate a function to refuse columns in several arguments, with the call that works."""
+    """Decorate `arrays` to refuse several arrays as separate arguments; the error shows the correct call."""
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> Reader:
@@ -127,7 +128,7 @@ def arrays(
 
     def rows(epoch: int, begin: int, length: int) -> Iterator[slice | np.ndarray]:
         order = None
-        if shuffle:  # JAX uses 32-bit row numbers; one cast of the whole order is faster than many small casts
+        if shuffle:  # JAX needs int32 row numbers; one cast of the whole order is faster than a cast per minibatch
             order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(kind, copy=False)
         for low in range(begin, end, length):
             span = slice(low, min(low + length, end))
@@ -171,7 +172,7 @@ def arrays(
 
 
 class Minibatches:
-    """Passes over the minibatches of a user's `reader=`. Created by `minibatches`; each call starts a pass.
+    """Epochs over the minibatches of a user's `reader=`. Created by `minibatches`; each call starts one pass (epoch).
 
     Attributes:
       reader: the reader of the minibatches.
@@ -194,18 +195,23 @@ class Minibatches:
     def compact(self) -> None:
         """Yield the next minibatches in the cheapest form for a single device, if the reader has such a form.
 
-        The form is `resident.Rows`, row numbers, for data on the device, and `Part` for small minibatches that are read
-        in one go.
+        For data on the device, the form is `on_device.Rows`, which holds row numbers. For small minibatches that are
+        copied in one go, the form is `Part`.
         """
         self._compact = True
 
     def divide(self, wanted: Wanted) -> None:
-        """Skip work on rows that other processes read, in the next passes; any rows may replace these rows."""
+        """Read only the rows that this process needs, in the passes that start after this call.
+
+        Args:
+          wanted: returns the indices of these rows in a minibatch, from the number of rows of the minibatch. The other
+            rows of a minibatch keep their place, but may hold copies of any row.
+        """
         self._wanted = wanted
 
     @property
     def reads_once(self) -> bool:
-        """Return whether the user passed an iterator, which cannot be restarted."""
+        """Return whether the user passed an iterator as reader, which can be read only once."""
         source = self.reader.source if isinstance(self.reader, Source) else None
         return hasattr(source, "__next__")
 
@@ -220,12 +226,12 @@ class Minibatches:
         return self.reader.batch_size
 
     def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
-        """Return the sharding of the columns for minibatches of row numbers; None for other minibatches."""
+        """Return the sharding of the data set on `device` if minibatches are row numbers; None otherwise."""
         by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
     def __call__(self) -> Rows:
-        """Start the next pass, or continue the pass of the position that was restored."""
+        """Start the next pass; after `restore`, continue the interrupted pass."""
         # The Pass is created before its first minibatch is requested, so that `state()` returns its position already.
         reader = self.reader
         if self._wanted is not None:
@@ -237,18 +243,18 @@ class Minibatches:
         return self()
 
     def state(self) -> dict[str, Any]:
-        """Return the position after the last yielded minibatch, as JSON."""
+        """Return the position of the reader after the last yielded minibatch, as a dict for JSON."""
         return self.reader.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue the next pass exactly after a position; see `Reader.restore`."""
+        """Make the next pass continue exactly after the position `state`; see `Reader.restore`."""
         self.reader.restore(state)
 
     def _checked(self, rows: Pass) -> Rows:
         source = self.reader.source if isinstance(self.reader, Source) else self.reader
         with contextlib.closing(rows):
             try:
-                # The rest of a restored pass may be empty.
+                # A restored pass, with rows given before, may have no more rows; other passes must not be empty.
                 yield from rows if rows.given else nonempty(rows, source)
             except errors.FluidError:
                 raise
@@ -316,7 +322,7 @@ _OTHER = {
         "shuffling"
     ),
 }
-"""The effect of a shuffling reader on a prediction and on a test, for a warning."""
+"""For each `in_order_for` of `minibatches`: the second half of the warning about a reader that shuffles."""
 
 
 def _shuffles(reader: Reader, method: str) -> str:
@@ -347,7 +353,10 @@ def _shuffles(reader: Reader, method: str) -> str:
 
 
 def _leaves_out(stage: Mapping[str, Any]) -> bool:
-    """Return whether a stage of a reader drops a shorter last minibatch, if its number of rows is known."""
+    """Return whether a stage of a reader's plan drops a last, shorter minibatch.
+
+    A stage with `drop_last` counts, unless it is `arrays` whose number of rows is a multiple of the batch size.
+    """
     return bool(stage.get("drop_last")) and ("arrays" not in stage or stage["arrays"] % stage["batch"] > 0)
 
 
@@ -379,13 +388,17 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
 
 
 def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
-    """Return some rows of a column."""
+    """Return the rows of a column that a slice or an array of row numbers selects."""
     # `take` is faster than indexing for long rows.
     return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 
 
 def _columns(data: Any) -> tuple[list[Any], list[np.ndarray]]:
-    """Return the names of columns, or their indices if they have no names, and the columns."""
+    """Return the names of the columns of `data`, or their indices if they have no names, and the columns as arrays.
+
+    Raises:
+      ArgumentTypeError: the data is not an array, a tuple of columns or a dict of columns.
+    """
     if isinstance(data, Mapping):
         columns = dict(data)
     elif isinstance(data, tuple):
@@ -411,7 +424,7 @@ def _array(name: Any, column: Any) -> np.ndarray:
 
 
 def _instead(data: Any) -> str:
-    """Return the call that makes minibatches of data that is not an array, tuple or dict of arrays."""
+    """Return the text of a correct call for data that `arrays` refuses, for the error message."""
     rows = [item for item in data if isinstance(item, Mapping | tuple)] if isinstance(data, list) else []
     if rows and len(rows) == len(data):
         return "reader.batch(rows, batch_size=32), since these are rows and no columns"
@@ -419,7 +432,7 @@ def _instead(data: Any) -> str:
 
 
 def _common_length(names: list[Any], columns: list[np.ndarray]) -> int:
-    """Return the number of rows, which must be equal in all columns."""
+    """Return the number of rows of the columns; raise an error if the columns differ in length or are empty."""
     lengths = {name: len(column) if column.ndim else None for name, column in zip(names, columns, strict=True)}
     if len(set(lengths.values())) == 1 and (count := lengths[names[0]]):
         return count

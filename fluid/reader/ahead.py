@@ -1,9 +1,10 @@
 """Read-ahead in threads: rows keep their order, exceptions reach the consumer, and all threads end with the pass.
 
 Worker threads take a ticket, read the next row, and put the row with its number into a queue. The consumer yields rows
-in the order of their numbers, and returns a ticket for each row. Both queues are `SimpleQueue`s, whose `put` is safe
-while an object is destroyed: an abandoned iterator stops its threads at that time. The threads refer to the queues
-only, so that they do not keep the iterator alive.
+in the order of their numbers, and puts one ticket back for each row. The number of tickets limits how many rows are
+read ahead. Rows and tickets travel in `SimpleQueue`s, whose `put` may be called while Python destroys an object. An
+iterator that its user drops can therefore stop its threads. The threads refer to the Ahead object only, so that they do
+not keep that iterator alive.
 """
 
 import atexit
@@ -20,22 +21,23 @@ from fluid.reader.base import Rows
 _ROW = "row"
 _END = "end"
 _FAILED = "failed"
-# `close` waits for the threads for this number of seconds, so that files are closed when `close` returns. A thread
-# that is longer in the user's code ends when that code returns.
+# Closing a pass waits for its threads for at most this number of seconds, so that files are usually closed afterwards.
+# A thread that spends more time in the user's reader ends when the reader returns.
 _PATIENCE = 1.0
 
 
-# The running passes. They end before Python does, because a thread inside another library would crash then.
+# The passes whose threads run. `end_all` ends the threads before Python exits: a thread that is still inside another
+# library would crash at the exit.
 _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
 
 
 class Ahead:
-    """The threads that read (and map) the rows of one pass ahead, and their shared state.
+    """The threads that read the rows of one pass ahead and apply the mapper to them, with their shared state.
 
     Args:
-      open_rows: called once, in a thread.
+      open_rows: returns the generator of the rows; called once, in one of the threads.
       size: the maximum number of rows ahead of the consumer.
-      mapper: applied to each row, in the threads.
+      mapper: a function that is applied to each row, in the threads; None yields the rows themselves.
       count: the number of threads.
       patience: seconds for which the exit of Python waits for a thread that still reads a row; None waits without
         limit. C++ libraries that call Python from a thread need None.
@@ -73,7 +75,7 @@ class Ahead:
                 thread.start()
 
     def rows(self) -> Rows:
-        """Yield the rows; the threads start with the first row, if not started already, and end with the last row."""
+        """Yield the rows in order; start the threads at the first row, and end the threads after the last row."""
         held: dict[int, tuple[str, Any]] = {}
         value: Any = None
         try:
@@ -87,7 +89,8 @@ class Ahead:
                 kind, value = held.pop(number)
                 if kind is _END:
                     return
-                if kind is _FAILED and isinstance(value, StopIteration):  # would end the pass silently
+                # A StopIteration of the mapper would silently end the pass, so that another exception replaces it.
+                if kind is _FAILED and isinstance(value, StopIteration):
                     raise RuntimeError("the mapper of reader.xmap raised StopIteration") from value
                 if kind is _FAILED:
                     raise value
@@ -100,12 +103,12 @@ class Ahead:
             self.end()
 
     def end(self) -> None:
-        """End the threads."""
+        """Stop the threads of this pass, and wait for them for a short time."""
         self.stop()
         _join(self.threads, _PATIENCE)
 
     def work(self) -> None:
-        """Read and map rows while there are tickets; runs in each thread."""
+        """Read rows and apply the mapper to them, one row for each ticket; this function runs in each thread."""
         try:
             while self.tickets.get() and not self.stopped:
                 number, kind, value = self.take()
@@ -121,7 +124,10 @@ class Ahead:
             self.leave()
 
     def take(self) -> tuple[int, str, Any]:
-        """Read one row; the end and an exception are numbered like rows, and end the reading."""
+        """Return the number of the next row, the kind of the result, and the row.
+
+        The end of the rows and an exception of the reader also get a number; no row is read after them.
+        """
         with self.lock:
             number = self.taken
             self.taken += 1
@@ -139,13 +145,13 @@ class Ahead:
                 return number, _FAILED, error
 
     def stop(self) -> None:
-        """Signal all threads to end; needs no lock and never waits."""
+        """Signal all threads of this pass to end; takes no lock and does not wait for the threads."""
         self.stopped = True
         for _ in self.threads:
             self.tickets.put(False)
 
     def leave(self) -> None:
-        """Close the rows if this thread is the last thread, because no other thread can read them then."""
+        """Count this thread as ended; the last thread to end closes the generator of the rows."""
         with self.lock:
             self.active -= 1
             last = self.active == 0
@@ -159,7 +165,8 @@ def end_all() -> None:
     left = list(_running)
     for shared in left:
         shared.stop()
-        shared.done.put((None, _END, None))  # the thread that waits for a row may belong to another pass
+        # Wakes a consumer that waits for a row. The consumer may be a thread of another pass that is joined below.
+        shared.done.put((None, _END, None))
     for shared in left:
         _join(shared.threads, shared.patience)
 

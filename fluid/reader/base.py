@@ -1,9 +1,10 @@
 """Reader: rows that can be read repeatedly, with the position of the consumer.
 
-The rows of a pass depend only on the number of the pass (the epoch). A position therefore consists of two numbers, and
-a reader built again from equal parts continues exactly after a position. A decorator needs only `iterate(epoch, start)`
-of the reader that it wraps; only the outermost reader counts rows. A user's function is called once for each pass. To
-continue exactly, the function must yield equal rows when it is called in another process.
+The rows of a pass depend only on the number of the pass (the epoch). A position therefore consists of two numbers: the
+epoch and the count of rows yielded. A reader built again with equal arguments continues exactly after a position. A
+decorator needs only `iterate(epoch, start)` of the reader that it wraps; only the outermost reader counts rows. A
+user's function is called once for each pass. To continue exactly, the function must yield equal rows when it is called
+in another process.
 """
 
 import contextlib
@@ -21,10 +22,10 @@ from fluid.reader import data_sets
 
 Rows = Generator[Any, None, None]
 Iterate = Callable[[int, int], Rows]
-"""A generator function of the rows of a pass: called with `(epoch, start)`."""
+"""A generator function: `iterate(epoch, start)` yields the rows of pass number `epoch`, from row number `start` on."""
 
 Wanted = Callable[[int], Collection[int]]
-"""Returns the indices of the rows that a process needs, for the number of rows of a minibatch."""
+"""A function of the number of rows of a minibatch. It returns the indices of the rows that this process needs."""
 
 ELSEWHERE = object()
 """A placeholder for a row that another process reads."""
@@ -43,11 +44,12 @@ class Reader:
     Args:
       iterate: a generator function of `(epoch, start)`: yields the rows of a pass from row number `start` on.
       plan: JSON that determines the order of the rows; a reader restores only positions of readers with an equal plan.
-      in_blocks: a function of `(size, wanted)` that returns another `iterate`. That
-        function skips work on unwanted rows among each `size` rows, and may yield ELSEWHERE for them.
-      divided: a function of `wanted` that returns another `iterate` of minibatches; any rows may replace unwanted rows.
-      numbers: another `iterate`, which yields `resident.Rows` instead of minibatches, for data on the device.
-      parts: another `iterate`, which yields `adapters.Part` instead of minibatches, if several are read in one go.
+      in_blocks: a function of `(size, wanted)` that returns another `iterate`. That function divides the rows into
+        blocks of `size` rows, skips the work on rows outside `wanted`, and may yield ELSEWHERE in their place.
+      divided: a function of `wanted` that returns another `iterate` of minibatches. Rows outside `wanted` may be
+        replaced by any rows.
+      numbers: another `iterate`, which yields `on_device.Rows` instead of minibatches, for data on the device.
+      parts: another `iterate`, which yields `adapters.Part` instead of minibatches, if several are copied in one go.
       batch_size: the number of rows of each minibatch, except a shorter last one; None if unknown.
 
     Attributes:
@@ -92,7 +94,7 @@ class Reader:
         return self.start(self.iterate)
 
     def start(self, iterate: Iterate) -> "Pass":
-        """Start the next pass with the rows of `iterate`, which may come from `divided`."""
+        """Start the next pass, and read its rows with `iterate`: another form of the rows, as from `divided`."""
         epoch, start = self._next
         self._next = (epoch + 1, 0)
         self._position = (epoch, start)
@@ -126,7 +128,7 @@ class Reader:
         return {"epoch": epoch, "given": given, "reader": self.plan}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue the next call exactly after a position.
+        """Make the next call continue exactly after a position.
 
         Args:
           state: the result of `state()` of a reader with an equal plan.
@@ -179,8 +181,8 @@ class Pass(Iterator[Any]):
         self._reader = reader
         self._rows = iterate(epoch, start)
         self._failed = False
-        # Only the latest pass moves the position. The reader identifies the pass by a token, because a reference to
-        # the pass would keep an abandoned pass, and its threads, alive.
+        # Only the latest pass moves the position of the reader. The reader recognizes this pass by a token: a reference
+        # to the Pass itself would keep it and its threads alive after its user has dropped it.
         self._token = object()
         reader._latest = self._token
 
@@ -219,11 +221,11 @@ class Source(Reader):
         super().__init__(self._read, "rows")
         self.source = source
         self._iterator: Any = None
-        self._keeper: Any = None  # the iterator, if it has its own position
+        self._keeper: Any = None  # the iterator of the pass, if it reports its own position (`get_state`); else None
         self._resume: tuple[Position, Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return the position, together with the source's own position, if the source has one."""
+        """Return the position, with the position that the source itself reports, if the source reports one."""
         state = super().state()
         if self._resume is not None and self._resume[0] == self._position:
             state["source"] = self._resume[1]
@@ -236,7 +238,7 @@ class Source(Reader):
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue the next call exactly after a position."""
+        """Make the next call continue exactly after a position."""
         super().restore(state)
         self._keeper = None
         self._resume = (self._next, state["source"]) if state.get("source") else None
@@ -262,7 +264,8 @@ class Source(Reader):
                 if number >= start or inner:
                     yield row
         finally:
-            # A passed iterator belongs to the user, who may read on; other iterators were created for this pass.
+            # An iterator that the user passed as reader stays open, because the user may read on from it. All other
+            # iterators were created for this pass.
             if hasattr(iterator, "close") and iterator is not self.source:
                 iterator.close()
 
@@ -327,7 +330,10 @@ def as_reader(caller: str, source: ReaderLike) -> Reader:
 
 
 def is_reader(value: Any) -> bool:
-    """Return whether a value can only be meant as a reader: a Reader, a function, an iterator or a torch loader."""
+    """Return whether a value is certainly a reader: a Reader, a function, an iterator or a torch `DataLoader`.
+
+    Lists and arrays return False, because they may also be data of another kind.
+    """
     is_loader = hasattr(value, "batch_sampler") and hasattr(value, "__iter__")
     return isinstance(value, Reader | Iterator | types.FunctionType) or is_loader
 
@@ -376,7 +382,7 @@ def function(caller: str, value: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def opened(readers: list[Reader], epoch: int, start: int) -> Iterator[list[Rows]]:
-    """Open the rows of several readers, and close them at the end of the `with` block."""
+    """Open a generator of the rows of each reader, and close the generators at the end of the `with` block."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(contextlib.closing(r.iterate(epoch, start))) for r in readers]
 
@@ -401,7 +407,7 @@ def increasing(numbers: Any) -> list[int]:
 
 
 def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
-    """Yield rows, with ELSEWHERE in place of the unwanted rows among each `size` rows.
+    """Yield rows, with ELSEWHERE in place of every row whose index in its block of `size` rows is not in `wanted`.
 
     Example:
       >>> [row is ELSEWHERE for row in marked(iter("abcde"), 2, lambda count: [0])]
@@ -413,7 +419,7 @@ def marked(rows: Iterator[Any], size: int, wanted: Wanted) -> Rows:
 
 
 def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the dicts in the plan of a reader, the outermost first. Most nested readers add one dict each.
+    """Yield the dicts in the plan of a reader, one for each decorator, the outermost decorator first.
 
     Example:
       >>> list(stages({"batch": 2, "of": {"shuffle": 10, "of": "rows"}}))
@@ -427,12 +433,15 @@ def stages(plan: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def seeded_maps(plan: Any) -> int:
-    """Return the number of seeded maps in the plan of a reader."""
+    """Return the number of `map` and `xmap` decorators with a seed in the plan of a reader."""
     return sum("map" in stage and "seed" in stage for stage in stages(plan))
 
 
 def _changed_files(saved: Any, plan: Any) -> list[str]:
-    """Return the names of the files, as in plans of `reader.files`, in which two plans differ."""
+    """Return the names of the files that differ between a saved plan and a plan: new, absent, or changed.
+
+    Plans of `reader.files` record the size, version or date of each file.
+    """
     if isinstance(saved, Mapping) and isinstance(plan, Mapping) and saved.keys() == plan.keys():
         pairs = [(saved[key], plan[key]) for key in plan]
         before, now = saved.get("files"), plan.get("files")
@@ -446,7 +455,7 @@ def _changed_files(saved: Any, plan: Any) -> list[str]:
 
 
 def _brief(plan: Any) -> Any:
-    """Return a plan for a message, with the number of files instead of all file names."""
+    """Return a short form of a reader's plan for an error message: file names are replaced by their number."""
     if isinstance(plan, list):
         return [_brief(part) for part in plan]
     if not isinstance(plan, Mapping):
@@ -458,5 +467,5 @@ def _brief(plan: Any) -> Any:
 
 
 def named(source: Any) -> str:
-    """Return a name for an object that a user passed as reader, for messages."""
+    """Return a name for messages of an object that a user passed as reader: its qualified name, or else its class."""
     return getattr(source, "__qualname__", None) or f"a {type(source).__name__}"

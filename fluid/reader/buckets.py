@@ -1,11 +1,11 @@
 """Buckets: choose the sizes to which sequences are padded, so that few compilations and little padding are needed.
 
-Compiled shapes are kept in a list, and a minibatch is padded to the cheapest shape that holds it. If no shape is large
-enough, a larger shape is added that holds all data so far; its sizes are powers of two, so that growth is rare. A finer
-shape is added once it would have saved as much padding as a compilation costs, within the budget of compilations. Data
-of similar lengths therefore has one shape, and data grouped by length has one shape for each group. If a compilation
-costs as much as many minibatches, shapes leave space for longer rows, and finer shapes are rare. If the coming rows are
-known, the first shape holds all of them.
+Compiled shapes are kept in a list, and a minibatch is padded to the shape in this list that adds the least padding. If
+no shape is large enough, a larger shape is added that holds all data so far. Its sizes are powers of two, so that this
+is rare. A finer shape is a smaller one that would add less padding. It is added once it would have saved as much as a
+compilation costs, within the maximum number of compilations. Data of similar lengths therefore has one shape, and data
+grouped by length has one shape for each group. If a compilation costs as much as many minibatches, shapes leave space
+for longer rows, and finer shapes are rare. If the coming rows are known, the first shape holds all of them.
 """
 
 import operator
@@ -23,25 +23,27 @@ from fluid.reader.values import complaint
 
 Places = Sequence[tuple[str, int]]
 Ladders = Sequence[int] | tuple[Sequence[int], Sequence[int]] | Mapping[str, Any] | None
-"""The type of `buckets=`: increasing sizes, a pair of these lists for both levels, or a dict of them by feed."""
+"""The type of `buckets=`: increasing sizes; a pair of such lists, for both levels of nested sequences; or a dict of
+either by feed name."""
 
 MAX_COMPILATIONS = 8
 _SHORTEST = 4
-# `python benchmarks/buckets.py` shows the cost of other constants. The least price of a finer shape: it is added once
-# it would have saved this number of minibatches of the largest shape. A price of 8 costs up to 7% more.
+# `python benchmarks/buckets.py` shows the cost of other values of `_PRICE` and `_DEAR`. A finer shape is added once it
+# would have saved at least `_PRICE` times the cost of a minibatch of the largest shape. A `_PRICE` of 8 costs up to 7%
+# more.
 _PRICE = 2.0
-# From this price on, shapes leave space for rows that are longer than all rows so far. 8 costs up to 4% more, 128 up to
-# 17%.
+# If a compilation costs at least this number of minibatches, shapes leave space for rows that are longer than all rows
+# so far. A `_DEAR` of 8 costs up to 4% more, 128 up to 17%.
 _DEAR = 32
-# The maximum number of candidates for a finer shape.
+# The maximum number of finer shapes whose savings are recorded.
 _CANDIDATES = 256
 
 
 def padded_time(longest: int) -> int:
-    """Return the padded number of steps without a history: a power of two, at least 4.
+    """Return the number of steps to pad to if no earlier minibatches are considered: a power of two, at least 4.
 
     Args:
-      longest: the length of the longest row.
+      longest: the number of steps of the longest row.
 
     Example:
       >>> [padded_time(n) for n in (0, 3, 5, 8, 100)]
@@ -51,12 +53,12 @@ def padded_time(longest: int) -> int:
 
 
 class _Need(NamedTuple):
-    """The sizes that a minibatch needs, where `Buckets` chooses them.
+    """The minimum padded sizes of a minibatch, for the sequences whose padding `Buckets` chooses.
 
     Attributes:
-      key: the sizes that are not chosen, as text, above all the batch size.
+      key: the fixed sizes of the minibatch, which `Buckets` does not choose, as text; above all the batch size.
       sizes: the minimum sizes.
-      places: feed and level of each of these sizes.
+      places: `(feed name, level)` of each number in `sizes`.
       rows: the batch size.
     """
 
@@ -66,35 +68,39 @@ class _Need(NamedTuple):
     rows: int
 
     def fits(self, shape: Sizes) -> bool:
-        """Return whether a shape holds the minibatch."""
+        """Return whether each size of `shape` is at least the minimum size of the minibatch."""
         return _holds(shape, self.sizes)
 
     def cost(self, shape: Sizes) -> int:
-        """Return the padded steps of a row in a shape, summed over feeds; nested feeds count sequences times steps."""
+        """Return the number of steps of one row padded to `shape`, summed over feeds.
+
+        A nested feed counts its padded sequences times their padded steps.
+        """
         steps: dict[str, int] = {}
         for (name, _), size in zip(self.places, shape, strict=False):
             steps[name] = steps.get(name, 1) * size
         return sum(steps.values())
 
     def cheapest(self, shapes: Iterable[Sizes]) -> Sizes | None:
-        """Return the shape of the least cost; None without shapes."""
+        """Return the shape with the lowest `cost`; None if `shapes` is empty."""
         return min(shapes, key=self.cost, default=None)
 
 
 @dataclass
 class _Seen:
-    """The state on which choices depend.
+    """The record of earlier minibatches from which `Buckets` chooses shapes.
 
     Attributes:
-      shapes: the compiled shapes: the fixed sizes as text, for example the batch size, and the chosen sizes.
-      counts: the number of minibatches, by fixed sizes.
-      longest: the largest need of all minibatches, by feed and level.
+      shapes: the compiled shapes, each a pair: the fixed sizes as text (`_Need.key`), and the chosen sizes.
+      counts: the number of minibatches so far, by `_Need.key`.
+      longest: the largest minimum size of all minibatches so far, by the text of `(feed name, level)`.
       growths: the number of shapes that were added because no shape held the minibatch.
-      coming: the sizes that coming rows need, by feed and level.
-      together: the number of coming minibatches.
-      savings: the savings of finer shapes since the last choice, in minibatches of the largest shape.
-      real: steps of data since the last `padding_of`.
-      fed: steps of data and padding since the last `padding_of`.
+      coming: the sizes that the rows announced by `expect` need, by the text of `(feed name, level)`.
+      together: the number of minibatches announced by `expect`.
+      savings: for each finer shape, the padding it would have saved since a shape was last added. The unit is the cost
+        of a minibatch of the largest shape.
+      real: the number of steps of data since the last `take_steps`.
+      fed: the number of steps of data and padding since the last `take_steps`.
     """
 
     shapes: list[tuple[str, Sizes]] = field(default_factory=list)
@@ -109,17 +115,17 @@ class _Seen:
 
 
 class Buckets:
-    """Padding of the sequences of minibatches to few shapes.
+    """A chooser of padded sizes, which pads the sequences of minibatches to few shapes.
 
-    The choices depend only on the minibatches before and on `expect`.
+    The sizes depend only on the minibatches padded before and on the rows announced by `expect`.
 
     Args:
-      specs: the declarations by name.
+      specs: the declarations of the feeds by name.
       buckets: sizes to pad to: a list for all sequences, or a dict of lists by name. For nested sequences, a list is
         for the inner sequences, and a pair of lists for both levels. None chooses sizes from the data.
       max_compilations: the maximum number of chosen shapes, at least 1. Minibatches whose lengths keep growing, for
-        example of sorted data, may take some more. None keeps no history: sizes are powers of two.
-      price: the cost of a compilation, in computed steps of one row.
+        example of sorted data, may take some more. None ignores earlier minibatches: sizes are powers of two.
+      price: the cost of a compilation, expressed as a number of time steps of one row that take as long to compute.
 
     Raises:
       ArgumentError: the buckets are not increasing sizes, or `max_compilations` is below 1.
@@ -133,10 +139,10 @@ class Buckets:
       >>> buckets.pad({"words": read_feed(spec, [[1, 2, 3], [4]])})["words"].shape
       (2, 16, 1)
 
-      Choices without `buckets=`, by the longest row of each minibatch: the first shape is rounded up finely, and larger
-      ones to powers of two. A finer shape comes once it would have saved two minibatches of the largest shape, here for
-      the rows of 10 steps between rows of 100. If a compilation costs as much as many minibatches, the first shape has
-      room for longer rows.
+      Sizes without `buckets=`, for the longest row of each minibatch: the first shape is rounded up slightly, and
+      larger shapes are rounded up to powers of two. A finer shape is added once it would have saved the cost of two
+      minibatches of the largest shape, here for the rows of 10 steps between rows of 100. If a compilation costs as
+      much as many minibatches, the first shape leaves space for longer rows.
 
       >>> def sizes(longest, **settings):
       ...     buckets = Buckets({"words": spec}, **settings)
@@ -165,10 +171,10 @@ class Buckets:
         self._seen = _Seen()
 
     def pad(self, values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-        """Pad the sequences that `read_feed` returned; sequences on a device stay unchanged.
+        """Return the values of a minibatch with padded sequences; sequences on a device stay unchanged.
 
         Args:
-          values: the values of one minibatch, by name.
+          values: the values of one minibatch by name, as `read_feed` returned them.
           where: the position for messages, "batch 7", or empty.
 
         Raises:
@@ -189,7 +195,7 @@ class Buckets:
         return filled
 
     def expect(self, values: Mapping[str, Any], together: int) -> None:
-        """Announce coming rows, so that the first shape can hold them.
+        """Announce rows of the next minibatches, so that the first shape can hold them.
 
         Args:
           values: the longest coming row, as `read_feed` returned it, by name.
@@ -201,7 +207,7 @@ class Buckets:
         seen.together = together
 
     def take_steps(self) -> tuple[int, int]:
-        """Return the steps of data, and the steps of data and padding, since the last call."""
+        """Return the number of steps of data, and of data and padding, that `pad` has counted since the last call."""
         seen = self._seen
         steps = (seen.real, seen.fed)
         seen.real = 0
@@ -209,11 +215,11 @@ class Buckets:
         return steps
 
     def state(self) -> dict[str, Any]:
-        """Return the state on which choices depend, as JSON."""
+        """Return the record of earlier minibatches, on which the next sizes depend, as a dict for JSON."""
         return asdict(self._seen) | {"savings": [[list(s), x] for s, x in self._seen.savings.items()]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue after the minibatches before a state.
+        """Replace the record of earlier minibatches by `state`, a result of `state()`.
 
         Raises:
           ArgumentError: `state` is not a result of `state()`.
@@ -231,13 +237,13 @@ class Buckets:
         self._seen = seen
 
     def _sizes(self, needs: Mapping[str, Sizes], values: Mapping[str, Any], where: str) -> dict[str, Sizes]:
-        """Return sizes by name: from the given buckets where they exist; all other sizes are chosen jointly."""
+        """Return the padded sizes of each feed: from the user's `buckets`; other sizes are chosen jointly."""
         sizes: dict[str, list[Any]] = {
             n: [self._rung(n, i, values[n], need, where) for i, need in enumerate(needs[n])] for n in needs
         }
         places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
         if places:
-            # The sizes that are not chosen here.
+            # The sizes of the minibatch that `_choose` does not change; they become `_Need.key`.
             given = {n: [v.shape[0], *sizes[n]] if n in sizes else list(np.shape(v)) for n, v in values.items()}
             least = tuple(needs[n][i] for n, i in places)
             chosen = self._choose(_Need(repr(given), least, places, values[places[0][0]].shape[0]))
@@ -246,7 +252,18 @@ class Buckets:
         return {n: tuple(found) for n, found in sizes.items()}
 
     def _rung(self, name: str, level: int, value: Any, need: int, where: str) -> int | None:
-        """Return the smallest given bucket for the need of a value at a level; None without buckets."""
+        """Return the smallest of the user's buckets that is at least `need`; None if the level has no buckets.
+
+        Args:
+          name: the name of the feed.
+          level: 0 for the only or outer level; 1 for the inner sequences of nested sequences.
+          value: the rows of the feed, in which the error names the longest.
+          need: the size that the longest row needs at this level.
+          where: the position for messages, "batch 7", or empty.
+
+        Raises:
+          FeedError: `need` is larger than the largest bucket.
+        """
         ladder = self._ladders[name][level]
         if ladder is None:
             return None
@@ -260,7 +277,7 @@ class Buckets:
         raise complaint(self._specs[name], where, longest_rows(value)[level], found, fix, expected)
 
     def _choose(self, need: _Need) -> Sizes:
-        """Return a shape that holds a minibatch."""
+        """Return the sizes to which a minibatch is padded; record the minibatch, and add a shape if needed."""
         if self._budget is None:
             return tuple(map(padded_time, need.sizes))
         seen = self._seen
@@ -277,7 +294,10 @@ class Buckets:
         return self._refine(need, best, whole, price) if usual else best
 
     def _soon_needed(self, need: _Need) -> Sizes | None:
-        """Return a shape for the coming rows, if padding them costs less than one more compilation; else None."""
+        """Return a shape for the announced rows and this minibatch, if it costs less than one more compilation.
+
+        Return None if the shape costs more, or does not hold the minibatch.
+        """
         seen = self._seen
         coming = tuple(seen.coming.get(str(place), 0) for place in need.places)
         shape = _fine(coming)
@@ -285,18 +305,19 @@ class Buckets:
         return shape if worth_it and need.fits(coming) else None
 
     def _grow(self, need: _Need, longest: Sizes, usual: bool, dear: bool) -> Sizes:
-        """Add a shape that holds all data so far; also longer rows if compilations are expensive.
+        """Add a shape that holds all data so far, and longer rows too if compilations are expensive; return the shape.
 
         Args:
           need: the sizes that the minibatch needs.
-          longest: the largest need of all minibatches so far.
-          usual: True if most minibatches have the same fixed sizes.
+          longest: the largest minimum sizes of all minibatches so far.
+          usual: True if the fixed sizes of `need`, such as the batch size, are the most frequent ones so far.
           dear: True if a compilation costs as much as many minibatches.
         """
         seen = self._seen
         budget = self._budget or 0
         shape = tuple(map(padded_time, longest))
-        if not usual:  # for example a short last minibatch, which gets one shape only
+        # A minibatch with rare fixed sizes, for example a short last minibatch, uses a shape that is known already.
+        if not usual:
             shape = need.cheapest(known for _, known in seen.shapes if _holds(known, longest)) or shape
         elif not seen.shapes and budget > 2:
             room = tuple(padded_time(n + n // 2) for n in need.sizes) if dear else _fine(need.sizes)
@@ -310,17 +331,20 @@ class Buckets:
         return shape
 
     def _refine(self, need: _Need, best: Sizes, whole: int, price: float) -> Sizes:
-        """Record the savings of finer shapes; add the shape with the largest savings once it is worth a compilation.
+        """Record the savings of finer shapes; add the shape with the largest savings once they exceed a compilation.
+
+        Return the shape for this minibatch: `best`, or the added shape if it costs less.
 
         Args:
           need: the sizes that the minibatch needs.
-          best: the cheapest shape that holds the minibatch.
-          whole: the cost of the largest shape.
+          best: the compiled shape with the lowest cost that holds the minibatch.
+          whole: the cost of a row in the largest shape, see `_Need.cost`.
           price: the cost of a compilation, in minibatches of the largest shape.
         """
         seen = self._seen
         budget = self._budget or 0
-        # Reserved: one shape for longer rows, and one for a short last minibatch until there was one.
+        # These shapes of the budget are reserved: one for longer rows, and one for a short last minibatch until one
+        # was read.
         reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
         if len(seen.shapes) >= budget - reserve:
             return best
@@ -334,7 +358,7 @@ class Buckets:
         if seen.savings[finest] < price:
             return best
         seen.savings = {}
-        if len(finest) != len(need.sizes):  # recorded with another number of feeds on the host
+        if len(finest) != len(need.sizes):  # recorded for minibatches with another number of sequences on the host
             return best
         seen.shapes.append((need.key, finest))
         return finest if need.fits(finest) and need.cost(finest) < cost else best
@@ -345,7 +369,10 @@ def _holds(sizes: Sizes, need: Sizes) -> bool:
 
 
 def _fine(need: Sizes) -> Sizes:
-    """Round sizes up to a finer grid: four sizes per power of two, fewer if a shape has more than two sizes."""
+    """Round sizes up to a grid that is finer than powers of two.
+
+    The grid has four sizes between two powers of two; with three sizes in a shape it has two, with more only one.
+    """
     parts = max(4 >> max(len(need) - 2, 0), 1)
     return tuple(-(-n // step) * step for n, step in ((max(n, _SHORTEST), _step(n, parts)) for n in need))
 
@@ -355,14 +382,14 @@ def _step(need: int, parts: int) -> int:
 
 
 def padding_of(buckets: Iterable[Buckets]) -> float | None:
-    """Return the fraction of padding among all steps since the last call; None without steps."""
+    """Return the fraction of padding among all steps that `buckets` padded since the last call; None without steps."""
     steps = [each.take_steps() for each in buckets]
     fed = sum(count for _, count in steps)
     return 1 - sum(count for count, _ in steps) / fed if fed else None
 
 
 def check_names(buckets: Ladders, names: Iterable[str]) -> None:
-    """Refuse buckets for unknown sequences.
+    """Refuse a dict `buckets` with a key that is not the name of a sequence.
 
     Raises:
       UnknownNameError: no sequence has this name.
@@ -376,7 +403,7 @@ def check_names(buckets: Ladders, names: Iterable[str]) -> None:
 
 
 def _ladders(spec: FeedSpec, buckets: Ladders) -> list[list[int] | None]:
-    """Return the given sizes of each level of a feed; None for a level without sizes."""
+    """Return the sizes in `buckets` for each level of a feed; None for a level without sizes."""
     mine = buckets.get(spec.name) if isinstance(buckets, Mapping) else buckets
     nothing: list[list[int] | None] = [None] * (spec.lod_level - 1)
     if mine is None:

@@ -72,7 +72,8 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
         _refuse_other_arrays(spec, value, where)
     if spec.lod_level:
         return read_sequences(spec, value, where)
-    if isinstance(value, SequenceBatch | LoDTensor):  # dense data of one step per row, passed with lengths
+    # A feed without lod_level may receive a sequence batch whose rows have one step each: its steps are the rows.
+    if isinstance(value, SequenceBatch | LoDTensor):
         value = np.asarray(value) if isinstance(value, LoDTensor) else np.concatenate(value.rows())
     if isinstance(value, jax.Array):
         return _reshaped(spec, typed_on_device(spec, value, where), where)
@@ -83,7 +84,7 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
 
 
 def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
-    """Refuse sparse matrices, and tensors that NumPy cannot read, as a column or as its first row."""
+    """Refuse a column that is, or whose first row is, a sparse matrix or a tensor that NumPy cannot read."""
     row = value[0] if isinstance(value, list | tuple) and value else None
     for sample, found in ((None, value), (0, row)):
         if fix := data_sets.conversion(found):
@@ -113,14 +114,14 @@ def batch_size(values: Mapping[str, Any]) -> int:
 
 
 def repeat_last(value: Any, count: int) -> np.ndarray:
-    """Pad rows with copies of the last row, so that layers see no values that are not in the data."""
+    """Append `count` copies of the last row, so that layers see only values that occur in the data."""
     return np.concatenate([value, np.repeat(np.asarray(value[-1:]), count, axis=0)])
 
 
 def add_outliers(value: Any, count: int) -> np.ndarray:
-    """Pad rows with large numbers, which change a sum, mean or maximum over all rows; pad integers with zeros.
+    """Append `count` rows of 1000, which visibly change a sum, mean or maximum over all rows.
 
-    Zero is an id that every table has.
+    To integers, append rows of zeros, because 0 is a valid id in every embedding table.
     """
     outlier = 1000 if np.issubdtype(value.dtype, np.floating) else 0
     return np.concatenate([value, np.full((count, *value.shape[1:]), outlier, value.dtype)])
@@ -144,13 +145,13 @@ def is_sample(spec: FeedSpec, value: Any) -> bool | None:
 
 
 def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
-    """Return the array if a quick check shows that it fits; None if a full check is needed."""
+    """Return the array in the declared shape if a quick check shows that it fits; None if a full check is needed."""
     row = spec.shape[1:]
     if array.dtype != spec.held or spec.lod_level or spec.shape[:1] != (None,) or not array.size:
         return None
     if spec.limits is not None:
         unsigned = _UNSIGNED.get(array.dtype)
-        # Viewed as unsigned, negative numbers are large, so one pass checks both bounds.
+        # Negative numbers are large numbers in an unsigned view, so that one comparison checks both bounds.
         if spec.limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= spec.limits[1]:
             return None
     if array.shape[1:] == row:
@@ -190,7 +191,7 @@ def _wrong_shape(spec: FeedSpec, shape: tuple[int, ...], where: str, sample: int
 
 
 def _stacked(spec: FeedSpec, rows: Any, where: str) -> np.ndarray:
-    """Stack rows to one array; rows of different shapes are reshaped to the declared shape if possible."""
+    """Stack rows to one array `[batch, ...]`; reshape rows of different shapes to the declared shape if possible."""
     try:
         return np.asarray(rows)
     except ValueError:

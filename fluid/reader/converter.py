@@ -1,4 +1,4 @@
-"""Converter: the only code that converts data to the feed of a program, checked, padded and on the device."""
+"""Converter: the only code that converts a minibatch to the feed of a program: checked, padded, and on the device."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -16,7 +16,7 @@ from fluid.reader.values import NaNs
 
 
 class Separate(NamedTuple):
-    """The minibatches of one step of a population, where each member has its own."""
+    """The minibatches of one step of a Population, one for each member, in the order of the members."""
 
     minibatches: tuple[Any, ...]
 
@@ -26,7 +26,7 @@ class Destination(Protocol):
 
     Attributes:
       layout: the device or mesh, with `take(feed)` and `place(value)`.
-      nans: warns of NaN in feeds.
+      nans: the check that warns of NaN in feeds.
     """
 
     layout: Any
@@ -68,8 +68,8 @@ class Converter:
         self._only = None if only is None else frozenset(only)
         self._others = others
         self._rows_of = next(iter(self.feeder.batched), None)
-        self._columns: dict[int, dict[str, Any]] = {}  # of each data set on the device
-        # The checked rows of the last Part; None if a check has failed.
+        self._columns: dict[int, dict[str, Any]] = {}  # the columns of each data set on the device, by its `id()`
+        # `_together` is the field `together` of the last Part. `_checked` is its feed; None if a check has failed.
         self._together: Any = None
         self._checked: dict[str, np.ndarray] | None = None
 
@@ -114,9 +114,9 @@ class Converter:
         return taken
 
     def _part(self, part: Part, index: int) -> Mapping[str, Any]:
-        """Return the feed of one minibatch of a Part; all minibatches of the Part are checked in one go.
+        """Return the feed of one Part; its minibatch is checked in one go with all minibatches of the same copy.
 
-        If a check fails, each minibatch is checked alone, so that the message names the minibatch and the sample.
+        If this check fails, each minibatch is checked alone, so that the message names the minibatch and the sample.
         """
         together, first, end = part
         if together is not self._together:
@@ -127,7 +127,7 @@ class Converter:
         feed = {name: array[first:end] for name, array in self._checked.items()}
         self.feeder.sorted.look(feed)
         if self._to.layout.device.platform == "cpu":
-            return feed  # no other code holds these arrays
+            return feed  # needs no copy, because no other code holds these arrays
         taken: Mapping[str, Any] = self._to.layout.take(feed)
         return taken
 
@@ -135,14 +135,14 @@ class Converter:
         rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
         try:
             feed = self.feeder.feed(self._own(together))
-        except Exception:  # of any type: the minibatch that causes the error raises it again
+        except Exception:  # every exception is ignored here; the check of the single minibatch raises it again
             return None
         if self._to.nans.found(self.feeder.specs, feed):
             return None
         return feed if all(len(array) == rows for array in feed.values()) else None
 
     def _rows(self, minibatch: Rows) -> RowFeed:
-        """Return the rows of a data set on the device; the data set is checked and copied once."""
+        """Return the feed of a minibatch of row numbers; the data set is checked and copied to the device once."""
         resident = minibatch.resident
         if id(resident) not in self._columns:
             specs = self.feeder.specs
@@ -159,7 +159,7 @@ class Converter:
         return there
 
     def _separate(self, minibatches: Sequence[Any], index: int) -> Mapping[str, Any]:
-        """Convert a minibatch with other rows for each member of a population: arrays `[batch, members, ...]`."""
+        """Return one feed of the minibatches of all members of a Population: arrays `[batch, members, ...]`."""
         members = self._to.members
         if len(minibatches) != members:
             raise errors.FeedError(
@@ -186,14 +186,14 @@ class Converter:
 def named(
     to: Destination, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any], names: Collection[str], buckets: Buckets
 ) -> dict[str, Any]:
-    """Return the feeds of a step from a user's dict; some feeds may be absent.
+    """Convert a user's dict of arrays to the feeds of a step; feeds that are absent from the dict stay absent.
 
     Args:
       to: the engine of the Session that is fed.
       specs: the declarations by name.
       feed: arrays by name.
-      names: the names of the feeds in `feed`.
-      buckets: pads sequences.
+      names: the names of the feeds to convert; all are in `feed`.
+      buckets: pads the sequences.
 
     Raises:
       FeedError: data does not fit.
@@ -205,12 +205,12 @@ def named(
 
 
 def examples_in(specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> int:
-    """Return the rows of the first feed that has one for each example; 1 if there is none."""
+    """Return the number of rows of the first feed that has one row for each example; 1 if no feed has."""
     return next((int(feed[n].shape[0]) for n, s in specs.items() if s.shape[:1] == (None,) and n in feed), 1)
 
 
 def _of_members(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
-    """Stack one feed of all members along the axis after the batch."""
+    """Stack the arrays of all members for one feed along axis 1, after the batch axis; along axis 0 for scalars."""
     shapes = {np.shape(array) for array in arrays}
     if len(shapes) > 1:
         raise errors.FeedError(
@@ -221,7 +221,7 @@ def _of_members(arrays: Sequence[Any], name: str, index: int) -> np.ndarray:
 
 
 def _without(minibatch: Any, names: frozenset[str]) -> Any:
-    """Remove the columns of other programs from a minibatch of named columns, or of rows with named fields.
+    """Remove the columns or fields `names` from a minibatch that is a dict of columns or a list of dicts.
 
     Example:
       >>> _without({"image": 1, "noise": 2}, frozenset(["image"]))

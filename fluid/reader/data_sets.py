@@ -1,4 +1,4 @@
-"""Data sets in place of minibatches or rows: recognize them, and name the call that makes minibatches of them."""
+"""Data sets passed where a reader is expected: recognize them, and show the call that makes minibatches of them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,7 +24,7 @@ def columns_of(frame: Any) -> dict[str, np.ndarray]:
 
 
 def check_indices(columns: Mapping[Any, Any]) -> None:
-    """Refuse pandas columns that hold equal rows in different orders.
+    """Refuse pandas columns that hold the rows of one table in different orders.
 
     Raises:
       ArgumentError: the indices of two columns differ only in their order.
@@ -52,7 +52,7 @@ def is_data(value: Any) -> bool:
 
 
 def conversion(value: Any) -> str:
-    """Return the call that converts an object which NumPy cannot read to an array; empty for all other objects.
+    """Return the text of a call that converts an object which NumPy cannot read to an array; empty for other objects.
 
     Example:
       >>> conversion(np.ones(3))
@@ -90,8 +90,8 @@ def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
     Args:
       caller: the name of the public function or argument, for the message.
       value: the data set.
-      rows: True if rows are expected, which an array `[n, ...]` yields; False if minibatches are expected.
-      shuffle: True if the order of the rows may change.
+      rows: True if the caller needs rows, so that an array `[n, ...]` is accepted; False if it needs minibatches.
+      shuffle: True to show `shuffle=True` in the suggested call, because the order of the rows may change.
 
     Raises:
       ArgumentTypeError: the value is a DataFrame, a dict or tuple of columns, or an array in place of minibatches.
@@ -114,7 +114,7 @@ def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
 
 
 def _described(value: Any, rows: bool) -> tuple[str, str] | None:
-    """Return a description of a data set and its source text in a call; None for other values."""
+    """Return a description of a data set, and its text in a suggested call; None for other values."""
     if is_frame(value):
         return "a DataFrame", "frame"
     if isinstance(value, Mapping):
@@ -127,7 +127,11 @@ def _described(value: Any, rows: bool) -> tuple[str, str] | None:
 
 
 def _are_columns(values: tuple[Any, ...], rows: bool) -> bool:
-    """Return whether the arrays of a tuple are columns; with `rows`, arrays of one shape may be rows of one field."""
+    """Return whether the arrays of a tuple are columns of a data set.
+
+    Where rows are accepted (`rows`), arrays of one shape may be rows. Only different shapes of equal length are then
+    columns.
+    """
     if not rows:
         return any(hasattr(v, "dtype") or is_frame(v) for v in values)
     if len(values) < 2 or not all(is_data(v) for v in values):

@@ -116,7 +116,8 @@ def shuffle(reader: ReaderLike, buf_size: int, seed: int = 0) -> Reader:
                 window = list(itertools.islice(inner, size))
                 if not window:
                     return
-                # Each window has its own random numbers, so that a reader can continue at any window.
+                # Each filling of the buffer (window) has its own random numbers, so that a reader can continue at any
+                # window without reading the windows before it.
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(window))
                 yield from (window[i] for i in order[dropped:])
                 dropped = 0
@@ -232,7 +233,10 @@ def _shuffles(reader: Reader) -> bool:
 
 
 def _has_order(given: ReaderLike, made: Reader) -> bool:
-    """Return whether a source has rows in a fixed order: data, not row numbers or a function that may draw numbers."""
+    """Return whether a reader certainly yields its rows in a fixed order: a list, tuple or array, `arrays` or `files`.
+
+    A function does not count, because its rows may be random.
+    """
     return isinstance(given, list | tuple | np.ndarray) or any(
         "arrays" in stage or "files" in stage for stage in stages(made.plan)
     )
@@ -297,7 +301,8 @@ def cache(reader: ReaderLike) -> Reader:
         if kept is not None:
             yield from itertools.islice(kept, start, None)
             return
-        # Always the first pass of the reader, so that the rows do not depend on the pass that fills the cache.
+        # Pass 0 of the inner reader is read, whatever `epoch` is: the cached rows must not depend on the pass that
+        # fills the cache.
         filling: list[Any] = []
         with contextlib.closing(rows.iterate(0, 0)) as inner:
             for row in inner:
@@ -345,7 +350,7 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
 
 
 def _filled(minibatch: list[Any]) -> list[Any]:
-    """Return a minibatch in which a row of this process replaces the rows of other processes."""
+    """Replace each ELSEWHERE in a minibatch by the first row that this process reads."""
     mine = next((row for row in minibatch if row is not ELSEWHERE), None)
     return [mine if row is ELSEWHERE else row for row in minibatch]
 
@@ -355,12 +360,12 @@ _MINIBATCHES = 100
 
 
 class Grouped(list[Any]):
-    """The rows of one minibatch, with facts about all rows grouped with them.
+    """A list of the rows of one minibatch, with facts about the buffer of `bucket_by_length` that they come from.
 
     Args:
       rows: the rows of the minibatch.
-      longest: the longest row of the group of minibatches.
-      together: the number of minibatches in the group.
+      longest: the longest row in the buffer.
+      together: the number of minibatches in the buffer.
     """
 
     def __init__(self, rows: Sequence[Any], longest: Any, together: int):
@@ -429,7 +434,7 @@ def bucket_by_length(
                 longest = None if not held else grouped[-1] if bounds is None else max(held, key=length)
                 together = -(-len(held) // size)
                 cut = [Grouped(grouped[i : i + size], longest, together) for i in range(0, len(grouped), size)]
-                # The short minibatch stays last; only whole minibatches are shuffled.
+                # Only whole minibatches are shuffled. A shorter minibatch stays the last one of the pass.
                 short = cut[len(held) // size :]
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(held) // size)
                 given = [*(cut[i] for i in order), *([] if drop_last else short)]
@@ -443,13 +448,15 @@ def bucket_by_length(
 
 
 def _grouped(rows: list[Any], length: Callable[[Any], Any], bounds: list[int], size: int) -> list[Any]:
-    """Return rows in the order of their minibatches: first rows that fill minibatches of their group, then the rest.
+    """Return the rows of a buffer in the order in which they are cut into minibatches.
+
+    Rows that fill whole minibatches of their group come first, all other rows follow, sorted by length.
 
     Args:
       rows: the rows of the buffer.
       length: returns the length of a row.
-      bounds: the maximum length in each group but the last.
-      size: the size of a minibatch.
+      bounds: the maximum length in each group except the last, which has none.
+      size: the number of rows of a minibatch.
     """
     groups: list[list[Any]] = [[] for _ in range(len(bounds) + 1)]
     for row in rows:

@@ -1,4 +1,4 @@
-"""Feeder: convert minibatches of rows or columns, in any order, to checked arrays by name."""
+"""Feeder: convert minibatches, of rows or columns in any order of the feeds, to checked arrays by feed name."""
 
 import contextlib
 import itertools
@@ -17,16 +17,18 @@ from fluid.reader.decorators import Grouped
 from fluid.reader.values import NO_ROW, SortedClasses, complaint, warn_of_labels
 
 FeedOrder = Sequence[str] | Mapping[str, int] | None
-"""The order of the feeds in a row; None for the order of declaration. Other fields of dicts are ignored."""
+"""The type of `feed_order=`: feed names in the order of the fields of a row, positions by feed name, or None.
+
+None is the order of declaration."""
 
 _MOST_PERMUTED = 4  # the maximum number of feeds for which a message tries all orders: 24 orders of four feeds
 
 
 class _ByOrder(dict[str, Any]):
-    """Columns by name, where the order of the fields determines the names.
+    """The columns of a minibatch of tuples by feed name; the position of a field determines its feed.
 
     Args:
-      positions: the position of each field, by name.
+      positions: the position of the field of each feed, by feed name.
       field: returns the column at a position.
       count: the number of fields.
     """
@@ -43,12 +45,12 @@ class Feeder:
     Args:
       specs: the declarations by name, for example `program.feeds`.
       feed_order: the feed of each field of a row: names in the order of the fields, or positions by name. By default
-        the order of declaration, except for feeds with `layers.data(column=...)`. Columns of dicts that it does not
-        name are ignored; by default they are an error.
+        the order of declaration, except for feeds with `layers.data(column=...)`. Columns of dicts that `feed_order`
+        does not name are ignored; without `feed_order` they are an error.
       aligned: True if all columns must hold equal numbers of samples.
-      buckets: pads sequences; by default to powers of two.
-      only: the names of the feeds to read; other feeds may be present or not. All by default.
-      trains: True warns of rows that are sorted by a class, which train badly.
+      buckets: pads the sequences; by default to powers of two.
+      only: the names of the feeds to read; other feeds may be absent from a minibatch. All by default.
+      trains: True warns of rows that are sorted by class, on which training works badly.
 
     Attributes:
       batched: the names of the feeds to read that have one row for each example.
@@ -80,13 +82,14 @@ class Feeder:
         self._read = {name: spec for name, spec in self.specs.items() if only is None or name in only}
         self._aligned = aligned and len(self._read) > 1
         self._selects = feed_order is not None
-        # Positions, passed or declared, may pick some fields of longer rows; an order of names lists every field.
+        # Positions, from `feed_order` or from `layers.data(column=...)`, may select some fields of longer rows. An
+        # order of names instead must list every field.
         self._exact = not isinstance(feed_order, Mapping) and (
             feed_order is not None or all(spec.column is None for spec in self.specs.values())
         )
         self._least = max((self.positions[name] for name in self._read), default=-1) + 1
         self._most = max(self.positions.values(), default=-1) + 1
-        self._longest: Any = None  # the longest row of the last group
+        self._longest: Any = None  # the longest row in the last buffer of `bucket_by_length`
         self._order = feed_order
         self._alike = self._like_feeds() if feed_order is None else []
         self.sorted = SortedClasses(self._read.values() if trains else ())
@@ -115,11 +118,12 @@ class Feeder:
         try:
             fed = self._checked(columns, where)
         except errors.FeedError as error:
-            # An error with a cause is about a single row in place of a minibatch.
+            # An error with a `__cause__` comes from `_check_minibatch`: the user passed one row in place of a
+            # minibatch, and another order of the feeds does not help.
             if isinstance(columns, _ByOrder) and error.__cause__ is None:
                 error.args = (f"{str(error).rstrip('.')}. {self._order_told(columns)}",)
             raise
-        if batch_index is not None:  # without an index, `minibatch` holds several minibatches
+        if batch_index is not None:  # without an index, `minibatch` may hold the rows of several minibatches
             self.sorted.look(fed)
         while self._labels:
             spec = self._labels.pop()
@@ -133,14 +137,14 @@ class Feeder:
         return self.buckets.pad(fed, where)
 
     def _expect(self, minibatch: Grouped) -> None:
-        """Announce the sizes that the longest row needs among all rows grouped with a minibatch."""
-        with contextlib.suppress(errors.FluidError):  # the minibatch of an invalid row refuses the row later
+        """Announce the longest row in the buffer of a minibatch of `bucket_by_length` to the Buckets."""
+        with contextlib.suppress(errors.FluidError):  # an invalid row raises its error later, with its own minibatch
             columns = self._columns([minibatch.longest], "")
             fed = {name: read_feed(spec, columns[name]) for name, spec in self._read.items() if spec.lod_level}
             self.buckets.expect(fed, minibatch.together)
 
     def _checked(self, columns: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Check that the columns to read have equal numbers of rows, and return the columns."""
+        """Return the checked columns of the feeds to read, as `read_feed` returns them; sequences are not padded."""
         try:
             fed = {name: read_feed(spec, columns[name], where) for name, spec in self._read.items()}
         except errors.FeedError as error:
@@ -151,9 +155,9 @@ class Feeder:
         return fed
 
     def _like_feeds(self) -> list[str]:
-        """Return the feeds that have equal shapes and dtypes, so that only their order tells them apart.
+        """Return the names of feeds with equal shapes and dtypes, so that only their order distinguishes them.
 
-        Return no feeds if this Feeder reads none of them.
+        Only the first group of such feeds is returned. The list is empty if this Feeder reads no feed of any group.
         """
         alike: dict[Any, list[str]] = {}
         for name, spec in self.specs.items():
@@ -162,7 +166,7 @@ class Feeder:
         return next((names for names in alike.values() if len(names) > 1 and set(names) & self._read.keys()), [])
 
     def _warn_of_order(self) -> None:
-        """Warn, once for each program, of fields that could be exchanged without an error."""
+        """Warn, once for each program, that two fields of a row could be exchanged without an error."""
         first, second = (self.specs[name] for name in self._alike[:2])
         names = sorted(self.positions, key=self.positions.__getitem__)
         in_a_row = [self.positions[name] for name in names] == list(range(len(names)))
@@ -181,7 +185,7 @@ class Feeder:
         self._alike = []
 
     def _order_told(self, columns: _ByOrder) -> str:
-        """Return a sentence for errors: the feed that each field of a tuple is read as, and an order that would fit."""
+        """Return a sentence for errors: which field of a tuple is read as which feed, and a `feed_order` that fits."""
         names = sorted(self.positions, key=self.positions.__getitem__)
         if self._order is None and all(spec.column is None for spec in self.specs.values()):
             told = f"Field 0 of the tuple is read as {names[0]!r}, because the program declares it first"
@@ -193,10 +197,13 @@ class Feeder:
         return f"{told}; another order is said by name: feed_order={names[::-1] if len(names) == 2 else names}"
 
     def _fitting_order(self, columns: _ByOrder, names: list[str]) -> list[str]:
-        """Return an order of the feeds in which the columns fit; empty if none fits or there are too many."""
+        """Return an order of the feeds in which the columns fit their declarations, as a list of feed names.
+
+        The list is empty if no order fits, or if there are more than `_MOST_PERMUTED` feeds.
+        """
         if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
             return []
-        for order in itertools.islice(itertools.permutations(names), 1, None):  # the first order has failed already
+        for order in itertools.islice(itertools.permutations(names), 1, None):  # the first order, `names`, has failed
             with contextlib.suppress(errors.FluidError):
                 for position, name in enumerate(order):
                     read_feed(self.specs[name], columns.field(position))
@@ -227,7 +234,7 @@ class Feeder:
         """Return whether a list holds columns instead of rows, as from a torch DataLoader."""
         if not all(hasattr(item, "dtype") and getattr(item, "ndim", 0) for item in minibatch):
             return False
-        if len(self.positions) > 1:  # rows of several fields would be tuples
+        if len(self.positions) > 1:  # rows of several fields would be tuples, so these arrays are columns
             return self._least <= len(minibatch) and (len(minibatch) <= self._most or not self._exact)
         spec = self.specs[next(iter(self.positions))]
         shape = tuple(minibatch[0].shape)
@@ -243,7 +250,8 @@ class Feeder:
                 self._check_names(row, sample, where)
             return {name: [row[name] for row in rows] for name in self._read}
         if len(self.positions) == 1:
-            # A tuple is a row. A list may be the value of the only field, unless positions were passed or declared.
+            # A tuple is a row. A list is the value of the only feed, unless `feed_order` or the declaration has a
+            # position for this feed: then a list is a row too.
             fields: Any = tuple if self._exact else (tuple, list)
             (name,) = self.positions
             position = self.positions[name]
@@ -293,7 +301,7 @@ class Feeder:
                 raise complaint(spec, where, sample, f"only {', '.join(map(repr, given))}", f"Add {{{name!r}: array}}")
 
     def _check_minibatch(self, columns: Mapping[str, Any], where: str, error: errors.FeedError) -> None:
-        """Refuse a single row in place of a minibatch, with the call that groups rows into minibatches."""
+        """Refuse a single row in place of a minibatch; the error shows the call that groups rows into minibatches."""
         samples = [is_sample(spec, columns[name]) for name, spec in self._read.items()]
         if any(samples) and False not in samples:
             raise errors.FeedError(
@@ -364,7 +372,7 @@ class DataFeeder:
 
 
 def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder, needed: Collection[str]) -> dict[str, int]:
-    """Return the position of each feed in a row. An order may leave out feeds that are not in `needed`."""
+    """Return the position of each feed in a row, by name; `feed_order` may omit feeds that are not in `needed`."""
     if feed_order is None:
         positions = _declared_positions(specs)
     elif isinstance(feed_order, Mapping):
@@ -391,7 +399,11 @@ def _positions(specs: Mapping[str, FeedSpec], feed_order: FeedOrder, needed: Col
 
 
 def _declared_positions(specs: Mapping[str, FeedSpec]) -> dict[str, int]:
-    """Return positions by name: declared columns, and the free positions in order of declaration for other feeds."""
+    """Return the position of each feed in a row, by name, without `feed_order`.
+
+    A feed with `layers.data(column=...)` has that position. The other feeds take the free positions in the order of
+    declaration.
+    """
     taken = {spec.column for spec in specs.values() if spec.column is not None}
     free = (i for i in range(2 * len(specs)) if i not in taken)
     return {name: next(free) if spec.column is None else spec.column for name, spec in specs.items()}

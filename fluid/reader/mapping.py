@@ -1,4 +1,4 @@
-"""Mapping: apply functions to rows, sequentially, or in several threads or processes."""
+"""Mapping: apply functions to rows, in this thread, or in several threads or processes."""
 
 import contextlib
 import copy
@@ -27,7 +27,8 @@ from fluid.reader.base import (
     seeded_maps,
 )
 
-# Types that need no copy. Most lists hold only these types, so they are tested first.
+# Types whose objects never change, so that `_copied` does not copy them. Most lists hold only these types, so that
+# `_copied` tests them first.
 _CONSTANT = frozenset((int, float, str, bool, bytes))
 
 
@@ -122,7 +123,7 @@ def xmap(
     size = whole_number("reader.xmap", "buffer_size", 2 * workers if buffer_size is None else buffer_size)
     random = None if seed is None else _Generators("reader.xmap", seed, [rows])
     _check_arguments("reader.xmap", mapper, 1, seed)
-    # Rows that are sent to another process are copies already.
+    # Rows are copied for threads only: a row that is sent to another process is a copy already.
     call = (lambda *row: mapper(*_copied(row))) if processes is None else _in_processes(mapper, workers)
     return _mapped([rows], random, call, lambda of, func: Ahead(of, size, func, workers).rows())
 
@@ -150,7 +151,7 @@ def xmap_readers(
 
 
 class _Generators:
-    """Random Generators, one for each row of a reader.
+    """A source of NumPy Generators of random numbers: one Generator for each row.
 
     Args:
       caller: the name of the called public function, for messages.
@@ -160,7 +161,8 @@ class _Generators:
 
     def __init__(self, caller: str, seed: int, readers: list[Reader]):
         self.seed = whole_number(caller, "seed", seed, least=0)
-        # A part of the key, so that nested maps draw different numbers; not 0, which would repeat those of `shuffle`.
+        # A part of the seed of each Generator, so that nested maps draw different numbers. At least 1, because 0 would
+        # give the random numbers of `shuffle`.
         self._stage = 1 + sum(seeded_maps(reader.plan) for reader in readers)
 
     def appended(self, rows: Iterator[tuple[Any, ...]], epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
@@ -199,9 +201,9 @@ def _copied(value: Any) -> Any:
 
 
 def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int | None) -> None:
-    """Refuse a function that does not accept a row of each reader and, with a seed, a Generator."""
+    """Refuse a function that cannot be called with `rows` rows and, if `seed` is not None, a Generator."""
     try:
-        # A decorator may add arguments of its own to the wrapped function.
+        # The signature of the decorator counts: a decorator may take other arguments than the function it wraps.
         signature = inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):  # some functions written in C have no signature
         return
@@ -232,9 +234,9 @@ def _mapped(
 
     Args:
       readers: readers of the rows.
-      random: appends a Generator to the arguments; None appends none.
-      call: the function.
-      run: yields the results of a function of one argument for the items of a generator.
+      random: appends a Generator of random numbers to the arguments; None appends nothing.
+      call: the function, called with one row of each reader.
+      run: yields the result of a function for each item of a generator; called with `(open_generator, function)`.
     """
 
     def mapped(of: list[Reader], mark: Callable[[Iterator[Any]], Iterator[Any]]) -> Iterate:

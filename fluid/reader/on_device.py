@@ -11,7 +11,7 @@ from fluid import errors
 
 
 class Resident:
-    """The columns of a data set, on the host, and their copies on devices.
+    """A data set whose columns are on the host, with copies on devices.
 
     Args:
       names: the names of the columns, or their indices.
@@ -46,11 +46,11 @@ class Resident:
         return found if self._by_name else tuple(found[name] for name in self._columns)
 
     def table(self, key: Hashable, make: Callable[[], dict[Any, jax.Array]]) -> dict[Any, jax.Array]:
-        """Return the columns on a device; they are copied on first use.
+        """Return the columns on a device; they are copied there at the first call with this `key`.
 
         Args:
-          key: identifies all inputs of `make`.
-          make: copies the columns.
+          key: a value that is equal whenever `make` returns equal arrays, for example the device.
+          make: copies the columns to a device and returns them by name.
         """
         if key not in self._tables:
             self._tables[key] = make()
@@ -58,7 +58,7 @@ class Resident:
 
 
 class Rows(NamedTuple):
-    """A minibatch as row numbers.
+    """A minibatch in the form of row numbers of a data set.
 
     Attributes:
       resident: the data set.
@@ -102,7 +102,7 @@ class RowFeed(Mapping[str, Any]):
         return len(self.columns)
 
     def arrays(self) -> dict[str, jax.Array]:
-        """Return the rows by feed name, `[batch, ...]`."""
+        """Return the gathered rows of this feed by feed name, `[batch, ...]`; rows are gathered at the first call."""
         if self._arrays is None:
             place = next((column.sharding for column in self.columns.values()), None)
             self._arrays = _pick(self.columns, jax.device_put(self.rows, place))
@@ -126,7 +126,7 @@ _pick = jax.jit(picked)
 
 
 def _check(name: Any, column: np.ndarray) -> None:
-    """Refuse a column that a device cannot hold without loss."""
+    """Refuse a column without numbers, or with integers that JAX's integer dtype cannot hold."""
     if column.dtype.kind not in "biufc" and not jnp.issubdtype(column.dtype, jnp.floating):
         raise errors.ArgumentTypeError(
             f"reader.arrays(on_device=True): the column {name!r} holds {column.dtype}, expected numbers; turn words "

@@ -1,10 +1,11 @@
 """The input pipeline: convert minibatches of one or several programs to Batches, read ahead without a thread.
 
-JAX returns from a step as soon as the step is dispatched, while the device still works. The loop uses this time: after
-dispatching step k it calls `read_ahead()`, which reads minibatch k+1, converts it and starts its transfer. Reading thus
-overlaps with the work of the device, while the reader still runs in the caller's thread: its exceptions are raised
-there, no thread must be stopped or locked, and readers may use thread-local state. A reader that waits for disks or
-networks longer than a step takes can read further ahead in a thread: `fluid.reader.buffered`.
+JAX returns from a step as soon as the step is dispatched, while the device still works. The training loop uses this
+time: after dispatching step k it calls `read_ahead()`, which reads minibatch k+1, converts it and starts to copy it to
+the device. Reading thus overlaps with the work of the device, while the reader still runs in the caller's thread. The
+exceptions of the reader are raised there, no thread must be stopped or locked, and readers may use thread-local state.
+A reader that waits for disks or networks longer than a step takes can read further ahead in a thread:
+`fluid.reader.buffered`.
 """
 
 import itertools
@@ -25,7 +26,7 @@ from fluid.reader.stacked import Fed, alike, stacked
 
 
 class Position(NamedTuple):
-    """The position of a pass.
+    """The position of a pass over a reader, from which training can continue.
 
     Attributes:
       reader: the state of the reader, as JSON.
@@ -37,17 +38,17 @@ class Position(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One minibatch for one program, on the device; or several minibatches that run in one call of the device.
+    """A minibatch for one program, on the device; or several minibatches that one compiled call trains on.
 
     Attributes:
       feed: arrays by name `[batch, ...]`; for several minibatches a Stack or Picks, see `fluid.reader.stacked`.
       program: index of the program.
       count: number of minibatches.
       examples: number of examples in each minibatch.
-      before: position of the reader before the last minibatch, with the state of the padding at that time. Training
-        that continues there reads this minibatch again. None if the pipeline keeps no positions.
-      after: position of the reader after the last minibatch, or None.
-      seconds: time spent reading and converting.
+      before: position of the reader before the last minibatch of this Batch, with the state of the padding at that
+        time. Training that continues there reads this minibatch again. None if the pipeline keeps no positions.
+      after: position of the reader after the last minibatch of this Batch; None if the pipeline keeps no positions.
+      seconds: time spent reading and converting the minibatches, in seconds.
       minibatches: one Batch for each minibatch if there are several, else empty.
     """
 
@@ -62,12 +63,12 @@ class Batch(NamedTuple):
 
     @property
     def each(self) -> tuple["Batch", ...]:
-        """The minibatches, each as its own Batch."""
+        """The minibatches of this Batch, each as a separate Batch; only this Batch if it is a single minibatch."""
         return self.minibatches or (self,)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of one minibatch that come from the host; 0 for rows of a data set on the device."""
+        """The number of bytes of `feed` that are copied from the host; 0 for rows of a data set on the device."""
         if type(self.feed) is RowFeed:
             return 0
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(dict(self.feed)))
@@ -91,15 +92,15 @@ class Source(Protocol):
         """Return the position after the last yielded minibatch, as JSON."""
 
     def restore(self, state: Mapping[str, Any]) -> Any:
-        """Continue the next pass at a position."""
+        """Make the next pass continue exactly after the position `state`."""
 
 
 class InputPipeline:
     """Minibatches of one or several programs as Batches: for training, tests, predictions and custom loops.
 
     Args:
-      source: starts a pass over the minibatches with each call.
-      converters: one for each program.
+      source: the minibatches of the reader; each call of `source` starts a pass.
+      converters: one Converter for each program, in the order of the programs.
       check: called before each minibatch is converted; it may raise an exception to end the pass. None for no check.
       keeps_positions: True records the position of the reader in each Batch, so that training can continue there.
 
@@ -138,7 +139,11 @@ class InputPipeline:
         return Batches(self, self.source())
 
     def position(self, reader: Any = None) -> Position:
-        """Return the position after the last minibatch that was read; `reader` is the state of the source, if known."""
+        """Return the position after the last minibatch that was read, with the state of the buckets.
+
+        Args:
+          reader: the state of the source, if the caller has it already; None reads it from the source.
+        """
         padding = None
         if self._ragged:
             states = [converter.feeder.buckets.state() for converter in self._converters]
@@ -146,10 +151,10 @@ class InputPipeline:
         return Position(self.source.state() if reader is None else reader, padding)
 
     def restore_padding(self, state: Any) -> None:
-        """Restore the padding of a Position; None leaves the padding unchanged.
+        """Restore the state of the buckets from `Position.padding`; None leaves the buckets unchanged.
 
         Raises:
-          ArgumentError: the padding belongs to other programs.
+          ArgumentError: the state has another number of programs than this pipeline.
         """
         if not self._ragged or state is None:
             return
@@ -184,14 +189,15 @@ class InputPipeline:
 
 
 class Batches(Iterator[Batch]):
-    """One pass of an InputPipeline: Batches, which are read ahead when the caller calls `read_ahead`.
+    """An iterator over the Batches of one pass of an InputPipeline, which reads ahead when `read_ahead` is called.
 
     An exception of the reader or of a Converter is kept, and the same object is raised when its minibatch is due.
     KeyboardInterrupt and SystemExit are raised at once; a minibatch that was already read is not lost.
 
     Args:
       pipeline: the pipeline of the pass.
-      items: the items of its source.
+      items: the minibatches that the source of the pipeline yields; with several programs, pairs
+        `(program, minibatch)`.
 
     Attributes:
       seconds: the time spent reading and converting so far.
@@ -207,7 +213,7 @@ class Batches(Iterator[Batch]):
         self._read: tuple[Any] | None = None  # a minibatch that is not converted yet
         self._ready: deque[Batch | BaseException] = deque()
         self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None  # minibatches for the next call, on the device
-        self._counts: dict[int, Any] = {}  # counts on the device, by their value
+        self._counts: dict[int, Any] = {}  # the field `count` of `Stack` and `Picks`: int32 on the device, by its value
         self._ended = False
 
     @property
@@ -222,7 +228,7 @@ class Batches(Iterator[Batch]):
 
     @property
     def upcoming(self) -> Batch | None:
-        """The next minibatch if already read and converted, else None."""
+        """The next minibatch, if it is already read and converted without an error, else None."""
         first = self._ready[0] if self._ready else None
         return first if isinstance(first, Batch) else None
 
@@ -255,7 +261,7 @@ class Batches(Iterator[Batch]):
         self._index += 1
 
     def peek(self) -> Batch | None:
-        """Return the next minibatch without removing it; None at the end of the pass.
+        """Return the next minibatch, which `take` will return too; None at the end of the pass.
 
         Raises:
           Exception: the minibatch could not be read or converted.
@@ -269,14 +275,14 @@ class Batches(Iterator[Batch]):
             return ready
         self._ready.popleft()
         try:
-            if isinstance(ready, StopIteration):  # from a Converter; it would end the pass silently
+            if isinstance(ready, StopIteration):  # raised by a Converter; `for` would silently end at a StopIteration
                 raise RuntimeError("StopIteration was raised while a minibatch was converted") from ready
             raise ready
         finally:
             del ready  # the traceback of the exception holds this frame
 
     def take(self, limit: int = 1, capacity: int = 1) -> Batch:
-        """Return the next minibatch, together with later ones that are already read and can run in one call.
+        """Return the next minibatch, with later ones that are already read and can run in the same compiled call.
 
         Minibatches can run in one call if they have one program and equal shapes. Call `peek` first, because a
         minibatch must be ready.
@@ -297,7 +303,9 @@ class Batches(Iterator[Batch]):
         return last._replace(feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
 
     def stack_ahead(self, program: int, capacity: int) -> None:
-        """Copy the minibatches of the next call to the device, if several are read already; no minibatch is removed.
+        """Copy the minibatches that the next `take` returns to the device, if several are already read.
+
+        The minibatches stay in the queue until `take`.
 
         Args:
           program: the index of the program that the next call must run.
@@ -329,14 +337,14 @@ class Batches(Iterator[Batch]):
             self._items.close()
 
     def _move(self) -> None:
-        """Record the positions before and after a minibatch that was just read."""
+        """Record the positions of the reader before and after the minibatch that was just read."""
         if self._after is not None:
             now = self._pipeline.position()
             self._before = self._after if now.padding is None else Position(self._after.reader, now.padding)
             self._after = now
 
     def _alike(self, limit: int) -> tuple[Batch, ...]:
-        """Return the next minibatches, at most `limit`, that can run in one call."""
+        """Return the next minibatches, at most `limit`, that are already read and can run in one compiled call."""
         first = self._ready[0]
         assert isinstance(first, Batch)
         if limit == 1:
@@ -349,7 +357,7 @@ class Batches(Iterator[Batch]):
         return (first, *found[: alike(first.feed, (batch.feed for batch in found))])
 
     def _stack(self, minibatches: tuple[Batch, ...], capacity: int) -> Fed:
-        """Stack minibatches for one call, unless `stack_ahead` has already stacked them."""
+        """Return minibatches stacked on the device for one call; reuse the arrays of `stack_ahead` if they fit."""
         known, self._stacked = self._stacked, None
         if known is None or known[1] != capacity or not _begins_with(known[0], minibatches):
             fed = stacked([batch.feed for batch in minibatches], capacity, self._pipeline.place)

@@ -69,10 +69,10 @@ class Feed(Mapping[str, Any]):
 
 
 class Feeds:
-    """The minibatches of a reader as feeds of a session, in passes. Created by `prefetch`.
+    """An iterable of the minibatches of a reader as feeds of a session. Created by `prefetch`; each loop is one pass.
 
     Args:
-      pipeline: a pipeline of one program.
+      pipeline: an InputPipeline of one program.
       program: the program that receives the feeds.
     """
 
@@ -103,10 +103,10 @@ class Feeds:
         return {"reader": self._position.reader, "sizes": self._position.padding}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue the next pass exactly after a position.
+        """Make the next pass continue exactly after a position.
 
         Args:
-          state: the result of `state()` of feeds of a reader with equal parts.
+          state: the result of `state()` of Feeds whose reader was built with equal arguments.
 
         Raises:
           ArgumentError: `state` is not a position, or is a position of another reader.

@@ -1,7 +1,7 @@
-"""Worker processes that call one function. They are spawned, because JAX does not support a fork.
+"""Worker processes: processes that call one function. They are spawned, because JAX does not support a fork.
 
 Each process has one `_Slot` in a Pool. A thread that needs a result takes a `_Slot`, sends the arguments and waits.
-Order, exceptions and the end of a pass are therefore handled by the threads of `fluid.reader.ahead`.
+The threads of `fluid.reader.ahead` therefore handle the order of the rows, exceptions, and the end of a pass.
 """
 
 import contextlib
@@ -22,14 +22,15 @@ from fluid import errors
 from fluid.reader import worker
 
 _SPAWN = multiprocessing.get_context("spawn")
-# Seconds in which a process can end itself, after the function that it runs has returned.
+# Seconds to wait until a process ends by itself after its connection is closed; a process that is still alive is
+# killed.
 _PATIENCE = 1.0
 
 
 class Pool:
-    """Processes that call a function with received arguments. They start on first use.
+    """A pool of worker processes that call one function. Each process starts on first use.
 
-    They end when the Pool is no longer referenced, or when Python exits, also if Python is killed.
+    The processes end when the Pool is no longer referenced, or when Python exits, also if Python is killed.
 
     Args:
       caller: the name of the called public function, for messages.
@@ -60,7 +61,7 @@ class Pool:
           arguments: the arguments of the function; pickled.
 
         Raises:
-          ReaderError: the process has died, or objects cannot be sent.
+          ReaderError: the process has died, or the arguments or the result cannot be pickled.
           BaseException: the exception of the function, with a note that holds its traceback.
         """
         slot = self._idle.get()
@@ -71,7 +72,7 @@ class Pool:
 
 
 class _Slot:
-    """A holder of one process; a new process replaces a process that has died."""
+    """A holder of one worker process, which starts it at the first call, and starts a new one if it has died."""
 
     def __init__(self, caller: str, pickled: bytes, name: str):
         self._caller = caller
@@ -111,7 +112,10 @@ class _Slot:
             self._channel = None
 
     def join(self, patience: float) -> int | None:
-        """Wait up to `patience` seconds until the process has ended, then kill the process; return its exit code."""
+        """Wait up to `patience` seconds for the process to end, kill it if it still runs, and return its exit code.
+
+        Return None if no process was started.
+        """
         process = self._process
         self._process = None
         if process is None:
@@ -121,7 +125,8 @@ class _Slot:
             process.kill()
             process.join()
         code = process.exitcode
-        with contextlib.suppress(ValueError):  # another thread that joins all processes may be recording its end
+        # `close` raises a ValueError if another thread, which joins all processes, still records the end of this one.
+        with contextlib.suppress(ValueError):
             process.close()
         return code
 
@@ -167,7 +172,7 @@ _SCRIPT = (
 
 
 def _end(slots: Sequence[_Slot]) -> None:
-    """End the processes of a Pool."""
+    """End the processes of a Pool; kill those that still run after `_PATIENCE` seconds."""
     for slot in slots:
         slot.close()
     end = time.monotonic() + _PATIENCE
@@ -198,11 +203,12 @@ def _pickled(caller: str, function: Callable[..., Any], count: int) -> bytes:
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C, inside a `with` block; Ctrl-C would otherwise end them during imports."""
+    """Make processes that are started in the `with` block ignore Ctrl-C, which could end them during their imports."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # must run before the next line, which a later start would undo
+    # Starting the resource tracker unblocks SIGINT, so the tracker must run before the next line blocks SIGINT.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""Rows of variable length: checked, joined to one array, and padded once the padded size is chosen."""
+"""Rows of variable length: check rows, join their steps to one array, and pad them once the padded sizes are chosen."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ Sizes = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows that fit their declaration and are not padded yet.
+    """A column of rows of variable length that fit their declaration and are not padded yet.
 
     Attributes:
       steps: `[steps of all sequences, ...]`.
@@ -31,12 +31,12 @@ class Ragged:
 
     @property
     def shape(self) -> Sizes:
-        """The sizes that are known before padding: `[batch]`."""
+        """The sizes that are known before padding: only `(batch,)`."""
         return self.lengths.shape
 
 
 def sizes_of(value: Any) -> Sizes | None:
-    """Return the sizes that the rows of a value need: the most steps, or the most sequences and the most steps.
+    """Return the minimum padded sizes of a value: the most steps, or for nested rows the most sequences and most steps.
 
     Returns:
       The sizes; None for a value that is not a sequence, or that is on a device, whose lengths are not read.
@@ -46,14 +46,17 @@ def sizes_of(value: Any) -> Sizes | None:
 
 
 def longest_rows(value: Any) -> Sizes:
-    """Return the indices of the rows that determine the sizes of `sizes_of`."""
+    """Return for each size of `sizes_of(value)` the index of the row that needs this size."""
     lengths, *inner = _lengths_of(value) or ()
     owners = np.repeat(np.arange(len(lengths)), lengths)
     return (int(lengths.argmax()), *(int(owners[n.argmax()]) for n in inner))
 
 
 def _lengths_of(value: Any) -> tuple[np.ndarray, ...] | None:
-    """Return the lengths of the rows; for nested rows also the lengths of all sequences, one row after the other."""
+    """Return the lengths of the rows; for nested rows also the lengths of all sequences, one row after the other.
+
+    Return None for a value that is not a sequence, or that is on a device.
+    """
     if isinstance(value, Ragged):
         return (value.lengths,) if value.inner_lengths is None else (value.lengths, value.inner_lengths)
     if not isinstance(value, SequenceBatch | NestedSequenceBatch) or not isinstance(value.data, np.ndarray):
@@ -71,7 +74,7 @@ def steps_of(value: Any) -> tuple[int, int]:
 
 
 def padded(value: Any, sizes: Sizes) -> Any:
-    """Pad rows with zeros to given sizes; a batch with other sizes is padded again.
+    """Pad rows with zeros to given sizes; a batch that is padded to other sizes is cut or extended.
 
     Args:
       value: a Ragged, SequenceBatch or NestedSequenceBatch, on the host.
@@ -97,7 +100,7 @@ def _mask(value: SequenceBatch | NestedSequenceBatch) -> np.ndarray:
 
 
 def _real(room: int, lengths: np.ndarray) -> np.ndarray:
-    """Return the mask of real positions among `room` positions: bool `[..., room]` for lengths `[...]`."""
+    """Return a bool mask `[..., room]` for lengths `[...]`: True at the first `length` of `room` positions."""
     return np.arange(room) < lengths[..., None]
 
 
@@ -115,7 +118,10 @@ def _laid_out(rows: Ragged, sizes: Sizes) -> SequenceBatch | NestedSequenceBatch
 
 
 def _resized(array: np.ndarray, sizes: Sizes) -> np.ndarray:
-    """Cut the dimensions after the batch of an array `[batch, ...]`, or extend them with zeros, to given sizes."""
+    """Cut, or extend with zeros, the dimensions after the first of an array `[batch, ...]` to `sizes`.
+
+    Dimensions after the `len(sizes)` resized ones stay unchanged.
+    """
     new = np.zeros((len(array), *sizes, *array.shape[1 + len(sizes) :]), array.dtype)
     part = (slice(None), *(slice(min(a, b)) for a, b in zip(array.shape[1:], sizes, strict=False)))
     new[part] = array[part]
@@ -127,7 +133,8 @@ def read_sequences(spec: FeedSpec, value: Any, where: str) -> Any:
 
     Args:
       spec: the declaration, of lod_level 1 or 2.
-      value: a list of rows of any length; a batch or LoDTensor; an array of rows of equal length.
+      value: a list of rows of any length; a SequenceBatch, NestedSequenceBatch or LoDTensor; an array of rows of equal
+        length.
       where: the position for messages, "batch 7", or empty.
 
     Returns:
@@ -206,7 +213,7 @@ def _row(row: Any) -> Any:
 
 
 def _unnested(spec: FeedSpec, rows: list[Any], where: str) -> tuple[np.ndarray, list[Any], Sequence[int]]:
-    """Return the number of sequences of each row, all sequences in order, and the row of each sequence."""
+    """Return the number of sequences of each row, all sequences in order, and the index of the row of each sequence."""
     for index, row in enumerate(rows):
         if not np.iterable(row) or isinstance(row, str) or not all(np.iterable(_row(s)) for s in row):
             found = f"{short(row)} as a row"
@@ -229,7 +236,7 @@ def _joined(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) 
 
 
 def _wrong_steps(spec: FeedSpec, rows: list[Any], owners: Sequence[int], where: str) -> errors.FeedError:
-    """Return the error for rows whose steps do not have the declared shape; names the first of these rows."""
+    """Return the error for rows whose steps do not have the declared shape; the error names the first such row."""
     step = list(spec.shape[1:])
     for owner, row in zip(owners, rows, strict=True):
         array = array_or_none(row)
@@ -265,11 +272,11 @@ def _equal_rows(spec: FeedSpec, array: Any) -> SequenceBatch | NestedSequenceBat
 
 
 def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, where: str) -> Any:
-    """Convert a padded batch to the declared dtype and shape."""
+    """Check a padded batch against its declaration, and convert it to the declared dtype and shape."""
     level = spec.lod_level
     data = value.data
     lengths = [value.lengths, getattr(value, "inner_lengths", None)][:level]
-    # The dimension of a step of one value is optional: [batch, time].
+    # Steps of one value may be given without their last dimension of 1: [batch, time] instead of [batch, time, 1].
     shape = (*data.shape, 1) if data.ndim == 1 + level and spec.shape[1:] == (1,) else tuple(data.shape)
     expected = isinstance(value, NestedSequenceBatch if level == 2 else SequenceBatch)
     fitting = all(np.shape(n) == shape[: i + 1] for i, n in enumerate(lengths))

@@ -1,4 +1,4 @@
-"""The feeds of several minibatches for one call of the device."""
+"""Stacked feeds: the feeds of several steps, which one compiled call runs."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,10 +15,10 @@ from fluid.reader.on_device import RowFeed, picked
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Stack:
-    """The feeds of several steps, stacked.
+    """The feeds of several steps, stacked along a new first axis.
 
     Attributes:
-      feeds: by name; each leaf is `[capacity, batch, ...]`, of which the first `count` are used.
+      feeds: by name; each array is `[capacity, batch, ...]`, of which only the first `count` entries are used.
       count: the number of steps, int32 `[]`.
 
     Example:
@@ -32,7 +32,7 @@ class Stack:
 
     @classmethod
     def of(cls, feeds: Sequence[Mapping[str, Any]], capacity: int) -> "Stack":
-        """Stack feeds of the same shapes into arrays with space for `capacity` feeds; feeds on the host stay there."""
+        """Stack feeds of equal shapes to arrays `[capacity, ...]`; arrays on the host stay on the host."""
         stacked = jax.tree.map(lambda *leaves: _stacked(leaves, capacity), *map(dict, feeds))
         return cls(stacked, np.int32(len(feeds)))
 
@@ -71,9 +71,9 @@ def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[
     """Return the feeds of several steps on the device.
 
     Args:
-      feeds: one for each step, all of one form, see `alike`.
+      feeds: one for each step, which `alike` has counted as feeds of one form.
       capacity: the number of steps for which the arrays have space, see `Batches.take`.
-      place: copies arrays to the device.
+      place: copies a tree of arrays to the device.
     """
     first = feeds[0]
     if not isinstance(first, RowFeed):
@@ -86,7 +86,7 @@ def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[
 
 
 def alike(first: Mapping[str, Any], feeds: Iterable[Mapping[str, Any]]) -> int:
-    """Count the first feeds that can run in one call with a feed: up to the first feed of another form.
+    """Return how many of `feeds` can run in one compiled call with `first`: all before the first of another form.
 
     Feeds of one form have equal names, shapes and dtypes, or are rows of one data set.
     """
@@ -101,7 +101,7 @@ def _form_of(feed: Mapping[str, Any]) -> Any:
 
 
 def _stacked(leaves: Sequence[Any], capacity: int) -> Any:
-    """Stack arrays of one shape as `[capacity, ...]`; rows after the last array are never read."""
+    """Stack arrays of one shape to `[capacity, ...]`; the entries after the last array are filler and never read."""
     if isinstance(leaves[0], jax.Array):
         return _stacked_there((*leaves, *[leaves[-1]] * (capacity - len(leaves))))
     every = np.zeros((capacity, *leaves[0].shape), leaves[0].dtype)

@@ -1,4 +1,4 @@
-"""Checks of the values of feeds: their dtype and range, and the errors for values that do not fit.
+"""Values of feeds: check their dtype and range, and build the errors for values that do not fit.
 
 Checks test a whole column at once; the sample to name in an error is searched only after a check has failed.
 """
@@ -17,20 +17,21 @@ import numpy as np
 from fluid import errors
 from fluid.core import Array, FeedSpec, warn, warn_once
 
-# For each class of declared dtypes, the classes of data that can be converted to it.
+# For the `class_of` a declared dtype: the classes of dtypes whose data may be converted to it.
 _ACCEPTS = {
     "float": {"float", "int", "bool"},
     "int": {"int", "bool"},
     "bool": {"int", "bool"},
     "complex": {"complex", "float", "int", "bool"},
 }
-# The maximum rounding error of a label at its limits.
+# A float label may lie outside its limits by this number, as a rounding error, without an error.
 _ROUNDED = 1e-3
 NO_ROW = "A function of reader.map that ends without `return row` gives None"
-# Larger integers are not exact in float32; and the feeds that were checked for larger integers.
+# float32 does not represent every integer above `_EXACT`. `_looked_at` holds the feeds that were checked for such
+# integers.
 _EXACT = 2**24
 _looked_at: "weakref.WeakSet[FeedSpec]" = weakref.WeakSet()
-# The minimum number of rows for which a single class in a minibatch is not an accident.
+# A minibatch of fewer rows than this may hold a single class by chance, so that it does not count as sorted.
 _LEAST_ROWS = 8
 _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_level=2)")
 
@@ -38,16 +39,16 @@ _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_lev
 def complaint(
     spec: FeedSpec, where: str, sample: int | None, found: str, fix: str, expected: str = "", dtype: bool = False
 ) -> errors.FeedError:
-    """Return the error for a feed, with its name, sample, batch, finding, expectation and remedy.
+    """Return the error for data that does not fit a feed; its message says what was found, expected, and how to fix it.
 
     Args:
       spec: the declaration.
-      where: the position, "batch 7", or empty.
-      sample: the index in the batch, or None if no single sample is the cause.
-      found: the finding.
-      fix: a sentence, or the corrected call.
-      expected: the expectation; the declaration by default.
-      dtype: True if the dtype is the cause.
+      where: the position for the message, "batch 7", or empty.
+      sample: the index in the batch of the sample that is the cause; None if no single sample is.
+      found: a description of the data.
+      fix: a sentence that says how to correct the data, or the corrected call.
+      expected: a description of the expected data; the declared shape and dtype by default.
+      dtype: True if the dtype is the cause; the error is then a FeedTypeError, else a FeedError.
     """
     place = ", ".join(filter(None, (f"feed {spec.name!r}", "" if sample is None else f"sample {sample}", where)))
     declared = str(Array(spec.shape, spec.dtype)) + _ROWS[spec.lod_level]
@@ -81,7 +82,7 @@ class SortedClasses:
         }
 
     def look(self, feed: Mapping[str, Any]) -> None:
-        """Check one minibatch, and warn once if all rows so far are sorted."""
+        """Check one minibatch. Warn once if each minibatch so far held one class only, and two classes came twice."""
         for name, counts in list(self._counts.items()):
             values = feed[name]
             if type(values) is not np.ndarray or len(values) < _LEAST_ROWS or (values != values[0]).any():
@@ -130,7 +131,9 @@ class NaNs:
             self._tell(specs[name], feed[name], where)
 
     def found(self, specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> list[str]:
-        """Return the names of the feeds of which `look` would warn, if the padding of sequences holds no NaN.
+        """Return the names of feeds that hold NaN, except feeds that allow NaN or have been warned of.
+
+        In contrast to `look`, a NaN in the padding of sequences counts.
 
         Args:
           specs: the declarations by name.
@@ -143,8 +146,8 @@ class NaNs:
             array = value if type(value) is np.ndarray else getattr(value, "data", None)
             if type(array) is not np.ndarray or class_of(array.dtype) not in ("float", "complex"):
                 continue
-            # Squares are not negative, so infinities cannot cancel: the sum is NaN exactly if a number is NaN. Only
-            # NaN differs from itself.
+            # Squares are not negative, so that infinities cannot cancel: their sum is NaN exactly if a number is NaN.
+            # `total != total` is true for NaN only.
             total = np.vdot(array, array)
             if total != total:
                 found.append(name)
@@ -153,7 +156,7 @@ class NaNs:
     def _tell(self, spec: FeedSpec, value: Any, where: str) -> None:
         rows = np.atleast_1d(value) if isinstance(value, np.ndarray) else value.rows()
         found = [index for index, row in enumerate(rows) if _has_nan(row)]
-        if not found:  # only padding is NaN, which no layer reads
+        if not found:  # the only NaN are in the padding, which no layer reads
             return
         self._noticed.add(spec.name)
         batched = spec.shape[:1] == (None,)
@@ -177,7 +180,7 @@ def empty(spec: FeedSpec, where: str) -> errors.FeedError:
 
 @functools.lru_cache(maxsize=256)
 def class_of(dtype: Any) -> str:
-    """Return the kind of a dtype: "float", "int", "bool", "complex" or "other"."""
+    """Return the class of a dtype: "float", "int", "bool", "complex" or "other"."""
     for parent, name in (
         (np.floating, "float"),
         (np.integer, "int"),
@@ -197,15 +200,15 @@ def typed(
     owner: Callable[[int], int] = int,
     owners: Sequence[int] | None = None,
 ) -> np.ndarray:
-    """Convert an array to the dtype in which its feed is held.
+    """Check the values of a feed, and convert them to the dtype of its arrays, `spec.held`.
 
     Args:
       spec: the declaration.
       array: the values of all samples.
       where: the position for messages, "batch 7", or empty.
-      rows: the samples, in which the cause of an error is searched.
-      owner: returns the sample of an index of the first dimension.
-      owners: the sample of each row, if rows are parts of samples.
+      rows: the samples as the user passed them; the cause of an error is searched here.
+      owner: returns the index of the sample to which an index along axis 0 of `array` belongs.
+      owners: the index of the sample of each row, if `rows` are parts of samples, such as inner sequences.
 
     Raises:
       FeedError: a value does not fit.
@@ -233,8 +236,11 @@ def typed(
 
 
 def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
-    """Warn, once for each feed, of images with values up to 255. Masks and small counts do not warn."""
-    # One number per row, or numbers below 128, are most likely not pixels.
+    """Warn, once for each feed, of uint8 images with values up to 255 for a float feed.
+
+    Arrays whose maximum is below 128, such as masks and small counts, do not warn.
+    """
+    # Data with one number per row, or with no number above 127, are most likely not images.
     if array.ndim < 2 or math.prod(array.shape[1:]) < 2 or not array.size or array.max() < 128:
         return
     warn_once(
@@ -250,7 +256,7 @@ def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
 
 
 def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
-    """Warn of columns of large integers, for example timestamps, that float32 rounds to equal numbers; checks once."""
+    """Warn of large integers, for example timestamps, that float32 rounds to equal numbers; check each feed once."""
     large = array[(array >= _EXACT) | (array <= -_EXACT)]
     distinct = np.unique(large)
     left = len(np.unique(distinct.astype(np.float32)))
@@ -265,7 +271,7 @@ def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
 
 
 def warn_of_labels(spec: FeedSpec, array: np.ndarray) -> None:
-    """Warn of labels in the form of another loss, which the loss of the program misreads.
+    """Warn of labels whose form belongs to another loss, so that the loss of the program misreads them.
 
     Args:
       spec: the declaration of the labels.
@@ -294,7 +300,7 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
     fits, low, high, also = _bounds(spec.limits, want)
-    is_float = class_of(want) == "float"  # labels of a sigmoid loss may equal `high`
+    is_float = class_of(want) == "float"  # float labels, those of a sigmoid loss, may equal `high`; integers may not
     if low <= array.min() and (array.max() <= high if is_float else array.max() < high):
         return
     if is_float:
@@ -323,9 +329,10 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
 
 @functools.lru_cache(maxsize=256)
 def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, float, int | None]:
-    """Return the range of the dtype `want`, the least and greatest number that `limits` allows, and one more number.
+    """Return the range of the dtype `want`, and the lower limit, upper limit and extra value that `limits` allows.
 
-    The last number is also allowed outside these limits, such as a padding id; None for no such number.
+    The range ends before its second number. The extra value, such as a padding id, is allowed outside the limits; None
+    if there is no extra value.
     """
     fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)
     if class_of(want) == "int":
@@ -337,7 +344,15 @@ def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, fl
 def wrong_dtype(
     spec: FeedSpec, rows: Any, where: str, found: Any, owners: Sequence[int] | None = None
 ) -> errors.FeedError:
-    """Return the error for data with a wrong dtype; `rows` are searched for the first bad sample."""
+    """Return the error for data of a dtype that the feed does not accept; the error names the first bad sample.
+
+    Args:
+      spec: the declaration.
+      rows: the samples, or parts of samples, among which the first bad one is searched.
+      where: the position for messages, "batch 7", or empty.
+      found: the dtype of the data.
+      owners: the index of the sample of each row, if `rows` are parts of samples.
+    """
     want = spec.held
     accepted = _ACCEPTS.get(class_of(want), set())
     sample: int | None = None
@@ -374,7 +389,7 @@ def _huge(row: Any) -> bool:
 
 
 def described(row: Any, array: np.ndarray | None) -> str:
-    """Describe a row in a message; `array` is the row as an array, or None."""
+    """Return a description of a row for a message; `array` is the row as an array, or None for a ragged row."""
     if array is None:
         return f"lists of different lengths in {short(row)}"
     if class_of(array.dtype) == "other":
@@ -383,7 +398,7 @@ def described(row: Any, array: np.ndarray | None) -> str:
 
 
 def short(value: Any) -> str:
-    """Return the beginning of the representation of a value."""
+    """Return the `repr` of a value on one line, cut to 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -397,7 +412,7 @@ def array_or_none(row: Any) -> np.ndarray | None:
 
 
 def typed_on_device(spec: FeedSpec, value: jax.Array, where: str) -> jax.Array:
-    """Convert an array on a device to the dtype in which its feed is held, without a check of its values."""
+    """Convert an array on a device to `spec.held`, the dtype of its feed's arrays, without a check of its values."""
     want = spec.held
     if value.dtype == want:
         return value
@@ -408,16 +423,16 @@ def typed_on_device(spec: FeedSpec, value: jax.Array, where: str) -> jax.Array:
 
 
 def fit(shape: tuple[int, ...], declared: tuple[int | None, ...]) -> tuple[int, ...] | None:
-    """Return the shape to which data is reshaped: its own shape, or the declared shape if only flattening differs.
+    """Return the shape to which data is reshaped so that it fits a declaration; None if it cannot fit.
 
-    Sizes of 1 may be absent or added.
+    Data may be flattened, or unflattened, and dimensions of size 1 may be absent or added.
 
     Args:
       shape: the shape of the data.
       declared: the declared shape, with None for any size.
 
     Returns:
-      The shape, or None if the data does not fit.
+      The shape of the data itself if it fits, else the declared shape with the batch size of the data, or None.
     """
     if len(shape) == len(declared):
         for found, size in zip(shape, declared, strict=True):

@@ -1,7 +1,7 @@
-"""The code of a worker process of `reader.xmap`, which imports the standard library only.
+"""Worker: the code that a worker process of `reader.xmap` runs; it imports the standard library only.
 
-A process starts with this file, not with the package: a function without JAX then runs in a process that does not
-import JAX, and the process starts ten times as fast.
+A process starts with this file, not with the package `fluid`. A mapper that does not use JAX then runs in a process
+that does not import JAX, and the process starts ten times as fast.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from typing import Any
 
 # The module name under which this file runs in a worker process.
 NAME = "__fluid_worker__"
-# Arrays of at least this number of bytes go through shared memory. A pipe needs a system call for every 200 kB or so,
-# and the other process must be scheduled in between.
+# Objects whose arrays have at least this number of bytes in total go through shared memory. A pipe needs a system call
+# for every 200 kB or so, and the other process must be scheduled in between.
 _LARGE = 1 << 16
 _HAS_SHARED_MEMORY = hasattr(os, "memfd_create") and reduction.HAVE_SEND_HANDLE
 
@@ -28,11 +28,12 @@ Message = tuple[bytes, Sequence[Any]]
 
 
 class Channel:
-    """A channel of objects to and from another process over a connection; both sides send in turn.
+    """A channel that sends objects to another process and receives objects from it; the two sides send in turn.
 
-    Arrays are pickled apart from the objects that hold them, and large arrays go through shared memory. The memory has
-    no name that could be left over: the other process receives its file descriptor, and the memory is freed with the
-    processes, however they end. The sender overwrites the memory for each object; the receiver copies at once.
+    Arrays are pickled apart from the objects that hold them, and large arrays go through shared memory. The shared
+    memory has no file name, so that no file can remain: the other process receives its file descriptor, and the memory
+    is freed when both processes end, however they end. The sender overwrites the memory for each object; the receiver
+    therefore copies it at once.
 
     Args:
       connection: one end of a duplex pipe.
@@ -44,7 +45,7 @@ class Channel:
         self._theirs: mmap.mmap | None = None
 
     def send(self, value: Any) -> None:
-        """Send an object; an object that cannot be pickled sends no data."""
+        """Send an object; if it cannot be pickled, raise an error before any data is sent."""
         parts: list[pickle.PickleBuffer] = []
         pickled = pickle.dumps(value, protocol=5, buffer_callback=parts.append)
         views = [part.raw() for part in parts]
@@ -63,7 +64,7 @@ class Channel:
                 self._connection.send_bytes(view)
 
     def receive(self) -> Message:
-        """Wait for an object, which `loaded` unpickles.
+        """Wait for an object, and return it still pickled; `loaded` unpickles it.
 
         Raises:
           EOFError, OSError: the other process has closed its end, or has died.
@@ -84,10 +85,13 @@ class Channel:
         self._connection.close()
 
     def _make_room(self, size: int) -> int | None:
-        """Create new memory if the current one is smaller than `size` bytes; return its file descriptor then."""
+        """Create new shared memory if the current one is smaller than `size` bytes.
+
+        Return the file descriptor of the new memory; None if the current memory is large enough.
+        """
         if self._mine is not None and len(self._mine) >= size:
             return None
-        room = 1 << (size - 1).bit_length()  # unwritten pages take no memory
+        room = 1 << (size - 1).bit_length()  # a power of two; its unwritten pages take no memory
         descriptor = os.memfd_create("fluid-reader")
         os.ftruncate(descriptor, room)
         self._mine = mmap.mmap(descriptor, room)
@@ -101,7 +105,7 @@ def loaded(message: Message) -> Any:
 
 
 def _split(memory: Any, sizes: Sequence[int]) -> list[memoryview]:
-    """Return views of consecutive parts of a memory, of the given sizes."""
+    """Return memoryviews of consecutive parts of a buffer, with the sizes in bytes given by `sizes`."""
     view = memoryview(memory)
     return [view[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
 
@@ -117,10 +121,10 @@ def serve(connection: Connection, pickled: bytes) -> None:
     """Call a function with received arguments, and send its result or exception, until the connection ends.
 
     Args:
-      connection: the connection to the requesting process.
-      pickled: the function.
+      connection: the connection to the process that sends the arguments.
+      pickled: the pickled function.
     """
-    # Ctrl-C reaches every process of a terminal. The requesting process decides when this process ends.
+    # Ctrl-C reaches every process of a terminal. Only the process that started this one decides when it ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _keep_off_accelerators()
     channel = Channel(connection)
@@ -145,7 +149,10 @@ def serve(connection: Connection, pickled: bytes) -> None:
 
 
 def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
-    """Return a failed result: the exception, or None if it cannot be pickled, and its traceback as text."""
+    """Return the answer for an exception: False, the exception, and its traceback as text.
+
+    None takes the place of an exception that cannot be pickled.
+    """
     frames = error.__traceback__ and error.__traceback__.tb_next  # without the frame of `serve`
     text = "".join(traceback.format_exception(type(error), error, frames))
     with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""Files of rows, on this machine or in an object store: their listing, their formats and the order of reading."""
+"""Files of rows, on this machine or in an object store: list the files, choose their format, and read them in order."""
 
 from fluid.reader.files.reader import files
 

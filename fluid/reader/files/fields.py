@@ -10,12 +10,15 @@ from fluid.reader.values import class_of, short
 
 Columns = Iterable[str] | Mapping[str, str]
 _TEXT = {"str": str, "bytes": bytes}
-# For each class of requested dtypes, the classes of values that can be converted to it.
+# For the `class_of` a requested dtype: the classes of dtypes whose values may be converted to it.
 _ACCEPTS = {"float": ("float", "int", "bool"), "int": ("int", "bool"), "bool": ("bool",)}
 
 
 class Misfit(Exception):
-    """An error for an absent or unfit value; the message has finding and expectation, and `fix` has the remedy."""
+    """An error for a field of a file that is absent, or whose value does not fit.
+
+    The message says what was found and expected, and `fix` says how to correct the file or the call.
+    """
 
     def __init__(self, found: str, fix: str):
         super().__init__(found)
@@ -23,7 +26,7 @@ class Misfit(Exception):
 
 
 class Fields:
-    """The requested fields of each row.
+    """A selection of the fields of each row of a file, with their new names and dtypes.
 
     Args:
       columns: the names of fields in the files; or a mapping from each new name to the name in the files; None for all
@@ -52,7 +55,7 @@ class Fields:
 
     @property
     def sources(self) -> list[str] | None:
-        """The names in the files of the requested fields, each once; None for all fields."""
+        """The names that the requested fields have in the files, each once; None if all fields are requested."""
         return None if self._sources is None else list(dict.fromkeys(self._sources.values()))
 
     @property
@@ -64,7 +67,7 @@ class Fields:
         return by_source
 
     def present(self, names: Iterable[str]) -> list[str]:
-        """Return the names in a file of the fields to read.
+        """Return the names, as in the file, of the fields to read from a file.
 
         Args:
           names: the names of all fields in the file.
@@ -107,7 +110,7 @@ def _missing(name: str, known: Iterable[str]) -> Misfit:
 
 
 def _renamed(columns: Any) -> dict[str, str]:
-    """Return the name in the files for each new name of a field."""
+    """Check the argument `columns`, and return for each new name of a field the name in the files."""
     renamed = dict(columns) if isinstance(columns, Mapping) else {}
     if not isinstance(columns, str | Mapping) and hasattr(columns, "__iter__"):
         columns = list(columns)
@@ -129,7 +132,7 @@ def _renamed(columns: Any) -> dict[str, str]:
 
 
 def _dtype(name: Any, dtype: Any) -> Any:
-    """Return a NumPy dtype, or `str` or `bytes`."""
+    """Convert one value of the argument `dtypes` to a NumPy dtype, or to the type `str` or `bytes`."""
     if dtype is str or dtype is bytes:
         return dtype
     if isinstance(dtype, str) and dtype in _TEXT:

@@ -1,4 +1,4 @@
-"""The interface of a file format: the pieces of a file, and the rows of a piece."""
+"""Format: the interface of a file format, which divides a file into pieces and reads the rows of a piece."""
 
 import abc
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ class Piece:
     Attributes:
       file: the file.
       part: the index of the piece in its file.
-      first: the number of its first row in the file.
-      rows: the number of rows; None if only reading can tell.
-      kinds: the kind of each column, if the format declares it.
+      first: the index in the file of the first row of the piece.
+      rows: the number of rows of the piece; None if it is known only after reading.
+      kinds: the kind of each column by name, such as "numbers" or "text"; empty if the format does not declare it.
     """
 
     file: File
@@ -33,12 +33,12 @@ class Piece:
 
 
 class Span(NamedTuple):
-    """Consecutive rows of a piece.
+    """A range of consecutive rows of a piece.
 
     Attributes:
       piece: the piece.
-      low: the number of the first row in the piece.
-      high: the number after the last row; None if the number of rows of the piece is unknown.
+      low: the index in the piece of the first row.
+      high: the index in the piece after the last row; None if the number of rows of the piece is unknown.
     """
 
     piece: Piece
@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 
 class Format(abc.ABC):
-    """A reader of files of one format. It has no state, because several threads read at once.
+    """A file format: lists the pieces of a file and reads their rows. A Format has no state, since threads share it.
 
     Attributes:
       name: the value for `format=`.
@@ -81,7 +81,8 @@ class Format(abc.ABC):
           fields: the requested fields; a row may hold more.
 
         Raises:
-          ReaderError: a row cannot be read; the caller converts other exceptions to one that names file and row.
+          ReaderError: a row cannot be read. The caller converts other exceptions to a ReaderError that names the file
+            and the row.
         """
 
     def decoded(self, raw: Any, piece: Piece, number: int, fields: Fields) -> Row:
@@ -108,8 +109,8 @@ def broken(file: File, row: int, found: str, fix: str) -> errors.ReaderError:
     Args:
       file: the file of the row.
       row: the number of the row in the file, from 0 on.
-      found: the finding and the expectation.
-      fix: a sentence with the remedy.
+      found: a clause that says what was found in the row, and what was expected.
+      fix: a sentence that says how to correct the file or the call.
 
     Example:
       >>> raise broken(File(None, "", "a.csv", ""), 7, "found no number", "Correct the file")

@@ -1,8 +1,8 @@
-"""Streams lent to threads of other libraries; Python exits only after these threads have released them.
+"""Lent streams: files passed to threads of other libraries; Python exits only after these threads have released them.
 
 pyarrow reads Python streams in its own threads. These threads release a stream, and the blocks read from the stream,
-a little after the end of reading. To release an object, a thread takes Python's lock. A C++ thread that requests the
-lock while Python exits crashes the process.
+a little after the end of reading. To release an object, a thread takes Python's global lock (GIL). A C++ thread that
+requests the lock while Python exits crashes the process.
 """
 
 import atexit
@@ -17,15 +17,16 @@ from fluid.reader import ahead
 _PATIENCE = 5.0
 
 _lock = threading.Lock()
-# Lent objects and their origins. Origins are destroyed here, because closing a file may run Python code.
+# The lent objects, as weak references, each with the object that it was created from, such as the file. This list keeps
+# the file alive, so that pyarrow's threads never destroy a file: closing a file may run Python code.
 _held: list[tuple["weakref.ref[Any]", Any]] = []
 
 
 class Stream:
-    """A stream to lend.
+    """A stream that may be passed to a thread of another library.
 
-    No Python code runs when the stream or a block is destroyed. The destroying thread therefore keeps Python's lock
-    to the end, so that an object that no longer exists is also released by the thread.
+    No Python code runs when the stream or a block is destroyed. The thread that destroys the object therefore keeps
+    Python's global lock until it is done. Once an object no longer exists, no thread still works on its release.
 
     Args:
       stream: the stream to read.
@@ -55,12 +56,12 @@ def _note(lent: Any, made_of: Any) -> None:
         before = _held[:]
         _held[:] = [(held, of) for held, of in before if held() is not None]
         _held.append((weakref.ref(lent), made_of))
-    del before  # destroyed only now, after the lock is released
+    del before  # objects that are no longer lent are destroyed here, after `_lock` is released
 
 
 @atexit.register
 def _wait() -> None:
-    ahead.end_all()  # these threads lend streams
+    ahead.end_all()  # ends the reading threads first, because they lend streams
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until and any(held() is not None for held, _ in _held):
         time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Listing: find the files of paths, addresses and patterns, and open a file."""
+"""Listing: find the files that paths, addresses and patterns name, and open a file."""
 
 import contextlib
 import glob
@@ -16,7 +16,8 @@ Path = str | os.PathLike[str]
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 # The suffix that libraries append when they split a file: `train.tfrecord-00000-of-00010`.
 _PART = re.compile(r"-\d+-of-\d+$")
-# The keys of file systems for the checksum or version of a file, best first; otherwise the date counts.
+# The keys under which file systems of fsspec report a checksum or version of a file, best first. Without any of them,
+# the date of the file counts: `_DATES`.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
 _DATES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
@@ -29,7 +30,7 @@ class File:
       system: the file system.
       path: the path of the file in the file system.
       name: the name for messages, with the protocol.
-      stamp: the size, and a checksum of the version or date.
+      stamp: a text that changes with the file: its size, and a hash of its version or date.
     """
 
     system: Any
@@ -39,7 +40,7 @@ class File:
 
     @property
     def compression(self) -> str | None:
-        """The name in fsspec of the compression that the file name indicates, or None."""
+        """The compression that the file name indicates, by its name in fsspec, such as "gzip"; None if uncompressed."""
         if self.path.endswith(".tgz"):
             return "gzip"
         return _COMPRESSIONS.get(posixpath.splitext(self.path)[1])
@@ -81,10 +82,10 @@ def library(name: str, why: str) -> Any:
 
 
 def listed(paths: Path | Sequence[Path], storage_options: Mapping[str, Any] | None) -> list[File]:
-    """List the files of paths, addresses and patterns.
+    """List the files that paths, addresses and patterns name.
 
     Args:
-      paths: one, or several in order. The files of a pattern are sorted by name.
+      paths: a path, address or pattern, or several in order. The files of a pattern are sorted by name.
       storage_options: options of the file system, for fsspec.
 
     Returns:
@@ -110,7 +111,9 @@ def listed(paths: Path | Sequence[Path], storage_options: Mapping[str, Any] | No
 
 
 def stamps(files: Sequence[File]) -> dict[str, str]:
-    """Return the stamp of each file by its path below the common folder, so that the folder may move.
+    """Return the stamp of each file by its path relative to the common folder of all files.
+
+    The result does not change if the whole folder is moved.
 
     Example:
       >>> stamps([File(None, "/data/a/1.csv", "", "9"), File(None, "/data/b/1.csv", "", "8")])
@@ -126,7 +129,7 @@ def _matching(path: str, options: dict[str, Any]) -> list[File]:
     system, inner = _system(path, options)
     system.invalidate_cache()  # a cached listing may be outdated
     try:
-        if system.isfile(inner):  # also for a file name with brackets
+        if system.isfile(inner):  # comes before the test for patterns: a file name may contain brackets
             infos = {inner: system.info(inner)}
         elif glob.has_magic(inner):
             infos = {name: info for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"}
@@ -149,7 +152,7 @@ def _matching(path: str, options: dict[str, Any]) -> list[File]:
         )
     is_local = "file" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
     shown = {name: name if is_local else system.unstrip_protocol(name) for name in sorted(infos)}
-    # The listing of a web server has names only.
+    # The listing of a web server has no sizes, so that each file is asked for its own.
     return [File(system, n, shown[n], _stamp(infos[n] if infos[n].get("size") else system.info(n))) for n in shown]
 
 
@@ -173,7 +176,7 @@ def _system(path: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _stamp(info: Mapping[str, Any]) -> str:
     known = next((info[key] for key in (*_VERSIONS, *_DATES) if info.get(key)), None)
-    if isinstance(known, float):  # a local date; copies may keep whole seconds only
+    if isinstance(known, float):  # the date of a local file is cut to seconds, because copies may keep only these
         known = int(known)
     digest = hashlib.blake2b(str(known).encode(), digest_size=4).hexdigest()
     return f"{info.get('size')}-{digest}"

@@ -1,4 +1,4 @@
-"""The pieces of all files, the order of reading them, and threads that read several ahead."""
+"""Order: the pieces of all files, the order in which they are read, and threads that read several pieces ahead."""
 
 import contextlib
 import itertools
@@ -22,8 +22,8 @@ class Raw(NamedTuple):
 
     Attributes:
       piece: the piece of the row.
-      number: the number of the row in the file.
-      value: the raw value from the format.
+      number: the index of the row in the file.
+      value: the row as `Format.read` yielded it.
     """
 
     piece: Piece
@@ -31,12 +31,12 @@ class Raw(NamedTuple):
     value: Any
 
 
-# The number of rows that are passed between threads at once.
+# The maximum number of rows in one list, which a reading thread passes to the consumer.
 _PART = 32
 
 
 class Pieces:
-    """The pieces of all files, which are listed once.
+    """The pieces of all files. The files are inspected once, at the first use.
 
     Args:
       files: the files.
@@ -54,7 +54,7 @@ class Pieces:
         self._found: list[Piece] | None = None
 
     def all(self) -> list[Piece]:
-        """Return the pieces, in the order of the files."""
+        """Return the pieces of all files, in the order of the files."""
         with self._lock:
             if self._found is None:
                 files = Ahead(
@@ -66,11 +66,14 @@ class Pieces:
             return self._found
 
     def opener(self, span: Span, raw: bool = False) -> Callable[[], Rows]:
-        """Return a function that yields the rows of a span in lists, as dicts of the requested fields or as Raw."""
+        """Return a function that yields the rows of a span in lists of rows.
+
+        Rows are dicts of the requested fields, or with `raw` objects of class Raw.
+        """
         return lambda: self._parts(span, Raw if raw else self._decoded)
 
     def decoded(self, raw: Raw) -> dict[str, Any]:
-        """Return the requested fields of a row.
+        """Decode a Raw row, and return its requested fields by name.
 
         Raises:
           ReaderError: the row cannot be decoded, or a field does not fit.
@@ -95,7 +98,11 @@ class Pieces:
             raise errors.ReaderError(f"file {file.name}: {self._not_readable(error)}") from error
 
     def _parts(self, span: Span, made: Callable[[Piece, int, Any], Any]) -> Rows:
-        """Yield rows of a piece in lists; rows before an unreadable row are yielded before the error."""
+        """Yield the rows of a span in lists of at most `_PART` rows.
+
+        All rows before an unreadable row are yielded before the error is raised. `made` creates a row from the piece,
+        the index of the row in the file, and the raw row.
+        """
         piece, low, high = span
         number = piece.first + low
         part: list[Any] = []
@@ -137,7 +144,7 @@ class Pieces:
 
 
 def _check_alike(pieces: list[Piece]) -> None:
-    """Refuse files in which a column has another kind than in the first file.
+    """Refuse files in which the kind of a column, such as "numbers" or "text", differs from the first file.
 
     Raises:
       ReaderError: a file has a column of another kind.
@@ -154,9 +161,10 @@ def _check_alike(pieces: list[Piece]) -> None:
 
 
 T = TypeVar("T")
-# Separates these random numbers from the numbers of `shuffle` and `map` with an equal seed.
+# A part of the seed of the order of pieces, so that its random numbers differ from the numbers that `shuffle` and `map`
+# draw with an equal `seed=`.
 _STAGE = (0, 0, 1)
-# The maximum number of parts of each piece that wait for the consumer.
+# The maximum number of lists of rows of each piece that are read and wait for the consumer.
 _AHEAD = 2
 
 
@@ -172,20 +180,20 @@ def permuted(pieces: Sequence[T], seed: int, epoch: int) -> list[T]:
 
 
 def whole(pieces: Iterable[Piece]) -> list[Span]:
-    """Return spans with all rows of some pieces."""
+    """Return for each piece a span of all its rows."""
     return [Span(piece, 0, piece.rows) for piece in pieces]
 
 
 def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
-    """Return the rest of a pass after its first rows.
+    """Return the rest of a pass after its first `start` rows.
 
     Args:
       spans: the spans of the pass, in order.
       start: the number of rows to leave out.
 
     Returns:
-      The spans to read, and the number of their first rows to read and drop. The second number is positive only if the
-      first span has an unknown number of rows.
+      The spans to read, and how many of their first rows the caller must read and drop. This number is positive only if
+      the first span has an unknown number of rows.
     """
     for index, (piece, low, high) in enumerate(spans):
         if high is None:
@@ -197,7 +205,7 @@ def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
 
 
 def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
-    """Divide rows into parts of equal size; if the division has a remainder, the first parts have one row more.
+    """Divide the rows of pieces into parts of equal size; if a remainder is left, the first parts have one row more.
 
     Args:
       pieces: in order; each must have a known number of rows.
@@ -225,12 +233,12 @@ def divided(pieces: Sequence[Piece], parts: int) -> list[list[Span]]:
 
 
 def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
-    """Return, for each span, whether a process needs some of its rows.
+    """Return for each span whether this process needs at least one of its rows.
 
     Args:
       spans: in order, from the first row of a minibatch on.
       size: the number of rows of each minibatch; the last one may have fewer.
-      wanted: returns the indices of the rows that the process needs.
+      wanted: returns the indices in a minibatch of the rows that this process needs, from the number of its rows.
 
     Example:
       >>> needed(whole([Piece(None, rows=2), Piece(None, rows=2), Piece(None, rows=3)]), 4, lambda count: {0, 1})
@@ -247,7 +255,7 @@ def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
     def is_needed(row: int) -> bool:
         return row % size in (of_full if row < short else of_short)
 
-    # The rows of two minibatches contain at least one whole minibatch.
+    # Only the first `2 * size` rows of a span are tested: they contain at least one whole minibatch, and so each index.
     firsts = zip([0, *ends], ends, strict=False)
     return [any(map(is_needed, range(low, min(high, low + 2 * size)))) for low, high in firsts]
 

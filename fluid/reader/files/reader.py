@@ -105,7 +105,7 @@ def files(
 
 
 def _sizes(parts: int | None, batch_size: int | None, pieces: "Pieces") -> tuple[int, int]:
-    """Check `parts` and `batch_size` against each other and against the pieces; return both numbers."""
+    """Check that `parts` and `batch_size` fit each other and the format of the files; return both numbers."""
     if parts is None or batch_size is None:
         raise errors.ArgumentError(
             f"reader.files(parts={parts!r}, batch_size={batch_size!r}): expected both numbers or none, as in parts=8, "

@@ -1,4 +1,4 @@
-"""Streams: the rows of all pieces in the order of a pass, and equal parts of the rows for each process."""
+"""Streams: yield the rows of all pieces in the order of a pass, or in equal parts that processes read separately."""
 
 import contextlib
 import itertools
@@ -16,7 +16,7 @@ from fluid.reader.files.order import Pieces
 
 
 class Shuffling(NamedTuple):
-    """The shuffling of each pass.
+    """The settings for shuffling the rows of each pass.
 
     Attributes:
       seed: determines the order, together with the number of the pass.
@@ -27,17 +27,17 @@ class Shuffling(NamedTuple):
     buf_size: int
 
     def of_part(self, index: int, parts: int) -> "Shuffling":
-        """Return the shuffling of one of several parts, with a share of the buffer and its own seed."""
+        """Return the settings for the part `index` of `parts`: its own seed, and an equal share of the buffer."""
         seed = np.random.SeedSequence([self.seed, index]).generate_state(1)[0]
         return Shuffling(int(seed), max(1, self.buf_size // parts))
 
 
 class Stream:
-    """Rows in passes: one piece after the other; with shuffling, the rows of a buffer in random order.
+    """The rows of files in passes: one piece after the other; with shuffling, the rows of a buffer in random order.
 
     Args:
       pieces: the pieces.
-      shuffling: None reads all passes in the order of the files.
+      shuffling: the settings for shuffling; None reads all passes in the order of the files.
       parallel: the number of pieces to read at once.
     """
 
@@ -47,11 +47,14 @@ class Stream:
         self._parallel = parallel
 
     def iterate(self, epoch: int, start: int) -> Rows:
-        """Yield the rows of a pass, decoded by the threads that read them."""
+        """Yield the rows of a pass from row number `start` on; the threads that read the rows also decode them."""
         return self._mixed(self._rows(), self._shuffling)(epoch, start)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """Decode only the needed rows; without shuffling, also open only the pieces with needed rows."""
+        """Return a form of `iterate` that decodes only the rows that this process needs; see `Reader.in_blocks`.
+
+        Without shuffling, only the pieces that contain such rows are opened.
+        """
         read = self._mixed(self._rows(None, size, wanted, raw=True), self._shuffling)
 
         def some(epoch: int, start: int) -> Rows:
@@ -64,11 +67,20 @@ class Stream:
     def _rows(
         self, spans: Sequence[Span] | None = None, size: int = 1, wanted: Wanted = range, raw: bool = False
     ) -> Iterate:
-        """Yield the rows of spans, by default of all pieces; ELSEWHERE for each row of a span that is not needed."""
+        """Return an `iterate` of the rows of spans, by default of all pieces.
+
+        It yields ELSEWHERE for each row of a span of which this process needs no row.
+
+        Args:
+          spans: the spans, in order; None for all pieces in the order of the pass.
+          size: the number of rows of each minibatch.
+          wanted: returns the indices in a minibatch of the rows that this process needs; all rows by default.
+          raw: True yields Raw objects, which are not decoded.
+        """
 
         def iterate(epoch: int, start: int) -> Rows:
             left, dropped = order.behind(order.whole(self._ordered(epoch)) if spans is None else spans, start)
-            # The rows of a shuffling buffer are known only after all of them are read.
+            # With shuffling, every row must be read, because the buffer determines which rows this process needs.
             needed = order.needed(left, size, wanted) if self._shuffling is None else [True] * len(left)
             openers = [
                 self._pieces.opener(span, raw) if is_needed else _elsewhere(span)
@@ -84,13 +96,13 @@ class Stream:
         return pieces if self._shuffling is None else order.permuted(pieces, self._shuffling.seed, epoch)
 
     def _mixed(self, rows: Iterate, shuffling: Shuffling | None) -> Iterate:
-        if shuffling is None or shuffling.buf_size == 1:  # a buffer of one row mixes files, not rows
+        if shuffling is None or shuffling.buf_size == 1:  # with a buffer of one row, only the order of pieces is random
             return rows
         return shuffled(Reader(rows, None), shuffling.buf_size, shuffling.seed).iterate
 
 
 def _elsewhere(span: Span) -> Callable[[], Rows]:
-    """Return a function that yields ELSEWHERE for each row, in the form of the function that opens a piece."""
+    """Return a function like that of `Pieces.opener`, which yields ELSEWHERE for each row of the span, in one list."""
 
     def rows() -> Rows:
         yield [ELSEWHERE] * ((span.high or 0) - span.low)
@@ -99,7 +111,7 @@ def _elsewhere(span: Span) -> Callable[[], Rows]:
 
 
 class Parts(Stream):
-    """Rows of which each minibatch takes equal numbers from each of several parts of the files.
+    """A Stream in which each minibatch takes equal numbers of rows from each of several parts of the files.
 
     The rows of a pass, in the order of its pieces, are divided evenly into parts, and each part is shuffled separately.
     A minibatch consists of the next rows of the first part, then of the second part, and so on. When a part has too few
@@ -119,11 +131,14 @@ class Parts(Stream):
         self._batch_size = batch_size
 
     def iterate(self, epoch: int, start: int) -> Rows:
-        """Yield the rows of all parts."""
+        """Yield the rows of all parts, in the order of the minibatches, from row number `start` on."""
         return self._some(epoch, start, self._batch_size, range)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """Open only the parts that contain needed rows."""
+        """Return a form of `iterate` that opens only the parts with rows that this process needs.
+
+        Warn if `size` differs from the `batch_size` of this Stream.
+        """
         if size != self._batch_size:
             core.warn(
                 f"reader.files(batch_size={self._batch_size}) is read in minibatches of {size}, so that each process "
@@ -149,13 +164,13 @@ class Parts(Stream):
                         yield ELSEWHERE
 
     def _part(self, index: int, spans: Sequence[Span]) -> Iterate:
-        """Return the rows of a part."""
+        """Return an `iterate` of the rows of the part `index`, shuffled if this Stream shuffles."""
         shuffling = None if self._shuffling is None else self._shuffling.of_part(index, self._parts)
         return self._mixed(self._rows(spans), shuffling)
 
 
 class _Part:
-    """The rows of a part in one pass, read from the first requested row on."""
+    """A reader of the rows of a part in one pass; reading begins at the first requested row."""
 
     def __init__(self, iterate: Iterate, epoch: int):
         self._iterate = iterate
@@ -164,7 +179,7 @@ class _Part:
         self._next = 0
 
     def row(self, number: int) -> Any:
-        """Return a row after all rows requested before.
+        """Return the row of the part with the index `number`, which must increase from call to call.
 
         Raises:
           ReaderError: the part has no such row.
@@ -182,18 +197,18 @@ class _Part:
         )
 
     def close(self) -> None:
-        """End the threads that read ahead."""
+        """End the threads that read this part ahead."""
         if self._rows is not None:
             self._rows.close()
 
 
 def place(row: int, counts: Sequence[int], share: int) -> tuple[int, int]:
-    """Return the part of a row, and the index of the row in this part.
+    """Return the part from which a row of a pass comes, and the index of the row in this part.
 
     Args:
       row: the number of the row in the pass.
-      counts: the number of rows of each part; the last part has the fewest, and no part has more than one row more.
-      share: the number of rows of each part in a minibatch.
+      counts: the number of rows of each part. The last part has the fewest rows; every other part has at most one more.
+      share: the number of rows that each part contributes to a minibatch.
 
     Returns:
       The index of the part, and the index of the row in this part.

@@ -1,4 +1,4 @@
-"""File formats of rows."""
+"""File formats of `reader.files`, and the choice between them."""
 
 from fluid.reader.files.formats.choice import FORMATS, format_of
 

@@ -18,7 +18,7 @@ def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
     Args:
       batch: a `pyarrow.RecordBatch`.
       file: the file of the batch, for messages.
-      first: the number of its first row in the file.
+      first: the index in the file of the first row of the batch.
 
     Raises:
       ReaderError: a number is absent.
@@ -30,7 +30,7 @@ def rows(batch: Any, file: File, first: int) -> Iterator[Row]:
 
 
 def kind(type_: Any) -> str:
-    """Return the kind of a column, for example "numbers", "text" or "lists of numbers".
+    """Return the kind of values in a column, for example "numbers", "text" or "lists of numbers".
 
     Args:
       type_: a `pyarrow.DataType`.
@@ -56,8 +56,12 @@ def kind(type_: Any) -> str:
 def _values(column: Any, missing: Missing) -> Values:
     """Return the values of an Arrow array, one for each row.
 
-    Numbers become an array `[rows, ...]`, and an absent float NaN. Lists of numbers become arrays of different
-    lengths, and lists of lists become lists of arrays. Absent text is None. Other values are converted by Arrow.
+    Numbers become an array `[rows, ...]`, in which an absent float is NaN. Lists of numbers become arrays of different
+    lengths, and lists of lists become lists of arrays. Absent text is None. Arrow converts values of other types.
+
+    Args:
+      column: the Arrow array.
+      missing: returns the error for an absent value; called with the index of the row and the Arrow type.
     """
     import pyarrow as pa
 
@@ -71,7 +75,7 @@ def _values(column: Any, missing: Missing) -> Values:
     if column.null_count and (is_list or is_tensor or (is_number and not of.is_floating(type_))):
         raise missing(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]), type_)
     if is_number or of.is_temporal(type_):
-        return np.array(column.to_numpy(zero_copy_only=False))  # a copy is writable
+        return np.array(column.to_numpy(zero_copy_only=False))  # a copy, because the memory of Arrow is not writable
     if is_tensor:
         return np.array(column.to_numpy_ndarray())
     if is_list:
@@ -81,7 +85,10 @@ def _values(column: Any, missing: Missing) -> Values:
 
 
 def _lists(column: Any, missing: Missing) -> Values:
-    """Return the lists of a column; lists of numbers with a fixed size become one array `[rows, size, ...]`."""
+    """Return the values of a column of lists, one for each row, as a list; lists of numbers become arrays.
+
+    If the type of the column fixes the size of its lists of numbers, return one array `[rows, size, ...]` instead.
+    """
     import pyarrow as pa
 
     is_fixed = pa.types.is_fixed_size_list(column.type)
@@ -97,7 +104,10 @@ def _lists(column: Any, missing: Missing) -> Values:
 
 
 def _missing(name: str, file: File, first: int) -> Missing:
-    """Return a function that creates the error for a row without a value in a column."""
+    """Return a function that creates the error for a row without a value in the column `name`.
+
+    The function takes the index of the row in its batch, and the Arrow type of the column.
+    """
     fix = "Fill it or leave the row out when the file is written, or read other columns: columns=[...]"
     return lambda index, type_: broken(
         file, first + index, f"column {name!r} has no value, expected one of type {type_}", fix

@@ -1,4 +1,4 @@
-"""All formats, and the choice of the format of files."""
+"""Choice of a file format: all formats, and the format of given files."""
 
 import os
 from collections.abc import Sequence

@@ -16,14 +16,17 @@ from fluid.reader.files.listing import File, library
 
 
 class Csv(Format):
-    """Comma-separated values, read by pyarrow in blocks; the first block determines the types of untyped columns."""
+    """The format of comma-separated values, which pyarrow reads in blocks.
+
+    A column without a dtype in `dtypes=` has the type of its values in the first block.
+    """
 
     name = "csv"
     extensions = (".csv",)
     delimiter = ","
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield the rows of a file."""
+        """Yield the rows of a file, as dicts of values by column name."""
         name = piece.file.name
         pa = library("pyarrow", f"{name!r} is a file of comma separated values")
         csv = library("pyarrow.csv", f"{name!r} is a file of comma separated values")
@@ -43,11 +46,12 @@ class Csv(Format):
                     number += batch.num_rows
             finally:
                 reading.close()  # stops the reading thread of pyarrow
-                del reading  # the traceback of an exception keeps this frame alive, and the frame the stream
+                # Releases the stream: after an exception, the traceback keeps this frame and its variables alive.
+                del reading
 
 
 class Tsv(Csv):
-    """Tab-separated values."""
+    """The format of tab-separated values."""
 
     name = "tsv"
     extensions = (".tsv",)
@@ -56,7 +60,10 @@ class Tsv(Csv):
 
 @contextlib.contextmanager
 def _named_rows(pa: Any, file: File) -> Iterator[None]:
-    """Convert a pyarrow error, which counts the header as row 1, to an error that names file and row."""
+    """Convert a pyarrow error in the `with` block to an error that names the file and the row, counted from 0.
+
+    pyarrow counts the header of the file as row 1.
+    """
     try:
         yield
     except pa.ArrowInvalid as error:

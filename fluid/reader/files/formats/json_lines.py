@@ -13,18 +13,18 @@ _BLOCK = 1 << 20
 
 
 class JsonLines(Format):
-    """JSON objects, one per line. Lists stay lists, and blank lines are not rows."""
+    """The format of JSON objects, one per line. JSON lists become Python lists, and blank lines are skipped."""
 
     name = "jsonl"
     extensions = (".jsonl", ".ndjson")
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield the lines of a file."""
+        """Yield the lines of a file as bytes, without blank lines."""
         with piece.file.open() as stream:
             yield from filter(None, map(bytes.strip, lines(stream)))
 
     def decoded(self, raw: bytes, piece: Piece, number: int, fields: Fields) -> Row:
-        """Decode the object in a line."""
+        """Decode the JSON object in a line to a dict."""
         try:
             row = json.loads(raw)
         except ValueError as error:

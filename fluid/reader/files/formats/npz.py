@@ -1,4 +1,4 @@
-"""NumPy's npz format: columns `[n, ...]` by name; several threads can read its arrays at once.
+"""Npz: NumPy's archive of columns `[n, ...]` by name, with a parser of arrays that several threads may use at once.
 
 `numpy.load` parses the header as Python source text. In several threads, CPython 3.11 then fails occasionally with a
 SystemError about the recursion depth. This module parses the header itself, as numpy.lib.format specifies.
@@ -24,7 +24,7 @@ _HEADER = re.compile(
 
 
 class Npz(Format):
-    """Archives of `numpy.savez` and `numpy.savez_compressed`; the requested columns of a file are loaded at once."""
+    """The format of `numpy.savez` and `numpy.savez_compressed`; requested columns of a file are read into memory."""
 
     name = "npz"
     extensions = (".npz",)
@@ -47,7 +47,7 @@ class Npz(Format):
         return [Piece(file, rows=count)] if count else []
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield the rows of a file."""
+        """Yield the rows of a file, as dicts of values by column name."""
         columns = {}
         with piece.file.open() as stream, zipfile.ZipFile(stream) as archive:
             for name in fields.present(_names(archive)):
@@ -62,13 +62,13 @@ def _names(archive: zipfile.ZipFile) -> list[str]:
 
 
 def read_header(stream: IO[bytes]) -> tuple[np.dtype, bool, tuple[int, ...]]:
-    """Read the header of an array.
+    """Read the header of an array in NumPy's npy format.
 
     Args:
-      stream: at the beginning of the array.
+      stream: a stream, positioned at the beginning of the array.
 
     Returns:
-      The dtype, True if the first index varies fastest, and the shape.
+      The dtype; True for Fortran order, in which the first index varies fastest; and the shape.
 
     Raises:
       ValueError: the data is not an array, or holds Python objects or records.
@@ -84,10 +84,10 @@ def read_header(stream: IO[bytes]) -> tuple[np.dtype, bool, tuple[int, ...]]:
 
 
 def read_array(stream: IO[bytes]) -> np.ndarray:
-    """Read an array.
+    """Read an array in NumPy's npy format.
 
     Args:
-      stream: at the beginning of the array.
+      stream: a stream, positioned at the beginning of the array.
 
     Raises:
       ValueError: the data is not an array, is truncated, or holds Python objects or records.

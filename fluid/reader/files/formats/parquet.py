@@ -13,14 +13,14 @@ _ROWS_AT_ONCE = 1024
 
 
 class Parquet(Format):
-    """Apache Parquet, read by pyarrow."""
+    """The format Apache Parquet, which pyarrow reads."""
 
     name = "parquet"
     extensions = (".parquet", ".pq")
     counts_rows = True
 
     def pieces(self, file: File, fields: Fields) -> list[Piece]:
-        """Return the row groups of a file."""
+        """Return the row groups of a file as pieces, without empty row groups."""
         with file.open() as stream:
             opened = _library(file).ParquetFile(stream)
             schema = opened.schema_arrow
@@ -30,7 +30,7 @@ class Parquet(Format):
         return [Piece(file, i, sum(counts[:i]), count, kinds) for i, count in enumerate(counts) if count]
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield the rows of a row group."""
+        """Yield the rows of a row group, as dicts of values by column name."""
         with piece.file.open() as stream:
             opened = _library(piece.file).ParquetFile(lent.Stream(stream))
             try:
@@ -44,7 +44,8 @@ class Parquet(Format):
                     yield from arrow.rows(batch.slice(left_out), piece.file, number + left_out)
                     number += batch.num_rows
             finally:
-                del opened  # the traceback of an exception keeps this frame alive, and the frame the stream
+                # Releases the stream: after an exception, the traceback keeps this frame and its variables alive.
+                del opened
 
 
 def _library(file: File) -> Any:

@@ -23,7 +23,8 @@ _CHECKSUM = struct.Struct("<I")
 _MOVED = 0xA282EAD8
 _BLOCK = 1 << 24
 _DTYPES = {"float_list": np.float32, "int64_list": np.int64}
-# As in tensorflow/core/example/{example,feature}.proto. A map is a list of entries.
+# The protobuf messages of tensorflow/core/example/{example,feature}.proto: name, number and type of each field. A type
+# with `*` is repeated. The map in `Features` is declared as a repeated `Entry`, which has the same encoding.
 _MESSAGES = {
     "BytesList": ["value 1 bytes*"],
     "FloatList": ["value 1 float*"],
@@ -36,13 +37,16 @@ _MESSAGES = {
 
 
 class TFRecord(Format):
-    """Files of tf.train.Example: numbers become arrays `[k]`, and bytes lists of bytes, also for a single value."""
+    """The format TFRecord, with messages of type tf.train.Example.
+
+    A feature of numbers becomes an array `[k]`, and a feature of bytes a list of bytes, also for a single value.
+    """
 
     name = "tfrecord"
     extensions = (".tfrecord", ".tfrecords", ".tfrec")
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield the records of a file."""
+        """Yield the records of a file as bytes, each an encoded tf.train.Example."""
         library("google.protobuf", f"the records of {piece.file.name!r} are protobuf messages")
         with piece.file.open() as stream:
             for number, record in enumerate(records(stream, piece.file)):
@@ -51,7 +55,7 @@ class TFRecord(Format):
                 yield record
 
     def decoded(self, raw: bytes, piece: Piece, number: int, fields: Fields) -> Row:
-        """Decode the features of a record."""
+        """Decode a record to a dict of the values of its features by name."""
         wanted = fields.sources
         features = _class().FromString(raw).features.feature
         return {
@@ -86,7 +90,10 @@ def records(stream: IO[bytes], file: File) -> Iterator[bytes]:
 
 
 def _exactly(stream: IO[bytes], size: int) -> bytes:
-    """Read `size` bytes, or fewer at the end of the file; blocks limit the memory that a damaged length can take."""
+    """Read `size` bytes, or fewer at the end of the file.
+
+    Bytes are read in blocks, so that a damaged, huge `size` takes no more memory than the file is large.
+    """
     parts = []
     while size and (part := stream.read(min(size, _BLOCK))):
         parts.append(part)
@@ -108,7 +115,7 @@ def _value(feature: Any, name: str, file: File, number: int) -> Any:
 
 
 def _check_is_example(message: Any, file: File) -> None:
-    """Refuse messages of another type, of which protobuf would read only the known fields."""
+    """Refuse a message that has other fields than tf.train.Example; protobuf would ignore these fields silently."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 
     if len(UnknownFieldSet(message)):
@@ -126,5 +133,5 @@ def _damaged(file: File, number: int, found: str) -> Exception:
 
 @functools.cache
 def _class() -> Any:
-    """Return the class of tf.train.Example; its own names avoid a conflict with TensorFlow."""
+    """Return a protobuf class for tf.train.Example, under another package name to avoid a conflict with TensorFlow."""
     return protobuf.classes("fluid.files", _MESSAGES)["Example"]

@@ -19,9 +19,11 @@ from fluid.reader.files.format import Format, Piece, Row, broken
 from fluid.reader.files.formats.npz import read_array
 
 KEY = "__key__"
-_Members = tuple[str, dict[str, tuple[str, bytes]]]  # the name of a row, and names and bytes of members by extension
+# The common name of the members of a row, and for each extension the name and the bytes of the member.
+_Members = tuple[str, dict[str, tuple[str, bytes]]]
 _BLOCK = 1 << 18
-# The decoder of a member, by the last part of its extension; other members stay bytes, and no member is unpickled.
+# The decoder of a member, by the part of its name after the last dot. Other members stay bytes, also pickle files,
+# because unpickling could run code.
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "cls": int,
     "index": int,
@@ -33,13 +35,13 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 
 
 class WebDataset(Format):
-    """WebDataset tar files, read as a stream. Images and sounds stay bytes, which the user's function decodes."""
+    """The format of WebDataset tar files, read as a stream. Images and sounds stay bytes, for the user to decode."""
 
     name = "webdataset"
     extensions = (".tar", ".tgz")
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield the members of each row of a file."""
+        """Yield for each row its name, and the names and bytes of its members by extension."""
         wanted = fields.sources
         with piece.file.open() as opened:
             stream = _Watched(opened)
@@ -59,7 +61,7 @@ class WebDataset(Format):
                     if wanted is None or extension in wanted:
                         found[extension] = member.name, _bytes(archive, member)
                 yield key, found
-                # Otherwise the headers of all members stay in memory. typeshed does not know this list.
+                # Without this line, the headers of all members stay in memory. typeshed does not declare `members`.
                 archive.members.clear()  # type: ignore[attr-defined]
             if not stream.ends_well(archive.offset):
                 raise ValueError(f"the archive is damaged or not whole at byte {archive.offset}")
@@ -72,7 +74,7 @@ class WebDataset(Format):
 
 
 class _Watched(io.RawIOBase):
-    """A stream of a tar file that detects a damaged end: at a damaged header, tarfile stops without an error."""
+    """A stream of a tar file that can check its end, because tarfile stops at a damaged header without an error."""
 
     def __init__(self, stream: IO[bytes]):
         self._stream = stream
@@ -80,7 +82,7 @@ class _Watched(io.RawIOBase):
         self._position = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Read `size` bytes."""
+        """Read at most `size` bytes, and remember the last two blocks read for `ends_well`."""
         block = self._stream.read(size)
         self._position += len(block)
         self._latest.append(block)
@@ -97,7 +99,7 @@ class _Watched(io.RawIOBase):
 
 
 def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
-    """Return the name of the row, with its folder, and the name of the field: the text after the first dot."""
+    """Return the name of a member's row, with its folder, and of its field, which is the text after the first dot."""
     folder, name = posixpath.split(member.name)
     stem, _, extension = name.partition(".")
     return posixpath.join(folder, stem), extension if stem else ""
