@@ -29,7 +29,7 @@ from fluid.layers.kernels.layout import as_computed, by_layout
 from fluid.layers.kernels.platform import on_cpu
 
 _MANY_ROWS = 5  # `by_rows` computes gradients of filters with at least this many rows
-_FEW_CHANNELS = 4  # up to these input channels, `by_rows` computes the gradient of the filters by a convolution
+_FEW_CHANNELS = 4  # up to this many input channels, `by_rows` computes the gradient of the filters by a convolution
 # With jaxlib 0.10.2 on two cores, blocks of 16 channels take as long as blocks of 32, and blocks of 64 up to twice.
 _BLOCK_CHANNELS = 32  # the fewest channels of a block, which is one dense convolution
 _MOST_BLOCKS = 16  # limits compile time: one block of 3 x 3 cells with gradients takes XLA about 0.2 s

@@ -246,7 +246,7 @@ def data_norm(
 
 
 def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
-    """Return the initial values of the three states: those that the user gives, else those of `_START`."""
+    """Return the initial values of the three states: for each key the value of the user, else that in `_START`."""
     if given is None:
         return list(_START.values())
     if not isinstance(given, Mapping) or given.keys() - _START.keys():

@@ -387,7 +387,7 @@ def identity(x: core.Value, name: str | None = None) -> Any:
       name: the whole name, to which open name scopes add their prefixes; `identity_N.tmp_0` by default.
 
     Returns:
-      `x`; or, if a run overrides the name, the new value.
+      `x`; or, if a run feeds data under the name, this data.
 
     Raises:
       ProgramError: the name is used for another value.

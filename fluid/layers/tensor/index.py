@@ -376,7 +376,7 @@ def scatter(
             f"{this.name}: updates {describe(updates)} do not fit input {describe(input)} and index "
             f"{describe(index)}; expected {[*ids.shape, *array.shape[1:]]}, one row for each index"
         )
-    # mode="drop" drops indices after the last row, but counts negative indices from the end, so they are moved there.
+    # mode="drop" drops indices after the last row, but counts negative ones from the end. So move these after the last.
     places = jnp.where(ids < 0, array.shape[0], ids)
     rows = rows.astype(array.dtype)
     if overwrite:

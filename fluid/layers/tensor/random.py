@@ -14,7 +14,7 @@ from fluid.layers.no_effect import Warned, no_effect
 
 
 def _drawn_by_probability(default: float) -> Warned:
-    """Return the warning for a bound of `sampling_id`, which has no effect, if it is not `default`.
+    """Return the warning for a bound of `sampling_id` other than `default`: the bounds have no effect.
 
     Fluid draws a number between the bounds, and looks it up in the cumulative probabilities of the classes. So in
     Fluid, bounds other than 0 and 1 exclude classes.
