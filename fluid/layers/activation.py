@@ -145,7 +145,7 @@ def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: the largest absolute value that `x` keeps.
+      threshold: the bound of the absolute value of `x`.
       name: name of the layer; by default `soft_relu_N`.
 
     Returns:

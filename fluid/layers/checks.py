@@ -49,7 +49,7 @@ def check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:
 
 
 def known_shape(this: Layer, shape: Any) -> list[int]:
-    """Return a shape as a list; refuse -1, which stands for an unknown size.
+    """Return a shape as a list of sizes; refuse -1, which would stand for an unknown size.
 
     Raises:
       ArgumentError: a size is negative.
