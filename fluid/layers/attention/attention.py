@@ -175,8 +175,8 @@ def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[A
     """
     key = key.astype(query.dtype)
     value = value.astype(query.dtype)
-    # `jax.nn.dot_product_attention` has no dropout, requires values as wide as the keys, and always computes the softmax
-    # in float32.
+    # `jax.nn.dot_product_attention` has no dropout, requires values as wide as the keys, and always computes the
+    # softmax in float32.
     if drop is None and value.shape == key.shape and query.dtype != "float64":
         result = jax.nn.dot_product_attention(query, key, value, mask=mask)
     else:

@@ -310,8 +310,8 @@ def pipelined(
     """Compute blocks one after another, each on the device of the pipeline that has its arrays.
 
     A stage has some of the blocks. A stage computes one part of the batch at a time, passes the result to the next
-    stage, and continues with the next part. There is a turn for each part, and for each stage after the first. So a
-    stage has no part to compute in some turns, and computes an unused result instead. The gradient passes backwards
+    stage, and continues with the next part. The number of turns is the number of parts plus the
+    number of stages minus 1. In `stages - 1` turns a stage has no part to compute, and computes an unused result. The gradient passes backwards
     through the stages.
 
     Args:
@@ -368,7 +368,7 @@ def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
 def _on_stage(
     pipeline: Pipeline, split: Split, run: Callable[..., Any], constants: Any, numbers: Any, arrays: Any, x: Any
 ) -> Any:
-    """Run one stage in all turns, and return its results of the turns in which the last stage has a part.
+    """Run one stage in all turns, and return its results of the turns in which the last stage has a microbatch.
 
     Args:
       pipeline: the devices.

@@ -279,7 +279,7 @@ def _ratios(given: list[float], flip: bool) -> list[float]:
 def _finished(
     this: Layer, features: Image, boxes: np.ndarray, variance: Sequence[float], clip: bool = False, flat: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """Record boxes `[height, width, n, 4]` and their variances as outputs of a layer; `flat` makes both `[..., 4]`."""
+    """Record boxes `[height, width, n, 4]` and their variances as outputs of a layer; `flat` makes them `[-1, 4]`."""
     variances = positive_numbers(this, "variance", variance, 4)
     boxes = np.clip(boxes, 0, 1) if clip else boxes
     boxes = boxes.reshape(-1, 4) if flat else boxes

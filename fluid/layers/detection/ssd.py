@@ -402,7 +402,7 @@ def _smooth_l1(difference: jax.Array) -> jax.Array:
 
 
 def _hardest(loss: jax.Array, able: jax.Array, positive: jax.Array, ratio: float) -> jax.Array:
-    """Return a mask of the candidates with the largest losses, at most `ratio` for each positive of an image.
+    """Return a mask of the candidates with the largest losses, at most `ratio` times the positives of an image.
 
     Args:
       loss: `[batch, priors]`.

@@ -294,7 +294,7 @@ def _truth(
 
 
 def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Array:
-    """Return the position in `numbers` of the best anchor of each object, `[batch, objects]`; -1 if it is not there.
+    """Return the position in `numbers` of the best anchor of each object, `[batch, objects]`; -1 if it is missing.
 
     The best anchor of an object is the one whose shape has the largest intersection over union with its shape.
 

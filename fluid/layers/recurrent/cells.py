@@ -139,7 +139,7 @@ class LSTM(Cell):
     weight: jax.Array
 
     def initial_state(self, batch_ref: jax.Array) -> LSTMState:
-        """Return zeros, twice `[batch, width]`."""
+        """Return a state of zeros: hidden state and cell state, each `[batch, width]`."""
         zeros = jnp.zeros((batch_ref.shape[0], self.weight.shape[0]), batch_ref.dtype)
         return LSTMState(zeros, zeros)
 
@@ -169,7 +169,7 @@ class ProjectedLSTM(Cell):
     clip: float | None = None
 
     def initial_state(self, batch_ref: jax.Array) -> LSTMState:
-        """Return zeros, `[batch, proj_size]` and `[batch, width]`."""
+        """Return a state of zeros: projected hidden state `[batch, proj_size]` and cell state `[batch, width]`."""
         width, proj_size = self.projection.shape
         batch = batch_ref.shape[0]
         return LSTMState(jnp.zeros((batch, proj_size), batch_ref.dtype), jnp.zeros((batch, width), batch_ref.dtype))
@@ -249,7 +249,7 @@ class GRU(Cell):
     unit: GRUUnit = GRUUnit()
 
     def initial_state(self, batch_ref: jax.Array) -> jax.Array:
-        """Return zeros, `[batch, width]`."""
+        """Return a hidden state of zeros, `[batch, width]`."""
         return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
 
     def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -158,7 +158,7 @@ class StepBlock(abc.ABC):
         return [self._joined(v) for v in outputs]
 
     def _step_input(self, sequence: Any) -> Any:
-        """Return the value of a sequence at the current step."""
+        """Add a sequence to the inputs of the block, and return its traced value at the current step."""
         if self._inputs:
             check_same_steps(self._this.name, self._inputs[0][1], sequence)
         steps = jax.eval_shape(self._steps, sequence)
@@ -208,7 +208,7 @@ class StepBlock(abc.ABC):
         return [a for a in self._arguments if isinstance(a, Memory)]
 
     def _check_inside(self, what: str) -> None:
-        """Raise an error if a method is called outside the block."""
+        """Raise an error if the method named `what` is called outside the block."""
         if self._child is None:
             raise errors.ProgramError(
                 f"{self._this.name}: {what} belongs inside the block:\n"

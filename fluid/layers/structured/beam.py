@@ -334,7 +334,7 @@ class _Search:
         return (carry.time < self.longest) & ~jnp.all(decided)
 
     def _extend(self, carry: _Carry) -> _Carry:
-        """Extend each unfinished hypothesis by all ids, and keep the best extensions."""
+        """Extend each unfinished hypothesis by all ids, and keep the `beam` best extensions of each row."""
         result, program_states = self.body(carry.program_states, carry.time, carry.last_ids, carry.state)
         scores, state, unchanged = result
         totals = carry.totals[:, :, None] + scores.reshape(self.batch, self.beam, -1)
@@ -397,7 +397,7 @@ class Beams:
         return cls(rows, first, jnp.broadcast_to(rows, shape), jnp.broadcast_to(first, shape))
 
     def noted(self, step: jax.Array) -> "Beams":
-        """Return a copy in which `parent` and `alive` are recorded as their values after the step of this index."""
+        """Return a copy whose `parents` and `lives` record the current `parent` and `alive` at the index `step`."""
         parents = self.parents.at[step].set(self.parent, mode="drop")
         return Beams(self.parent, self.alive, parents, self.lives.at[step].set(self.alive, mode="drop"))
 

@@ -161,7 +161,7 @@ class BeamSearchDecoder(Decoder):
         return self._inputs(ids), states, finished
 
     def step(self, time: Any, inputs: Any, states: BeamState, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the cell, then select the best extensions of all hypotheses of each row."""
+        """Run the cell, then keep the `beam_size` best extensions of all hypotheses of each row."""
         merged = self._merge(inputs), self._merge(states.cell_states)
         outputs, cell_states = call_cell("BeamSearchDecoder", self.cell, *merged, kwargs)
         cell_states = next_states("BeamSearchDecoder", "states", states.cell_states, self._split(cell_states))
@@ -218,7 +218,7 @@ class BeamSearchDecoder(Decoder):
         return jnp.where(states.finished[..., None], only_end, scores)
 
     def _extend(self, states: BeamState, scores: jax.Array, cell_states: Any) -> tuple[BeamOutput, BeamState]:
-        """Extend each hypothesis by all ids, and keep the best extensions.
+        """Extend each hypothesis by all ids, and keep the `beam` best extensions of each row.
 
         Args:
           states: the state before the step.

@@ -131,7 +131,10 @@ class _CheckedStep:
     rows: tuple[int, ...]
 
     def __call__(self, time: Any, inputs: Any, states: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the step, and return outputs, new states, next inputs and finished flags; dtypes stay unchanged."""
+        """Run the step, and return its outputs, new states, next inputs and finished flags.
+
+        New states and next inputs are converted to the dtypes of the old ones.
+        """
         result = self.decoder.step(time, inputs, states, **self.kwargs)
         name = f"{self.this.name}, {type(self.decoder).__name__}.step"
         if not isinstance(result, list | tuple) or len(result) != 4:
@@ -173,7 +176,7 @@ class _Decoding:
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
     def follow(self, carry: _Carry, inputs: Any, steps: int) -> tuple[_Carry, Any]:
-        """Run `steps` steps with known inputs `[time, batch, ...]`: a scan over the inputs, with a cheap gradient."""
+        """Run `steps` steps with known inputs `[time, batch, ...]`: a scan over the inputs, whose gradient is cheap."""
 
         def step(carry: _Carry, now: tuple[jax.Array, Any]) -> tuple[_Carry, Any]:
             number, x = now
