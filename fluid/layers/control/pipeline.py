@@ -52,8 +52,8 @@ def count_rows(this: Layer, x: Any) -> int:
 def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[str]) -> Rowwise:
     """Return a block that computes some rows of a batch, with the same results as for the whole batch.
 
-    Random numbers are an exception: each part of the batch draws its own. The function traces the block
-    to find the values from outside that the block reads, and to check that no row depends on other rows.
+    Random numbers are an exception: each part of the batch draws its own. The function traces the block to find
+    the values from outside that the block reads, and to check that no row depends on other rows.
 
     Args:
       this: the layer.
@@ -186,7 +186,7 @@ def _drawing(given: Any, key: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _about_rows(this: Layer, x: Any, count: int) -> Iterator[None]:
-    """Add a note to errors within a `with` block, if `count`, its number of rows, differs from that of the batch."""
+    """Add a note to errors within a `with` block that runs on `count` rows, if the batch has another number of rows."""
     try:
         yield
     except Exception as error:
@@ -310,9 +310,9 @@ def pipelined(
     """Compute blocks one after another, each on the device of the pipeline that has its arrays.
 
     A stage has some of the blocks. A stage computes one part of the batch at a time, passes the result to the next
-    stage, and continues with the next part. The number of turns is the number of parts plus the
-    number of stages minus 1. In `stages - 1` turns a stage has no part to compute, and computes an unused result. The gradient passes backwards
-    through the stages.
+    stage, and continues with the next part. The number of turns is the number of parts plus the number
+    of stages minus 1. In `stages - 1` turns a stage has no part to compute, and computes an unused result. The gradient
+    passes backwards through the stages.
 
     Args:
       this: the layer.

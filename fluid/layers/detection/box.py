@@ -414,7 +414,7 @@ def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis:
 
 
 def variance_of(this: Layer, value: Variance, prior: jax.Array) -> jax.Array:
-    """Return variances as an array: `[4]` for all prior boxes, which are ones for None, or `[priors, 4]`.
+    """Return variances as an array, `[4]` for all prior boxes or `[priors, 4]`; None stands for ones.
 
     Raises:
       ShapeError: the variances have another shape.

@@ -217,7 +217,7 @@ class _CheckedStep:
 
         Returns:
           Log-probabilities, float32 `[batch * beam, ids]`; the new state, in the dtypes of the old state; and for each
-          array of the state, whether the step returned the array itself.
+          array of the state whether the step returned the array unchanged.
         """
         result = self.step(ids, state)
         if not isinstance(result, tuple) or len(result) != 2:
@@ -374,7 +374,10 @@ class _Search:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Beams:
-    """The prefixes of a beam search. Each source, a sequence to search for, has `beam` rows with one prefix each.
+    """The prefixes of a beam search.
+
+    A source is one item of the batch, such as a sentence to translate. Each source has `beam` rows, with at most one
+    prefix each.
 
     Attributes:
       parent: int32 `[rows]`: the row of the previous step that each row continues.

@@ -243,7 +243,8 @@ def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Ar
         substituted = row[:, :-1] + (token[:, None] != truth.data)
         deleted = row + 1
         from_above = jnp.concatenate([deleted[:, :1], jnp.minimum(substituted, deleted[:, 1:])], axis=1)
-        # With insertions, a cell is the minimum over all cells to its left, plus 1 for each column to the right.
+        # Insertions move right along the row. So a cell is a minimum over itself and all cells to its left, where each
+        # of these counts plus 1 for each column between the two cells.
         best = jax.lax.cummin(from_above - columns, axis=1) + columns
         return jnp.where(real[:, None], best, row), None
 

@@ -242,8 +242,7 @@ def _time_first(batch: core.SequenceBatch) -> tuple[jax.Array, tuple[jax.Array, 
 
     Returns:
       The scores of the first step, `[batch, tags]`. For the other steps, the scores, `[time - 1, batch, tags]`, and
-      whether each step lies within its row, bool
-      `[time - 1, batch]`.
+      whether each step is before the end of its row, bool `[time - 1, batch]`.
     """
     scores = jnp.moveaxis(wide(batch), 1, 0)
     first = scores[0] if scores.shape[0] else jnp.zeros(scores.shape[1:], scores.dtype)
