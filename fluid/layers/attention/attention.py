@@ -312,7 +312,7 @@ def _check_cache(this: Layer, cache: AttentionCache | None, queries: core.Value,
 
 
 def _sources(this: Layer, queries: Any, keys: Any, values: Any, cache: Any) -> tuple[Any, Any]:
-    """Return keys and values, with defaults filled in, after checking that they fit the queries."""
+    """Return the keys, by default the queries, and the values, by default the keys, after checking their shapes."""
     if keys is None and values is not None:
         raise errors.ArgumentError(f"{this.name}: values without keys; give both, as in (queries, keys, values)")
     if keys is not None and cache is not None:

@@ -163,7 +163,7 @@ def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None
 
 
 def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
-    """Match rows with columns like `bipartite_match`.
+    """Match rows with columns greedily, by the rules of `bipartite_match`.
 
     Args:
       distances: `[batch, rows, columns]`, 0 for padding rows.
@@ -336,8 +336,8 @@ def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -
     """Return the indices of positive entries, then of negative ones, then of all others.
 
     Args:
-      positive: bool `[batch, n]`.
-      negative: bool `[batch, n]`.
+      positive: a mask of the positive entries, bool `[batch, n]`.
+      negative: a mask of the negative entries, bool `[batch, n]`.
       room: the number of indices to return for each row; None for all `n`.
 
     Returns:

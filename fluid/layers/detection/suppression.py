@@ -203,7 +203,7 @@ def nms(boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float,
       there: bool `[..., n]`: false for padding.
       limit: the largest number of boxes to keep of each list; None for no limit.
       threshold: the largest intersection over union with an already kept box.
-      eta: if below 1, a factor for the threshold after each kept box, as long as the threshold is above 0.5.
+      eta: if below 1, the threshold is multiplied by `eta` after each kept box, as long as it is above 0.5.
       pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:

@@ -144,7 +144,7 @@ class LSTM(Cell):
         return LSTMState(zeros, zeros)
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """Compute the hidden state `[batch, width]` from the projected input `[batch, 4 * width]`."""
+        """Compute the hidden state `[batch, width]`; `inputs` is the input times its weight, `[batch, 4 * width]`."""
         new = self.unit(inputs + state.hidden @ self.weight, state.cell)
         return new.hidden, new
 
@@ -175,7 +175,7 @@ class ProjectedLSTM(Cell):
         return LSTMState(jnp.zeros((batch, proj_size), batch_ref.dtype), jnp.zeros((batch, width), batch_ref.dtype))
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """Compute the projected hidden state `[batch, proj_size]` from the projected input `[batch, 4 * width]`."""
+        """Compute the projected hidden state `[batch, proj_size]`; `inputs [batch, 4 * width]` are already weighted."""
         h, c = self.unit(inputs + state.hidden @ self.weight, state.cell)
         r = clipped(self.activation(h @ self.projection), self.clip)
         return r, LSTMState(r, c)
@@ -253,7 +253,7 @@ class GRU(Cell):
         return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
 
     def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the hidden state `[batch, width]` from the projected input `[batch, 3 * width]`."""
+        """Compute the hidden state `[batch, width]`; `inputs` is the input times its weight, `[batch, 3 * width]`."""
         hidden = self.unit.blend(self.gates(inputs, state), state)
         return hidden, hidden
 
@@ -281,7 +281,7 @@ def unroll(
     Args:
       cell: the cell of each step.
       inputs: an array `[time, batch, ...]`, or a pytree of several; the cell gets one slice at a time.
-      state: the state before the first step, of arrays `[batch, ...]`.
+      state: the state before the first step, a pytree of arrays `[batch, ...]`.
       lengths: integers `[batch]`: a row keeps its state in the steps after its end. None if all steps count.
       reverse: whether to run from the last step to the first; each row then starts at its own last step.
 

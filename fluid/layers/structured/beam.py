@@ -393,7 +393,7 @@ class Beams:
 
     @classmethod
     def start(cls, sources: int, beam: int, steps: int) -> "Beams":
-        """Return the state before the first step: one row of each source is alive, and continues itself."""
+        """Return the Beams before step 0: only the first row of each source has a prefix, and each row is its own parent."""
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
         shape = (steps, sources * beam)

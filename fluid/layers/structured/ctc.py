@@ -221,5 +221,8 @@ def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
 
 
 def _before_blanks(at_label: jax.Array) -> jax.Array:
-    """Return the forward variable of the class before each blank, `[batch, n + 1]`; `_LOG_ZERO` for the first blank."""
+    """Shift forward variables of classes, `[batch, n]`, to the blanks after them, `[batch, n + 1]`.
+
+    The first blank has no class before it, and gets `_LOG_ZERO`.
+    """
     return jnp.pad(at_label, ((0, 0), (1, 0)), constant_values=_LOG_ZERO)
