@@ -393,7 +393,7 @@ class Beams:
 
     @classmethod
     def start(cls, sources: int, beam: int, steps: int) -> "Beams":
-        """Return the Beams before step 0: only the first row of each source has a prefix; each row is its own parent."""
+        """Return the Beams before step 0: the first row of each source has a prefix, each row is its own parent."""
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
         shape = (steps, sources * beam)
