@@ -81,9 +81,8 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")
-    same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version(
-        "jax"
-    )  # a digest is of JAX's printed equations
+    # A digest is of equations as JAX prints them, so digests of two versions of JAX are not compared.
+    same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version("jax")
     if same_jax and digests not in (None, digests_of(programs)):
         log.warning(
             "%s: the program computes its loss in another way than when it was written, with the same parameters; "
