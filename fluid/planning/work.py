@@ -80,7 +80,7 @@ class Work(NamedTuple):
         )
 
     def times(self, count: int) -> "Work":
-        """Return this work repeated `count` times."""
+        """Return the work of `count` repetitions of this work, such as the iterations of a loop."""
         sent = {kind: size * count for kind, size in self.sent.items()}
         collectives = {kind: number * count for kind, number in self.collectives.items()}
         return Work(self.flops * count, sent, collectives, self.partial)
@@ -219,7 +219,7 @@ def _bytes(shape: str) -> float:
 
 
 def _width(dtype: str) -> float:
-    """Return the number of bytes of an element, by the name of its dtype: "f32", "bf16", "f8e4m3fn" or "pred"."""
+    """Return the number of bytes of an array's element, by the name of its dtype: "f32", "bf16", "f8e4m3fn" or "pred"."""
     bits = _BITS.search(dtype)
     return int(bits[0]) / 8 if bits else 1.0
 

@@ -50,7 +50,7 @@ class GatheredOfMembers(Gathered):
         return {index: sum(kept[index] for kept in each) for index in each[0]}
 
     def values(self) -> list[Any]:
-        """Return one value for each output and each metric, with a leading axis of members."""
+        """Return one value for each output, then one for each metric, with a leading axis of members."""
         columns = zip(*(gathered.values() for gathered in self._each), strict=True)
         return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
 

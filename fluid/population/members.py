@@ -90,7 +90,7 @@ class Members(Single):
         return {n: replace(spec, shape=(self.size, *spec.shape)) for n, spec in specs.items()}
 
     def draw(self, seed: int) -> Draw:
-        """Return the random root of each member for a test-mode run, `[size, ...]`, and the step number 0."""
+        """Return the random root of each member, `[size, ...]`, and step number 0, for a test-mode run with `seed`."""
         return np.stack([root_of(seed_of(seed, i)) for i in range(self.size)]), np.int32(0)
 
     def constants(self) -> Any:

@@ -216,10 +216,10 @@ def _values(name: str, values: Any, size: int) -> np.ndarray:
 
 
 def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function that can be passed by name."""
+    """Return the parameters of a function that accept arguments by name, as an `inspect.Parameter` by name."""
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in callables have none
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return {}
     return {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 

@@ -33,7 +33,7 @@ class Calls:
     def __init__(self, checkpoints: Checkpoints | None):
         self._checkpoints = checkpoints
         self._progress = (checkpoints.restore() if checkpoints is not None else None) or Progress()
-        self._ended = 0  # calls in this process that have ended
+        self._ended = 0  # the number of calls of `train` in this process that have ended, or were restored as ended
         self._open: Readers | None = None  # the readers of the call that was interrupted or paused in this process
 
     def begin(
@@ -82,7 +82,7 @@ class Calls:
         return self._progress, self._checkpoints.of(self._progress)
 
     def end(self, progress: Progress, num_epochs: int) -> None:
-        """Record that a call has ended, after all epochs or by `stop`."""
+        """Record that a call of `train` has ended, after all of its epochs or by `stop`."""
         if self._open is not None and progress is not self._progress:
             return  # this call did nothing; the interrupted call can still be continued
         self._open = None
@@ -113,7 +113,7 @@ class Calls:
         self._open = None
 
     def _start_anew(self) -> None:
-        """Make the next call begin with epoch 0, also after an interrupted or saved call."""
+        """Make this call of `train` begin with epoch 0, and give up an interrupted or saved call."""
         if self._open is not None or self._progress.begun:
             log.warning("training starts with epoch 0; what was left to do %s is given up", self._progress.place)
             self._progress.finish(None)
@@ -125,7 +125,7 @@ class Calls:
         return self._open is not None and all(a is b for a, b in zip(readers, self._open, strict=True))
 
     def _continue(self, readers: Readers, num_epochs: int) -> bool:
-        """Continue the call that was interrupted in this process; return True if no epochs are left."""
+        """Continue the call that was interrupted in this process; return True if no epochs are left to train."""
         progress = self._progress
         if num_epochs <= progress.epoch:
             log.warning(

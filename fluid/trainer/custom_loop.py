@@ -115,8 +115,8 @@ class Loop(HasParameters, KnownAttributes):
         self._losses = Losses(self._tell.waits)
         self._shown: contextlib.ExitStack | None = None
         self._passes = 0  # the number of ended epochs; unused if `feeds` is a Feeds, which counts its epochs
-        self._steps = 0  # the number of steps in this epoch
-        self._reading = False  # True within an epoch
+        self._steps = 0  # the number of steps done in this epoch
+        self._reading = False  # True while `__iter__` yields the minibatches of an epoch
         self._saved: Mapping[str, Any] | None = None
         self.stopping = False
 
@@ -205,7 +205,7 @@ class Loop(HasParameters, KnownAttributes):
         epoch = self.epoch
         self._tell(BeginStepEvent(epoch, self._steps, arrays, request=request, program=self.program.name))
         ((metrics, fetched),) = request.run(self._step, arrays)
-        if isinstance(feed, Feed):  # while the device works
+        if isinstance(feed, Feed):  # read the next minibatch while the device computes this step
             feed.advance()
         self._losses.add(metrics[self.program.loss_output], epoch, self._steps)
         self._steps += 1

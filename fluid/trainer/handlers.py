@@ -323,7 +323,7 @@ class Dispatcher:
         return [tuple(dict.fromkeys(n for some in each for n in some)) for each in found]
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the states of the handlers in their order, for a resumed training."""
+        """Return the class name and the state of each handler, in order, as JSON for `restore`."""
         return [{"handler": _qualified(handler), "state": handler.state()} for handler in self._told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
@@ -371,7 +371,11 @@ def _is_for_another(handler: Handler | EventHandler) -> bool:
 
 
 def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], Any]]:
-    """Return the callable for each class of event: overridden methods of a Handler, or one function for all events."""
+    """Return the function that handles events, by class of event: overridden methods, or a plain function for all.
+
+    Raises:
+      ArgumentTypeError: `handler` is not a handler, or cannot be called with one event.
+    """
     if isinstance(handler, Handler):
         kind = type(handler)
         names = {event: name for event, name in _METHODS.items() if getattr(kind, name) is not getattr(Handler, name)}
@@ -491,7 +495,7 @@ def _check_files(handlers: Sequence[Handler]) -> None:
 
 
 def _check_names(kind: type) -> None:
-    """Warn of methods that look like event methods, but that no event calls."""
+    """Warn of methods in a Handler class whose names look like event methods, but that no event calls."""
     bases = kind.__mro__[: kind.__mro__.index(Handler)]
     own = {name for base in bases for name, value in vars(base).items() if callable(value)} - set(vars(Handler))
     for name in sorted(own):

@@ -86,7 +86,7 @@ class Losses(Policy):
 
     @property
     def idle(self) -> bool:
-        """True if the device has finished all steps."""
+        """True if the device has finished all dispatched steps, or none was dispatched."""
         newest = self._in_flight.newest
         return newest is None or bool(newest[0].is_ready())
 
@@ -114,7 +114,7 @@ class Losses(Policy):
 
     def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
         begun = time.perf_counter()
-        loss = np.asarray(loss)  # reshaping on the device would need a compilation
+        loss = np.asarray(loss)  # copied to the host: reshaping on the device would need a compilation
         self._waits.device += time.perf_counter() - begun
         if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
             return

@@ -41,7 +41,7 @@ class NoUpdates(Handler):
         self._epochs: list[EndEpochEvent] = []  # the events of the first and the last epoch of this call
 
     def steps_ahead(self) -> float:
-        """Return infinity: the handler acts at the ends of epochs only."""
+        """Return infinity: this handler acts only at the ends of epochs, so any number of steps may run before."""
         return math.inf
 
     def end_epoch(self, event: EndEpochEvent) -> None:

@@ -294,7 +294,7 @@ class HasParameters:
           >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})[0].shape
           (1, 1)
         """
-        from fluid import artifact  # few trainings export
+        from fluid import artifact  # imported here, because few trainings export
 
         inference = self._inference
         if inference is not None and program in (None, inference.name, inference.function, inference):
@@ -340,7 +340,7 @@ class HasParameters:
           >>> losses[-1] < 0.1 * losses[0]
           True
         """
-        from fluid import artifact  # few trainings export
+        from fluid import artifact  # imported here, because few trainings export
 
         artifact.save_step(path, self.session, self._member(program, "save_training_step").program, **options)
 

@@ -89,11 +89,11 @@ class ProgressBar(Handler):
             self._table = None
 
     def steps_ahead(self) -> float:
-        """Return infinity: the values of events are enough."""
+        """Return infinity: this handler needs only the values in its events, at any later time."""
         return math.inf
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Store the number of epochs, and start to watch compilations."""
+        """Store the number of epochs, and begin to watch the compilations of the session."""
         self._num_epochs = event.num_epochs
         self._steps_of_epoch: int | None = None
         if self._show:
@@ -263,7 +263,7 @@ def _row(tag: str, texts: Iterable[str]) -> str:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Format scalars as texts with four digits, by name."""
+    """Return values as texts with four significant digits, by name; in a population, the least and the greatest."""
     return {name: f"{value:.4g}" for name, value in spans(values).items()}
 
 

@@ -60,15 +60,15 @@ class Progress:
         self.finished_epochs: list[int | None] = []
         self._pipeline: InputPipeline | None = None
         self._handlers: Dispatcher | None = None
-        # The position of the reader before the last minibatch, or at the beginning of the pass.
+        # The position of the reader before the last trained minibatch, or at the start of the pass if there is none.
         self._before: Any = None
-        # The last minibatch, the state of its padding, and its checksum, if the checksum is known.
+        # The last trained minibatch, the padding sizes before it, and its checksum; None while the checksum is unknown.
         self._batch: Any = None
         self._sizes: Any = None
         self._print: dict[str, Any] | None = None
         self._finished: list[Any] = []  # the position of the reader after each earlier call of `train`
         self._live: Batches | None = None  # the open pass of a call that was paused in this process
-        self._handler_states: list[Any] = []  # states of handlers from a checkpoint, until the handlers get them back
+        self._handler_states: list[Any] = []  # states of handlers in a checkpoint, until `begin` restores them
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Progress":

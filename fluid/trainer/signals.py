@@ -89,7 +89,8 @@ class Signals(Policy):
         if not self._together:
             self.arrived = number
         if not hasattr(sys, "ps1"):
-            # The next signal must end the process also in C code, such as a compilation, where Python handlers wait.
+            # The next signal must also end a process that runs C code, such as a compilation: Python signal handlers do
+            # not run there until the code returns.
             for held in self._held:
                 signal.signal(held, signal.SIG_DFL)
         log.warning("%s: training ends after this step; once more ends it now", signal.Signals(number).name)

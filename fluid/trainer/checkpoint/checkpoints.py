@@ -263,7 +263,10 @@ class Checkpoints(NoCheckpoints):
         return math.inf if interval is None else max(1, interval - self._since)
 
     def after_steps(self, call: Call) -> None:
-        """Save if a checkpoint is due; at the last step of an epoch, the save waits for the end of the epoch."""
+        """Count the steps of a call of the device, and save if a checkpoint is due.
+
+        At the last step of an epoch, the save waits for the end of the epoch.
+        """
         if self._score is not None:
             for outputs, _ in call.results:
                 self._score.add(outputs, call.program)
@@ -306,7 +309,7 @@ class Checkpoints(NoCheckpoints):
         self._writer.start(step, arrays, lambda: {"position": position(), **described, "versions": _versions()})
 
     def wait(self) -> None:
-        """Wait until the last save is complete."""
+        """Wait until the last save that was started is complete or has failed."""
         self._writer.wait()
 
     def check_saved(self) -> None:

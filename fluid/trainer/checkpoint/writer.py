@@ -1,4 +1,4 @@
-"""Writer: writes checkpoints in a thread of each process, while training continues."""
+"""Writer: writes checkpoints to a folder in a separate thread of each process, while training continues."""
 
 import logging
 import threading

@@ -242,7 +242,7 @@ class Evaluator:
         return results
 
     def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
-        """Return an empty Gathered; a subclass may return another class."""
+        """Return an empty Gathered for one test; a subclass may return an object of another class."""
         return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
@@ -386,7 +386,7 @@ class _Sum:
         self._array: Any = 0
 
     def add(self, value: np.ndarray) -> None:
-        """Add a scalar or an array, of float64 or int64."""
+        """Add a scalar or an array, of float64 or int64, to the sum."""
         self.shape = value.shape
         if value.shape == () and value.dtype.kind == "f":
             self._scalars.append(float(value))

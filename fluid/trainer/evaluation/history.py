@@ -88,7 +88,7 @@ def in_notebook() -> bool:
 
 
 def write_picture(picture: bytes, path: PathLike) -> None:
-    """Write a PNG; the file is complete or absent at any time."""
+    """Write the bytes of a PNG to a file, which is complete or unchanged at any time."""
     target = local_path(path)
     partial = f"{target}.partial"
     with open(partial, "wb") as file:
@@ -97,7 +97,7 @@ def write_picture(picture: bytes, path: PathLike) -> None:
 
 
 def display_picture(picture: bytes, handle: Any = None) -> Any:
-    """Show a PNG in a notebook, or replace the earlier one of `handle`; return the handle."""
+    """Show a PNG in a notebook, in place of the picture of `handle` if it is not None; return the new picture's handle."""
     from IPython.display import Image, display
 
     image = Image(data=picture, format="png")
@@ -336,11 +336,11 @@ class HistoryKeeper(Handler):
             self._means = TrainingMeans(self.trainer.programs)
 
     def steps_ahead(self) -> float:
-        """Return infinity: the values of events are enough."""
+        """Return infinity: this handler needs only the values in its events, at any later time."""
         return math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the outputs of the step to the means."""
+        """Add the outputs of the step to the means over the epoch."""
         assert self._means is not None
         self._means.add(event)
 
@@ -351,7 +351,7 @@ class HistoryKeeper(Handler):
             self._announced.update(values)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Add the row of the epoch."""
+        """Add the row of the epoch to the history."""
         row = _Row(event.epoch, self.done, event.metrics, self._announced)
         self.history._append(row, self._dispatcher.in_flight)
         self._announced = {}

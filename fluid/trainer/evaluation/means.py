@@ -81,7 +81,7 @@ class Means:
 
     @property
     def names(self) -> list[str]:
-        """The names of the scalars."""
+        """The names of the scalars that are collected."""
         return list(self._places)
 
     def add(self, metrics: Results, examples: int) -> None:
@@ -118,7 +118,7 @@ class Means:
         return {"found": found, "weight": self._weight}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
+        """Restore the result of `state`; scalars that are not collected any more are dropped."""
         found = {name: state["found"][name] for name in self._places if name in state["found"]}
         self._found = {name: _Found(*map(from_json, values)) for name, values in found.items()}
         self._weight = state["weight"]
@@ -242,7 +242,7 @@ class TrainingMeans:
 
     @property
     def names(self) -> list[str]:
-        """The names of the scalars."""
+        """The names of the scalars of all programs that are collected."""
         return [name for means in self._means.values() for name in means.names]
 
     def add(self, event: EndStepEvent) -> None:
@@ -265,7 +265,7 @@ class TrainingMeans:
         return {name: means.state() for name, means in self._means.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
+        """Restore the result of `state` for each program."""
         if self._only is not None:
             self._only.restore(state)
             return
@@ -297,7 +297,7 @@ class Averaging(Handler):
         self._begun = True
 
     def steps_ahead(self) -> float:
-        """Return infinity: the values of events are enough."""
+        """Return infinity: this handler needs only the values in its events, at any later time."""
         return math.inf
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
@@ -310,7 +310,7 @@ class Averaging(Handler):
         self._resumed = None
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the outputs of the step to the means."""
+        """Add the outputs of the step to the means over the epoch."""
         self._means().add(event)
 
     def state(self) -> dict[str, Any]:
@@ -329,13 +329,13 @@ class Averaging(Handler):
         """Discard results from the training of another Trainer; subclasses override this method."""
 
     def _means(self) -> TrainingMeans:
-        """Return the means over the steps so far."""
+        """Return the means over the steps so far, new ones if there are none."""
         if self._mean is None:
             self._mean = TrainingMeans(self.trainer.programs, self._places)
         return self._mean
 
     def _take(self) -> TrainingMeans:
-        """Return the means over the steps so far, and begin new means."""
+        """Return the means over the steps so far, and discard them, so that the next step begins new means."""
         mean = self._means()
         self._mean = None
         return mean

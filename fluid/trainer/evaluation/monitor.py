@@ -160,7 +160,7 @@ class Monitor(Averaging):
         return {"best": as_json(self.best), "mean": super().state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value and the mean from a checkpoint."""
+        """Restore the best value, and the mean over the current epoch, from a checkpoint."""
         super().restore(state["mean"])
         self.best = from_json(state["best"])
 
@@ -179,7 +179,7 @@ class Monitor(Averaging):
             if self._min_delta >= 1 and _FRACTION.search(self.monitor) and np.all((value >= 0) & (value <= 1)):
                 warn_once(self, "min_delta", lambda: self._of_percent(value))
             return np.isfinite(value)
-        known = np.isfinite(self.best)  # a member may have had no finite value so far
+        known = np.isfinite(self.best)  # False for a member without a finite value so far
         return np.isfinite(value) & (~known | (self._sign * (np.subtract(self.best, value)) > self._min_delta))
 
     def _of_percent(self, value: Any) -> str:
@@ -257,7 +257,7 @@ class SaveBest(Monitor):
         self._health = Health.at_start(self.trainer.session.scope.arrays)
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Restore the best parameters, if `restore` is set."""
+        """Restore the best parameters if `restore` is set, unless training ended by an exception."""
         super().end_train(event)
         if self._restore and self.best is not None and event.error is None:
             self.trainer.session.load_params(self._path if self._kept is None else self._kept)

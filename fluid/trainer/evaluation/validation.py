@@ -147,7 +147,7 @@ class TestEvery(Handler):
 
     @property
     def _tested(self) -> Program:
-        """The program to test."""
+        """The program that this handler tests."""
         return self.trainer._member(self._program, "test").program
 
 
@@ -258,7 +258,7 @@ class _BestOfCall(SaveBest):
     asked_by = "train(restore_best=...)"
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Reset the best value, unless the call resumes an interrupted call."""
+        """Discard the best value and parameters of earlier calls, unless this call continues an interrupted one."""
         if not event.resumed:
             self._forget()
         super().begin_train(event)

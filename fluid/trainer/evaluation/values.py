@@ -63,7 +63,7 @@ def output_names(program: Program) -> list[str]:
 
 
 def scalar_outputs(program: Program) -> dict[str, int]:
-    """Return the index of each output of shape `[]` or `[1]`, by name."""
+    """Return the position, among the outputs of a program, of each output of shape `[]` or `[1]`, by name."""
     named = enumerate(zip(output_names(program), program.outputs, strict=True))
     return {name: place for place, (name, output) in named if output.shape in ((), (1,))}
 

@@ -102,7 +102,7 @@ class Weighted(Schedule):
         self._drawn: list[int] = []
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program that is drawn for the step."""
+        """Return the index of the program that is drawn for this step."""
         block, place = divmod(step, _BLOCK)
         if block != self._block:
             numbers = np.random.Generator(np.random.PCG64([self._seed, block])).random(_BLOCK)
@@ -270,7 +270,7 @@ class Turns:
 
     @property
     def counts(self) -> list[int]:
-        """The number of items of each program so far, including items before a resume."""
+        """For each program, the number of its items so far, including the items before a resume."""
         return list(self._counts)
 
     def __call__(self) -> Iterator[tuple[int, Any]]:
