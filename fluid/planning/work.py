@@ -219,7 +219,7 @@ def _bytes(shape: str) -> float:
 
 
 def _width(dtype: str) -> float:
-    """Return the number of bytes of an array's element, by the name of its dtype: "f32", "bf16", "f8e4m3fn" or "pred"."""
+    """Return the number of bytes of one number, by the name of its dtype: "f32", "bf16", "f8e4m3fn" or "pred"."""
     bits = _BITS.search(dtype)
     return int(bits[0]) / 8 if bits else 1.0
 

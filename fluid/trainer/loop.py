@@ -36,8 +36,8 @@ from fluid.trainer.signals import Signals
 from fluid.trainer.step_request import StepRequest
 from fluid.trainer.steps_per_call import StepsPerCall
 
-# If reading the last minibatch took longer than this, in seconds, handlers of the end of a step run before the next
-# minibatch is read; otherwise after it.
+# If reading the last minibatch took longer than this, in seconds, the handlers of the end of a step run before the next
+# minibatch is read.
 _SLOW = 0.02
 
 log = logging.getLogger("fluid")

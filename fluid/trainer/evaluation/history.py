@@ -97,7 +97,7 @@ def write_picture(picture: bytes, path: PathLike) -> None:
 
 
 def display_picture(picture: bytes, handle: Any = None) -> Any:
-    """Show a PNG in a notebook, in place of the picture of `handle` if it is not None; return the new picture's handle."""
+    """Show a PNG in a notebook, in place of the picture of `handle` unless this is None; return the handle."""
     from IPython.display import Image, display
 
     image = Image(data=picture, format="png")

@@ -52,8 +52,8 @@ class _Found(NamedTuple):
 class Means:
     """The values of a program's scalars over many steps: means, weighted by the number of examples of each step.
 
-    A scalar that the program declares by `layers.metric` as a sum, a maximum, a minimum or a last value is reduced by
-    this function instead.
+    For a scalar that the program declares by `layers.metric` as a sum, a maximum, a minimum or a last value, the value
+    is this sum, maximum, minimum or last value instead.
 
     A value is read from the device some steps later, when it is already computed, so that training does not wait. The
     number of unread values is bounded for any number of steps.
@@ -141,8 +141,8 @@ class Means:
     def _put_together(self) -> None:
         """Read the values of the oldest `_CHUNK` steps.
 
-        If each read is expensive, on a device with its own memory, the values are first stacked into one array for each
-        scalar. The stack is read when the next stack is created.
+        On a device with its own memory, each read is expensive. There, the values are stacked into one array for each
+        scalar, and read when the next stack is created.
         """
         first, _ = self._unread[0]
         if not first or isinstance(first[0], Later) or _is_near(first[0]):
