@@ -205,7 +205,7 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
 def _put_back(trainer: Trainer, reader: ReaderLike) -> Iterator[None]:
     """Surround a block after which the session's arrays and learning rates, and the reader's position, are restored.
 
-    A reader without `state` and `restore` keeps its position after the block.
+    A reader without `state` and `restore` is not moved back.
     """
     keeps_position = hasattr(reader, "state") and hasattr(reader, "restore")
     position = reader.state() if keeps_position else None  # type: ignore[union-attr]

@@ -103,7 +103,7 @@ def work_of(text: str) -> Work:
 
 
 class _Counter:
-    """A counter of the work of the computations (functions) in a module; each computation is counted only once."""
+    """A counter of the work of the computations (functions) in a module, which caches the work of each."""
 
     def __init__(self, computations: Mapping[str, list[Instruction]]):
         self._computations = computations

@@ -161,7 +161,7 @@ class Members(Single):
         after, results = own.train(state, constants._replace(members=None), feeds, {**arguments, **overrides})
 
         def changed(new: Any, old: Any) -> Any:
-            new = new.astype(old.dtype)  # a traced number has a dtype, unlike a Python number, and may promote
+            new = new.astype(old.dtype)  # unlike Python numbers, traced numbers promote the dtype
             return new if active is None else jnp.where(active, new, old)
 
         arrays = jax.tree.map(changed, after.arrays, dict(state.arrays))

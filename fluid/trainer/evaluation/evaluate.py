@@ -167,7 +167,7 @@ class Evaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        self._warned: set[str] = set()  # names of programs that had their warning; "NAME rows" if it was of rows
+        self._warned: set[str] = set()  # "NAME" after warnings about outputs, "NAME rows" about many rows
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 

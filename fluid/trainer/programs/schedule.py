@@ -63,7 +63,7 @@ class Pattern(Schedule):
         self._turns = [number for number, count in enumerate(counts) for _ in range(count)]
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program at the position `step`, modulo its length, of the pattern."""
+        """Return the index of the program at the position `step` of the repeated pattern."""
         return self._turns[step % len(self._turns)]
 
 
