@@ -335,7 +335,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         The data belongs to the only feed, or is a DataFrame, whose columns are the feeds.
 
         Raises:
-          ArgumentTypeError: the data is a reader; or it is no DataFrame, and the program does not have exactly one feed.
+          ArgumentTypeError: the data is a reader; or it is no DataFrame, and the program has no feed or several.
         """
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         columns = data_sets.columns_of(data) if data_sets.is_frame(data) else None
