@@ -1,7 +1,7 @@
 """The training loop: `train` runs epochs, `_epoch` runs calls of the device, `_device_call` runs one or several steps.
 
-Nothing interrupts a call of the device: stopping, pausing, Ctrl-C and SIGTERM take effect only at the end of a call, when
-handlers were notified of its steps and the policies have acted. A signal may interrupt two parts, since they can be
+Nothing interrupts a call of the device: stopping, pausing, Ctrl-C and SIGTERM take effect only after a call, when its
+handlers were notified and the policies have acted. A signal may interrupt two parts, since they can be
 repeated: opening a pass over the data, and reading minibatches ahead.
 """
 
