@@ -1,4 +1,4 @@
-"""Arrays as `.npy` entries of zip archives; dtypes unknown to NumPy, for example bfloat16, become integers."""
+"""NPY format: arrays as `.npy` entries of zip archives; dtypes unknown to NumPy, such as bfloat16, become integers."""
 
 import math
 import zipfile

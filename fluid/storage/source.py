@@ -13,7 +13,7 @@ from fluid.storage.recognize import instead
 from fluid.storage.remote import folder_of
 from fluid.storage.rename import Rename, renamed
 
-# A file of parameters, or arrays by name.
+# The argument of `source_of`: the path of a file of parameters, or arrays by name.
 Parameters = PathLike | Mapping[str, Any]
 
 
