@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and activations."""
+"""Rows of the table of ops: arithmetic, comparisons and activations."""
 
 import functools
 from collections.abc import Callable
@@ -121,7 +121,9 @@ def _pow(op: Op) -> Outputs:
 
 
 def _mish(op: Op) -> Outputs:
-    op.attr("threshold", 20.0)  # beyond the threshold, PaddlePaddle skips a logarithm that rounds to nothing
+    op.attr(
+        "threshold", 20.0
+    )  # read, and not used: beyond the threshold, PaddlePaddle skips a logarithm that rounding removes
     return {"Out": layers.mish(op.value("X"))}
 
 
