@@ -239,7 +239,9 @@ def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:
-    weak = bool(getattr(array, "weak_type", False))  # learning rates are weakly typed, see `Rates`
+    weak = bool(
+        getattr(array, "weak_type", False)
+    )  # learning rates are weakly typed, see `Rates` in `runtime/update_rules.py`
     return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
 
 

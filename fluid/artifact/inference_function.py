@@ -51,7 +51,7 @@ class InferenceFunction:
                 f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or "
                 f'a value with a name of its own: fluid.layers.identity(x, name="h")'
             )
-        # The needed feeds are found below, from a step that ends after the last requested value.
+        # A Step that ends after the last requested value: the feeds that it needs are found below.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
         stand_ins = self._stand_ins(_BATCHES[0])
@@ -167,7 +167,7 @@ class InferenceFunction:
         The jaxpr has only the equations that the results depend on.
         """
         jaxpr = jax.make_jaxpr(self._results)(stand_ins).jaxpr
-        # Equations that are needed for their effects only, such as layers.Print of a loss, are not exported.
+        # Equations that only have effects, such as layers.Print of a loss, and compute no result are not exported.
         pure = jaxpr.replace(eqns=live_equations(jaxpr), effects=frozenset())
         live, used = partial_eval.dce_jaxpr(pure, [True] * len(jaxpr.outvars))
         return live, list(used)

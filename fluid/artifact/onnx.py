@@ -141,7 +141,7 @@ def _pooled(equation: Any, x: Any) -> Any:
 
 
 def _inputs(feed: Feed, sizes: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shape and dtype of the inputs for a feed, by name: the data, and for sequences the lengths of each level."""
+    """Return shape and dtype of each input for a feed, by name: its data, and for sequences the lengths by level."""
     shapes = jax.tree.leaves(feed.abstract(sizes))
     return dict(zip(_input_names(feed), shapes, strict=True))
 

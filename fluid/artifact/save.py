@@ -193,7 +193,7 @@ def _of(names: Any, entry: str, several: bool) -> Any:
 
 
 def checked_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
-    """Return platforms as a tuple without repetitions.
+    """Check names of platforms, and return them as a tuple without repetitions.
 
     Raises:
       ArgumentError: a platform is unknown.

@@ -13,7 +13,7 @@ from fluid.storage import natural
 
 BATCH = "batch"
 Dims = tuple[int | str, ...]
-# The structure of a manifest, see `check_structure`.
+# The structure of the JSON of a manifest and of its parts, for `check_structure`.
 _LIMITS = [[int, int, int], [int, int, type(None)]]
 _FEED = {
     **dict.fromkeys(("name", "dtype", "held"), str),

@@ -90,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _optimizer(given: argparse.Namespace, program: Any) -> Any:
-    """Return the optimizer that `--optimizer` names; by default Adam, or None if the program minimizes a loss itself."""
+    """Return the optimizer that `--optimizer` names; else Adam, or None if the program minimizes a loss itself."""
     if not callable(program):
         raise errors.ArgumentError(f"found {given.program!r}, expected a program function: net.py:train_program")
     if given.optimizer is not None:

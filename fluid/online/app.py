@@ -56,7 +56,7 @@ class Metrics(http.Metrics):
         self._requests.labels(path, str(request.status)).inc()
 
     def collect(self) -> Iterable[Any]:
-        """Return the status as counters and gauges."""
+        """Return the status of the training as counters and gauges of Prometheus."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         status = self._status()

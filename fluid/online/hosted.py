@@ -56,7 +56,7 @@ class HostedTrainer:
         self._outputs = scalar_outputs(trainer.program)
         self._changed = threading.Condition()
         self._events: collections.deque[dict[str, Any]] = collections.deque(maxlen=_KEPT)
-        self._next = 0  # number of the next event
+        self._next = 0  # the number, from 0, that the next event gets
         self._tasks: collections.deque[tuple[Callable[[], Any], Future[Any]]] = collections.deque()
         self._thread: threading.Thread | None = None
         self._state = "stopped"
@@ -259,20 +259,20 @@ class _Recorder(Handler):
         self._hosted = hosted
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Record the event."""
+        """Record a BeginEpochEvent."""
         self._hosted.note("BeginEpochEvent", {}, epoch=event.epoch)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Record the event, with the scalar outputs."""
+        """Record an EndStepEvent, with the scalar outputs of the step."""
         metrics = self._hosted.scalars(event.metrics)
         self._hosted.note("EndStepEvent", metrics, epoch=event.epoch, step=event.step)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Record the event."""
+        """Record an EndEpochEvent."""
         self._hosted.note("EndEpochEvent", {}, epoch=event.epoch, steps=event.steps, completed=event.completed)
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Record the event."""
+        """Record an EndTrainEvent."""
         self._hosted.note("EndTrainEvent", {}, epochs=event.epochs, stopped=event.stopped)
 
 
@@ -280,5 +280,5 @@ def _do(tasks: list[tuple[Callable[[], Any], Future[Any]]]) -> None:
     for task, result in tasks:
         try:
             result.set_result(task())
-        except Exception as error:  # for the thread that waits
+        except Exception as error:  # raised in the thread that waits for the result
             result.set_exception(error)

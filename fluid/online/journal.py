@@ -470,7 +470,7 @@ class Journal:
             yield
         except errors.FluidError:
             raise
-        except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: damaged text or numbers
+        except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: text or a number in the file is damaged
             reason = getattr(error, "strerror", None) or str(error)
             if "locked" in reason:
                 reason = "another OnlineTrainer is at work there; end it, or give this one a folder of its own"

@@ -108,7 +108,7 @@ class Minibatches:
     def _parts(self, span: range) -> "list[_Part]":
         """Return the unpacked entries of the journal that hold the rows of a span."""
         known = [part for part in self._known if part.stop > span.start]
-        if known and known[0].first > span.start:  # the span lies before the known entries
+        if known and known[0].first > span.start:  # the span begins before the cached entries
             known = []
         reached = known[-1].stop if known else span.start
         if reached < span.stop:

@@ -29,7 +29,7 @@ class MovingTest(Handler):
         self._lock = threading.Lock()  # the training thread writes the tests, and others read their means
 
     def means(self) -> dict[str, float]:
-        """Return the means of the scalar outputs by name; empty before the first test."""
+        """Return the means of the scalar outputs over the newest test rows, by name; empty before the first test."""
         with self._lock:
             tests = list(self._tests)
         total = sum(rows for rows, _ in tests)

@@ -34,7 +34,7 @@ class Publisher:
 
     @property
     def newest(self) -> int | None:
-        """Number of the newest complete version, or None."""
+        """Number of the newest complete version in the folder, or None if there is none."""
         return max(version_numbers(self.folder), default=None) if self.folder.is_dir() else None
 
     def publish(self, trainer: Trainer, steps: int) -> None:

@@ -23,7 +23,7 @@ DTYPES = {
 LOD_TENSOR = 7
 FEED_LIST = 9
 FETCH_LIST = 10
-# The field of `Attribute` that holds a value of each type.
+# By the number of the type of an attribute: the field of the message `Attribute` that holds its value.
 ATTRIBUTE_FIELDS = {
     0: "i",
     1: "f",

@@ -12,7 +12,8 @@ from fluid.original.description import OpDesc, VarDesc
 from fluid.original.messages import DTYPES
 from fluid.param_attr import ParamAttr
 
-# Attributes that do not change results: devices, libraries, debugging, training in a cluster, quantization.
+# An attribute whose name begins with any of these texts does not change results: it concerns devices, libraries,
+# debugging, training in a cluster, or quantization.
 _HINTS = (
     "op_", "use_mkldnn", "use_cudnn", "use_quantizer", "mkldnn_data_type", "workspace_size_MB", "exhaustive_search",
     "force_fp32_output", "force_cpu", "is_test", "numeric_stable_mode", "trainable_statistics", "data_format",
@@ -21,7 +22,7 @@ _HINTS = (
     "fuse_beta", "fuse_brelu_threshold", "head_number", "infer_flags", "padding_weights", "slope",
     "diag_step", "diag_val", "@",
 )  # fmt: skip
-# Values of attributes that leave an optional feature off.
+# Values that leave an optional feature off; an attribute with such a value need not be read.
 _UNSET: tuple[Any, ...] = (False, 0, -1, "", [])
 # The result of a row: values by output slot; a list of values for a slot with several variables.
 Outputs = Mapping[str, Any]

@@ -108,7 +108,7 @@ class _Reader:
         self._check(count * dtype.itemsize, name, f"{dtype}{list(shape)}")
         elements = np.fromfile(self._file, dtype, count)
         self.left -= elements.nbytes
-        if elements.size != count:  # another process truncated the file
+        if elements.size != count:  # another process has truncated the file since it was opened
             raise self._error(name, f"{elements.size} elements of {dtype}{list(shape)}")
         return elements.reshape(shape)
 

@@ -124,7 +124,7 @@ def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
         found = (_YIELDING if in_thread else _DECODER).decode(text.decode("utf-8"))
     except RecursionError:
         raise errors.ProtocolError("no JSON: it is nested too deeply") from None
-    except ValueError as error:  # bad UTF-8, bad JSON, a number of thousands of digits
+    except ValueError as error:  # raised for invalid UTF-8, invalid JSON, or a number of thousands of digits
         raise errors.ProtocolError(f"no JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise errors.ProtocolError(f"expected a JSON object, found {type(found).__name__}")

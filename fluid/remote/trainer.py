@@ -159,11 +159,11 @@ class RemoteTrainer:
         return self._post("/start")
 
     def pause(self) -> dict[str, Any]:
-        """Pause after the current step, see `OnlineTrainer.pause`; return the status."""
+        """Pause the training after the current step, see `OnlineTrainer.pause`; return the status."""
         return self._post("/pause")
 
     def resume(self) -> dict[str, Any]:
-        """Continue after `pause`; return the status."""
+        """Continue the training after `pause`; return the status."""
         return self._post("/resume")
 
     def save(self) -> dict[str, Any]:

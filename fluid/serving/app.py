@@ -340,7 +340,7 @@ class App(http.Application):
             try:
                 if await asyncio.to_thread(self.models.reload):
                     self.on_loaded()
-            except Exception:  # the next search may succeed
+            except Exception:  # logged only, because the next search may succeed
                 LOG.exception("new versions were not looked for")
 
 

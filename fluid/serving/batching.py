@@ -166,7 +166,9 @@ class Batcher:
                 results = self._run(jobs)
             for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
-        except Exception as error:  # an error of the model; the next batch may succeed
+        except (
+            Exception
+        ) as error:  # the model failed on this batch; the thread goes on, because the next batch may succeed
             self._failed(error)
             for job in jobs:
                 if not job.future.done():

@@ -30,7 +30,9 @@ class BufferedTransport:
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
         self._wanted, self._held, self._reads = True, False, True
-        self.is_closing = transport.is_closing  # called for every request
+        self.is_closing = (
+            transport.is_closing
+        )  # an attribute, because `__getattr__` is slow and every request calls this
 
     def write(self, data: bytes) -> None:
         """Send `data` at the end of the current iteration of the event loop."""
@@ -188,7 +190,7 @@ class LimitedConnection(_Protocol):
             return
         before = self.cycle
         super().data_received(data)
-        if self.cycle is not before:  # the head is complete
+        if self.cycle is not before:  # uvicorn makes a new cycle when the head of a request is complete
             self._stop_waiting()
             return
         self._head += len(data)

@@ -134,7 +134,7 @@ class Request:
 
 
 class AccessPolicy:
-    """Rules for the requests that an application accepts.
+    """The access rules of an application: the token and the host names that requests must have.
 
     Args:
       token: required in the header `Authorization: Bearer TOKEN`; None requires none.
@@ -190,7 +190,7 @@ class AccessPolicy:
 
 
 def access_policy(host: str, token: str | None, allow_anonymous: bool) -> AccessPolicy:
-    """Return the access policy of a server that listens on the address `host`.
+    """Return the AccessPolicy of a server that listens on the address `host`.
 
     Raises:
       ArgumentError: other machines reach the address, there is no token, and `allow_anonymous` is False.

@@ -74,7 +74,7 @@ class Version:
         LOG.info("model %s version %s is ready, %d compilations", self.model, self.version, self.runner.compilations)
 
     def close(self) -> None:
-        """Run all waiting jobs, and end."""
+        """Run all waiting jobs of this version, and end its Batcher."""
         self.ready = False
         self.batcher.close()
 
@@ -126,7 +126,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """True when every model is compiled."""
+        """True when every model is compiled, and none is closed."""
         return all(version.ready for version in self)
 
     def names(self) -> list[str]:
@@ -189,7 +189,7 @@ class Models:
         return replaced
 
     def close(self) -> None:
-        """Run all waiting jobs, and end."""
+        """Run all waiting jobs of all models, and end their Batchers."""
         for version in self:
             version.close()
 

@@ -109,7 +109,7 @@ class Runner:
         self._seeds = seeds or Seeds("serve")
         self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds)))
         site = f"the model {name}"
-        # Messages to clients must not contain the path of a model.
+        # The declarations with another site, because error messages to clients must not contain paths of this machine.
         self._specs = {
             n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
         }
@@ -309,7 +309,7 @@ class Runner:
             return False
         small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
         if not small:
-            return True  # batches have one row
+            return True  # every batch has one row, so that there are no other rows
         rung = self._shapes.rungs[0]
         mine = random_feeds(self._specs, 1, rung, random)
         others = [random_feeds(self._specs, small - 1, rung, random) for _ in range(3)]

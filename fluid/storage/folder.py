@@ -189,7 +189,7 @@ class Folder:
         return self._nonsense(step) if found is None and META in seal.files_in(path)[share::of] else found
 
     def meta(self, step: int) -> dict[str, Any]:
-        """Return the JSON that `write` stored, with the shapes and dtypes of the arrays under `arrays`."""
+        """Return the JSON that `write` stored for a step, with the shapes and dtypes of the arrays under `arrays`."""
         with (self.path / str(step) / META).open(encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
         return found

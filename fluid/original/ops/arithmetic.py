@@ -35,7 +35,7 @@ def _scale(op: Op) -> Outputs:
     if op.given("ScaleTensor"):
         factor = op.value("ScaleTensor")
     elif (factor, bias) == (1.0, 0.0):
-        return {"Out": x}  # keeps information about the value, for example that it holds the logits of a softmax
+        return {"Out": x}  # not scaled, to keep information about x, for example that it holds the logits of a softmax
     return {"Out": layers.scale(x, factor, bias, after)}
 
 

@@ -21,7 +21,7 @@ def _geometry(op: Op, dims: int) -> dict[str, Any]:
         "filter_size": list(op.desc_of("Filter").shape[2:]),
         "stride": op.attr("strides", [1] * dims),
         "padding": padding,
-        # As in PaddlePaddle: "SAME" sets the dilation to 1.
+        # PaddlePaddle sets the dilation to 1 if the padding is "SAME".
         "dilation": [1] * dims if padding == "SAME" else dilation,
         "groups": op.attr("groups", 1),
         "param_attr": op.parameter("Filter"),

@@ -90,7 +90,7 @@ ROWS: dict[str, Rule] = {
 }
 
 
-# The attribute of `assign_value` that holds the elements, by dtype.
+# By dtype: the attribute of the op `assign_value` that holds the elements.
 _ELEMENTS = {"bool": "bool_values", "float32": "fp32_values", "int32": "int32_values", "int64": "int64_values"}
 
 
