@@ -239,9 +239,8 @@ def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:
-    weak = bool(
-        getattr(array, "weak_type", False)
-    )  # learning rates are weakly typed, see `Rates` in `runtime/update_rules.py`
+    # Learning rates are weakly typed, see `Rates` in `runtime/update_rules.py`.
+    weak = bool(getattr(array, "weak_type", False))
     return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
 
 

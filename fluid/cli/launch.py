@@ -221,7 +221,7 @@ def _copy(source: IO[bytes], target: IO[bytes] | None, prefix: bytes) -> None:
 
 @contextlib.contextmanager
 def _forwarded(tell: Callable[[int], None]) -> Iterator[None]:
-    """Call `tell` with the number of the signal for each Ctrl-C and SIGTERM inside a `with` block."""
+    """Call `tell` with the signal number for each Ctrl-C and SIGTERM that arrives inside a `with` block."""
 
     def receive(number: int, frame: FrameType | None) -> None:
         tell(number)

@@ -124,9 +124,8 @@ class Control:
             self._stopping = True
             self._changed.notify_all()
             thread = self._thread
-        if (
-            thread is not None and thread is not threading.current_thread()
-        ):  # called by a handler, it would wait for itself
+        # A handler may call `stop` in the training thread, which must not wait for itself.
+        if thread is not None and thread is not threading.current_thread():
             thread.join()
             self._thread = None
             atexit.unregister(self.leave)

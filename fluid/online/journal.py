@@ -188,7 +188,7 @@ class Journal:
         self._in_flight.append(append)
         try:
             with self.changed:
-                if not append.outcome.done():  # done: another thread has written these rows together with its own rows
+                if not append.outcome.done():  # done: another thread has written these rows with its own
                     with InterruptGuard():  # Ctrl-C waits until all threads have their results
                         self._write_all()
         finally:

@@ -166,9 +166,7 @@ class Batcher:
                 results = self._run(jobs)
             for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
-        except (
-            Exception
-        ) as error:  # the model failed on this batch; the thread goes on, because the next batch may succeed
+        except Exception as error:  # the model failed on this batch, and the next batch may succeed
             self._failed(error)
             for job in jobs:
                 if not job.future.done():

@@ -30,9 +30,7 @@ class BufferedTransport:
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
         self._wanted, self._held, self._reads = True, False, True
-        self.is_closing = (
-            transport.is_closing
-        )  # an attribute, because `__getattr__` is slow and every request calls this
+        self.is_closing = transport.is_closing  # an attribute: every request calls it, and `__getattr__` is slow
 
     def write(self, data: bytes) -> None:
         """Send `data` at the end of the current iteration of the event loop."""

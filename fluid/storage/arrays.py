@@ -141,9 +141,8 @@ def load_file(path: PathLike) -> Loaded:
         with zipfile.ZipFile(target) as archive:
             if len(set(archive.namelist())) < len(archive.namelist()):
                 raise ValueError("two of its entries have one name")
-            if (
-                archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED
-            ):  # a compressed entry could expand to any size
+            # A compressed entry could expand to any size.
+            if archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED:
                 raise ValueError("its manifest is compressed")
             manifest = json.loads(archive.read(_MANIFEST))
             if manifest["format"] != FORMAT or manifest["version"] > VERSION:

@@ -121,9 +121,8 @@ def _pow(op: Op) -> Outputs:
 
 
 def _mish(op: Op) -> Outputs:
-    op.attr(
-        "threshold", 20.0
-    )  # read, and not used: beyond the threshold, PaddlePaddle skips a logarithm that rounding removes
+    # Read, and not used: beyond the threshold, PaddlePaddle skips a logarithm that rounds to nothing.
+    op.attr("threshold", 20.0)
     return {"Out": layers.mish(op.value("X"))}
 
 
