@@ -173,7 +173,7 @@ class InferenceFunction:
         return live, list(used)
 
     def _declared(self, name: str, value: Any) -> FeedSpec:
-        """Return a declaration, like that of a feed, for the named value `name`, which is fed instead of computed."""
+        """Return a FeedSpec for the named value `name`, which is fed instead of computed."""
         level, shape = level_of(value), tuple(value.shape)
         batch = None if shape[:1] == (_BATCHES[0],) else shape[0]
         return FeedSpec(name, (batch, *shape[1 + level :]), str(value.dtype), level)

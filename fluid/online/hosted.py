@@ -209,7 +209,7 @@ class HostedTrainer:
             return self.status()
 
     def _between_steps(self, task: Callable[[], Any]) -> Any:
-        """Run a task and return its result: after the current step in the training thread, or here if none runs."""
+        """Run a task and return its result: in the training thread after the current step, or at once if it is idle."""
         with self._changed:
             if self._state != "training":
                 return task()

@@ -98,7 +98,7 @@ class Minibatches:
         return self._at(number, positions) if positions else None
 
     def _at(self, number: int, positions: Sequence[int]) -> Columns:
-        """Return the rows at `positions`, which lie in the span of the minibatch `number`, as columns by name."""
+        """Return the rows at `positions` in the span of the minibatch `number`, as columns by name."""
         picked: list[Columns] = []
         for first, stop, columns in self._parts(self.split.span(number)):
             indices = [position - first for position in positions if first <= position < stop]

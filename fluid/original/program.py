@@ -198,7 +198,7 @@ class _Run:
         return self._makers.get(name)
 
     def _claimed(self, name: str) -> _Saved:
-        """Return what was saved under `name`; raise a ProgramError if another layer has a parameter of this name."""
+        """Return the saved parameter `name`; raise a ProgramError if another layer has created one of this name."""
         known = self._frame.declared.arrays.get(name)
         if known is not None and known.initializer is not self._saved[name].initializer:
             raise errors.ProgramError(

@@ -296,7 +296,7 @@ def _described(found: Sequence[Any]) -> list[_Described]:
 
 
 def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[Tensor]:
-    """Return the described tensors of a message; `rest` has the bytes after the JSON, those of the binary tensors."""
+    """Return the described tensors of a message; `rest` has the bytes of its binary tensors, one after another."""
     read = []
     for name, datatype, shape, size, data in described:
         if size is None:

@@ -19,7 +19,7 @@ _GRACE = 0.25  # seconds after SIGTERM in which a request that the client has al
 class BufferedTransport:
     """A transport that sends the head and the body of a response together.
 
-    It reads while `pause_reading` has not been called without `resume_reading`, and `hold` does not forbid reading.
+    Reading pauses between `pause_reading` and `resume_reading`, and also while `hold` forbids reading.
 
     Args:
       transport: the transport of asyncio that reads and sends bytes.

@@ -351,7 +351,7 @@ class Application(abc.ABC):
         self._log_all()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Respond to one HTTP request, or run `startup` and `shutdown`; the three arguments are those of ASGI."""
+        """Handle one ASGI connection: respond to an HTTP request, or call `startup` and `shutdown` for the server."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
