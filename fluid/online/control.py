@@ -96,7 +96,7 @@ class Control:
                 return
             self.stop()
             self._prepared()
-            importlib.import_module("orbax.checkpoint")  # a slow import; later, it would delay the first checkpoint
+            importlib.import_module("orbax.checkpoint")  # a slow import, for which the first rows should not wait
             self.failure = None
             self._stopping = False
             self._paused = False

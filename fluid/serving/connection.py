@@ -105,7 +105,7 @@ class LimitedConnection(_Protocol):
         if len(self.connections) > self.settings.max_connections + SPARE:
             transport.abort()
             return
-        # The attribute of this connection only, so that earlier connections stay open.
+        # Set for this connection only: it is refused, and earlier connections stay open.
         self.limit_concurrency = 0 if len(self.connections) > self.settings.max_connections else None
         self._wait_for_head()
         if getattr(self.server_state, "ending", False):
