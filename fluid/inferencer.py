@@ -1,4 +1,4 @@
-"""Inferencer: the outputs of a program function, computed from data."""
+"""Inferencer: an object that computes the outputs of a program function, or of an exported model, for given data."""
 
 import html
 import os
@@ -65,8 +65,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
       place: a device, see `fluid.place.device_of`; or with `parallel` the devices, see `fluid.place.devices_of`.
       bucket: True pads batches.
       precision: "bfloat16" or "float16" for computation in that dtype, see `fluid.Program`.
-      buckets: the sizes to which sequences are padded, as for `fluid.Trainer`; None for powers of two, so that an
-        answer never depends on earlier ones.
+      buckets: the sizes to which sequences are padded, as for `fluid.Trainer`; None for powers of two, so that the
+        results of a call never depend on earlier calls.
       rename: a mapping from names in the file to names of the program, see `fluid.io.load_params`.
       names: names and globs of the arrays to load, `["backbone/*"]`; all others have their initial values. None for
         all.
@@ -76,8 +76,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
       url: the address of a server, instead of all arguments above: `fluid.serve`, or another implementation of the
         Open Inference Protocol. "http://host:8000", or for one model "http://host:8000/v2/models/digits".
       token: the token that the server requires, or None.
-      seed: seed of the random numbers of a program that samples, from 0 to 2**64 - 1: two Inferencers with one seed
-        draw one sequence of numbers. None takes a seed from the system.
+      seed: the seed of the random numbers of a program that samples, from 0 to 2**64 - 1. Two Inferencers with equal
+        seeds draw equal sequences of numbers. None takes a seed from the operating system.
       parallel: as for `fluid.Trainer`; not for an exported model, which runs on one device.
       shardings: as for `fluid.Trainer`.
 
@@ -141,7 +141,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
-            from fluid.remote import RemoteModel  # loaded on use
+            from fluid.remote import RemoteModel  # imported on first use
 
             self.remote = RemoteModel(url, token, seed)
             return
@@ -176,7 +176,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         if seed is not None:
             self.seeds.of("Inferencer", self.program, seed)
         elif (mesh := self.session.engine.layout.mesh) is not None and mesh.is_multi_process and self.program.draws:
-            # All processes compute one answer, so they draw from one seed.
+            # All processes compute one result together, so all draw from the seed of the first process.
             self.seeds = Seeds("Inferencer", group().exchange("the seed of an Inferencer", self.seeds.first)[0])
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
@@ -201,9 +201,9 @@ class Inferencer(ShowsProgram, KnownAttributes):
             feed, the data of that feed alone is enough.
           fetch: names of values to return instead of the outputs.
           return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
-          seed: seed of the random numbers of this call, from 0 to 2**64 - 1; repeats an answer independently of
-            earlier calls. A Session, an exported model and a server draw equal numbers with this seed. None draws
-            new numbers in each call.
+          seed: the seed of the random numbers of this call, from 0 to 2**64 - 1. Calls with equal seeds draw equal
+            numbers, independently of earlier calls. A Session, an exported model and a server draw equal numbers with
+            this seed. None draws new numbers in each call.
 
         Returns:
           Results: one value for each output, or each name in `fetch`: an array `[batch, ...]`; for sequences a
@@ -246,7 +246,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return Results(values, plan.names)
 
     def __call__(self, *data: Any, **named: Any) -> Results:
-        """Raise an error that names the method to call."""
+        """Raise ArgumentTypeError, whose message names the method `infer`, because an Inferencer is not callable."""
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         call = "data" if len(feeds) == 1 else data_sets.spelled(feeds)
         raise errors.ArgumentTypeError(f"an Inferencer is no function; ask it: results = inferencer.infer({call})")
@@ -279,8 +279,9 @@ class Inferencer(ShowsProgram, KnownAttributes):
             ignored, such as a label that the program does not declare.
           feed: constant feeds beside every minibatch, as for `Session.run`. Each one is a feed that the reader does
             not provide, or replaces a named value or a parameter; a scalar replaces a whole array.
-          seed: seed of the random numbers of this pass: repeats the pass, minibatch by minibatch, as the calls of an
-            Inferencer with this seed. None draws new numbers in each pass.
+          seed: the seed of the random numbers of this pass, which repeats a pass with an equal seed. Its minibatches
+            draw the numbers that consecutive calls of an Inferencer with this seed draw. None draws new numbers in each
+            pass.
 
         Returns:
           An iterator of Results, as `infer` returns them, one for each minibatch. Reading begins with the first
@@ -329,7 +330,13 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return stream(InputPipeline(source, [convert]), begin)
 
     def _named(self, data: Any) -> Mapping[str, Any]:
-        """Return data by the name of its feed: the data of the only feed, or the columns of a DataFrame."""
+        """Return data that was passed without names as a dict by feed name.
+
+        The data belongs to the only feed, or is a DataFrame, whose columns are the feeds.
+
+        Raises:
+          ArgumentTypeError: the data is a reader; or it is no DataFrame, and the program has no feed or several.
+        """
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         columns = data_sets.columns_of(data) if data_sets.is_frame(data) else None
         if columns is not None and (len(feeds) > 1 or feeds.keys() <= columns.keys()):
@@ -347,7 +354,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
     def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> Plan:
-        """Return the plan for calls with these names."""
+        """Return the Plan of inference calls that feed the names in `feed` and return the values in `fetch`."""
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
@@ -363,7 +370,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return Plan(feeds, overrides, step, padded, names, program.batch_sizes, draw, checked)
 
     def _draw(self) -> Draw | None:
-        """Return the random key of the next call."""
+        """Return the random key of the next call, from the next seed of this Inferencer."""
         return self.session.engine.draw(self.seeds.next())
 
     def _array(self, name: str) -> Array:
@@ -383,7 +390,7 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
             'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, names=, parallel= and '
             "shardings= belong to a function, precision= and rename= to save_inference_model"
         )
-    from fluid import artifact  # loaded on use
+    from fluid import artifact  # imported on first use
 
     return artifact.load(path).program(entry, place)
 
@@ -392,7 +399,7 @@ def _source(given: Any) -> Source:
     """Return the parameters in a file, in an exported model, or in arrays by name."""
     if isinstance(given, Mapping):
         return source_of(given)
-    from fluid import artifact  # loaded on use
+    from fluid import artifact  # imported on first use
 
     is_path = isinstance(given, str | os.PathLike) and not is_address(given)
     if not isinstance(given, artifact.Artifact) and not (is_path and artifact.is_artifact(given)):
@@ -402,7 +409,7 @@ def _source(given: Any) -> Source:
 
 
 def _saved_by_the_original(path: Any) -> Any:
-    """Return the program function of a folder of PaddlePaddle model files; None for anything else."""
-    from fluid import original  # loaded on use
+    """Return the program function of a folder of PaddlePaddle model files; None if `path` is no such folder."""
+    from fluid import original  # imported on first use
 
     return original.load_inference_model(path).program if original.is_inference_model(path) else None

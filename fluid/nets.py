@@ -66,7 +66,7 @@ def simple_img_conv_pool(
       `[batch, num_filters, height', width']`, or with the channels last.
 
     Raises:
-      ShapeError: as `layers.conv2d` and `layers.pool2d`.
+      ShapeError: the input does not fit the convolution or the pooling; see `layers.conv2d` and `layers.pool2d`.
 
     Example:
       >>> import fluid
@@ -139,7 +139,7 @@ def img_conv_group(
 
     Raises:
       ArgumentError: `conv_num_filter` is not a list, or another list does not have one setting for each convolution.
-      ShapeError: as `layers.conv2d` and `layers.pool2d`.
+      ShapeError: the input does not fit the convolution or the pooling; see `layers.conv2d` and `layers.pool2d`.
 
     Example:
       >>> import fluid
@@ -188,7 +188,7 @@ def sequence_conv_pool(
     bias_attr: ParamSetting = None,
     name: str | None = None,
 ) -> Any:
-    """Apply a convolution over the steps of sequences and a pooling of each sequence, as for sentences (Kim, 2014).
+    """Apply a convolution over the steps of sequences, then pool each sequence, as Kim (2014) does for sentences.
 
     Args:
       input: a SequenceBatch `[batch, time, channels]`; or a NestedSequenceBatch, for its innermost sequences.
@@ -234,7 +234,7 @@ def glu(input: core.Value, dim: int = -1, name: str | None = None) -> Any:
       An array, or a SequenceBatch if the input is one, with half the size along `dim`.
 
     Raises:
-      ShapeError: the size is odd.
+      ShapeError: the size along `dim` is odd.
 
     Example:
       >>> import fluid

@@ -1,4 +1,4 @@
-"""Tuning: find a good learning rate before a training begins."""
+"""Tuning: `find_learning_rate`, which finds a good learning rate before a training begins."""
 
 import contextlib
 import itertools
@@ -22,18 +22,19 @@ from fluid.runtime import Request
 from fluid.runtime.compiled_step import bind
 from fluid.trainer import Trainer
 
-# Decay of the running mean of the losses, which ends a sweep.
+# The decay per step of the running mean of the losses. The sweep ends when this mean has grown too much.
 _KEPT = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class RateSweep:
-    """The rates and losses that `find_learning_rate` returns.
+    """The learning rates and losses that `find_learning_rate` returns.
 
     Attributes:
-      rates: rates of the completed steps, ascending, float64 `[steps]`.
-      losses: losses of the completed steps, each before its update, float64 `[steps]`; the last may be infinite or NaN.
-      suggestion: the rate at which the smoothed loss falls fastest; None if the loss never falls.
+      rates: the learning rates of the completed steps, ascending, float64 `[steps]`.
+      losses: the losses of the completed steps, each before the update of its step, float64 `[steps]`; the last one may
+        be infinite or NaN.
+      suggestion: the learning rate at which the smoothed loss falls fastest; None if the smoothed loss never falls.
 
     Example:
       >>> import numpy as np
@@ -48,7 +49,10 @@ class RateSweep:
 
     @property
     def suggestion(self) -> float | None:
-        """The rate at which the smoothed loss falls fastest, over the logarithm of the rate."""
+        """The learning rate at which the smoothed loss falls fastest, as a function of the logarithm of the rate.
+
+        None if the smoothed loss never falls.
+        """
         smoothed = self.smoothed
         end = int(np.argmin(smoothed)) + 1 if len(smoothed) else 0
         if end < 2:
@@ -59,16 +63,19 @@ class RateSweep:
 
     @property
     def smoothed(self) -> np.ndarray:
-        """The means of the finite losses, `[finite]`, in windows of about a tenth of the sweep around each step."""
+        """The smoothed losses, `[finite]`: means of the finite losses in windows around each finite loss.
+
+        A window contains about a tenth of all steps.
+        """
         finite = self.losses[np.isfinite(self.losses)]
         width = len(self.losses) // 20
         return np.array([finite[max(i - width, 0) : i + width + 1].mean() for i in range(len(finite))])
 
     def plot(self, path: PathLike | None = None) -> Any:
-        """Plot the losses over the rates, with the suggestion.
+        """Plot the losses over the learning rates, with a line at the suggestion.
 
         Args:
-          path: path of a file to write, such as "rates.png"; None writes none.
+          path: the path of a file to write, such as "rates.png"; None writes no file.
 
         Returns:
           The matplotlib Figure.
@@ -111,27 +118,29 @@ def find_learning_rate(
 ) -> RateSweep:
     """Train for a few steps with a growing learning rate, and record the loss of each step.
 
-    The method is described in Smith (2017), section 3.3; here the rates grow exponentially. Afterwards, everything is
-    restored: parameters, states, optimizer state, counters, random numbers, the learning rate, and the position of a
-    reader of fluid. The compiled step is kept for the training itself.
+    The method is described in Smith (2017), section 3.3; here the learning rates grow exponentially. Afterwards,
+    everything is restored: parameters, states, optimizer state, counters, random numbers, the learning rate, and the
+    position of a reader of fluid. A later training uses the step that the sweep has compiled.
 
     Args:
       target: a Trainer, which is restored afterwards; or a program function.
       reader: as in `Trainer.train`; restarted when it ends before the sweep. An iterator that can be read only once
         loses the minibatches that the sweep reads.
       optimizer: the optimizer of a program function that does not call `minimize`, as for Trainer.
-      start: rate of the first step.
-      end: rate of the last step.
-      steps: number of steps, at least 2.
-      diverged: the sweep ends when the running mean of the loss exceeds this multiple of its minimum.
-      which: index of the `minimize` whose rate grows, where the program has several; the others keep their rates.
+      start: the learning rate of the first step, above 0.
+      end: the learning rate of the last step, above `start`.
+      steps: the number of steps, at least 2.
+      diverged: the sweep ends early when the running mean of the loss exceeds the minimum of this mean by this factor.
+      which: the index of the `minimize` whose learning rate grows, if the program calls it several times; the others
+        keep their learning rates.
       feed_order: as in `Trainer.train`.
 
     Returns:
       A RateSweep: `sweep.suggestion`, `sweep.rates`, `sweep.losses`, `sweep.plot()`.
 
     Raises:
-      ArgumentError: the rates do not ascend from above 0, or `steps` is too small.
+      ArgumentError: not 0 < `start` < `end`, `diverged` is not above 1, `steps` is below 2, `which` is no index of a
+        `minimize`, or the Trainer has several programs.
       UnknownNameError: the optimizer is a bare optax transformation, whose learning rate is unknown.
 
     Example:
@@ -179,11 +188,11 @@ def find_learning_rate(
 
 
 def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Generator[float, None, None]:
-    """Yield the losses of training steps without end; each step runs when its loss is requested."""
+    """Yield the losses of training steps, pass after pass without end; each step runs when its loss is requested."""
     session = trainer.session
     program = trainer.program
     step = bind(session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
-    # Use fresh Buckets, so that the sweep does not influence the padding sizes of training.
+    # Use new Buckets, so that the sweep does not influence the sizes to which a training pads sequences.
     convert = Converter(session.engine, program.feeds, feed_order, session.engine.buckets(program))
     pipeline = InputPipeline(minibatches(reader), [convert])
     for _ in itertools.count():
@@ -194,7 +203,10 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
 
 @contextlib.contextmanager
 def _put_back(trainer: Trainer, reader: ReaderLike) -> Iterator[None]:
-    """Restore the arrays and rates of the session and the position of the reader after the block."""
+    """Surround a block after which the session's arrays and learning rates, and the reader's position, are restored.
+
+    A reader without `state` and `restore` is not moved back.
+    """
     keeps_position = hasattr(reader, "state") and hasattr(reader, "restore")
     position = reader.state() if keeps_position else None  # type: ignore[union-attr]
     state = {name: np.array(value) for name, value in trainer.session.state().items()}

@@ -1,4 +1,4 @@
-"""Exported models: one file with programs as StableHLO and parameters as arrays, that runs without the functions."""
+"""Exported models: one file holds programs as StableHLO, and parameters, and runs without the program functions."""
 
 from fluid.artifact.archive import is_artifact
 from fluid.artifact.labels import unlabelled

@@ -1,4 +1,4 @@
-"""The file of an exported model: a zip archive without compression, with a checksum of each entry."""
+"""Archive: the file of an exported model, a zip archive without compression, with a checksum of each entry."""
 
 import hashlib
 import io
@@ -19,25 +19,25 @@ from fluid.storage import NONSENSE, instead, replaced, warn_of_ending, write_npy
 
 _DIRECTORY_FILE = "model.fluid"
 
-# The errors of zipfile, json and numpy for a damaged or foreign file.
+# The exceptions that zipfile, json and numpy raise for a damaged file, or a file of another kind.
 _DAMAGE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, struct.error, *NONSENSE)
 
 
 def file_of(path: Any) -> pathlib.Path:
-    """Return the file at a path; in a directory, `model.fluid`."""
+    """Return the path of an exported model: `path` itself, or `model.fluid` in it if `path` is a directory."""
     target = local_path(path, errors.ArtifactError)
     return target / _DIRECTORY_FILE if target.is_dir() else target
 
 
 def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, bytes]]) -> None:
-    """Write a file: a reader of the path sees the old file or the new one, never a mixture.
+    """Write an exported model atomically: a concurrent reader sees the whole old file or the whole new file.
 
-    The same arguments make the same bytes.
+    Equal arguments produce equal bytes.
 
     Args:
-      path: of the file; in a directory that exists already, the file `model.fluid` is written.
-      manifest: of JSON values.
-      entries: names and contents, beside the manifest and the standalone reader.
+      path: the path of the file; in a directory that exists already, the file `model.fluid` is written.
+      manifest: the manifest, which holds JSON values.
+      entries: names and contents of all other entries of the archive; `standalone.py` is added.
 
     Raises:
       ArtifactError: the folder is missing or cannot be written.
@@ -56,7 +56,7 @@ def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, b
 
 
 def is_artifact(path: Any) -> bool:
-    """Return whether a file looks like an exported model; `read` checks that the file is whole."""
+    """Return whether the file at `path` looks like an exported model; only `read` checks that the file is whole."""
     target = file_of(path)
     if not target.is_file() or not zipfile.is_zipfile(target):
         return False
@@ -65,7 +65,7 @@ def is_artifact(path: Any) -> bool:
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the manifest and all entries of a file, after comparing their checksums.
+    """Return the manifest of an exported model, and the contents of all entries by name; check all checksums first.
 
     Raises:
       ArtifactError: the file is missing, damaged, or no exported model.
@@ -88,7 +88,7 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def array_bytes(name: str, array: np.ndarray) -> bytes:
-    """Return the content of the entry of an array."""
+    """Return the content of the archive entry that holds an array, in the `.npy` format."""
     file = io.BytesIO()
     write_npy(file, name, array)
     return file.getvalue()

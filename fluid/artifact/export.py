@@ -1,8 +1,8 @@
-"""Export by `jax.export`: one function for all sizes where a program allows it, else one function for each size.
+"""Export by `jax.export`: one function for all sizes if the program allows open sizes, else one function for each size.
 
-The file holds StableHLO without the parameters, the parameters as arrays, and a manifest with a checksum of each entry.
-Locations of source lines are removed, so that a program always has the same bytes. A loaded file is a Program whose
-`apply` calls the exported functions.
+The exported file holds StableHLO without the parameters, the parameters as arrays, a manifest, and a checksum of each
+entry. Locations of source lines are removed, so that a program always has the same bytes. A loaded file is a Program
+whose `apply` calls the exported functions.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from fluid.layers.kernels.platform import traced_for
 PLATFORMS = ("cpu", "cuda", "tpu")
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 STEPS = (4, 8, 16, 32, 64)
-# More functions than this in one entry point are a mistake, or would take an hour to export.
+# The most functions of one entry point: more are a mistake, or would take an hour to export.
 MOST_FUNCTIONS = 64
 
 
@@ -31,10 +31,10 @@ class ExportedFunction(Protocol):
     """A pure function of arrays, feeds and the data of a random key, which can be exported.
 
     Attributes:
-      feeds: declarations by name.
+      feeds: declarations of the feeds by name.
       arrays: the arrays that the function reads, by name.
-      states: names of the arrays that are no parameters.
-      outputs: the results.
+      states: names of the arrays that are not parameters.
+      outputs: descriptions of the results.
       random: whether the results depend on a random key.
     """
 
@@ -45,17 +45,17 @@ class ExportedFunction(Protocol):
     random: bool
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Any:
-        """Compute the results."""
+        """Compute the results of the function."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported entry point.
+    """An exported entry point: the functions that compute it, and the sizes that they accept.
 
     Attributes:
-      feeds: with the names of their open sizes.
-      functions: serialized by jax.export, each with its fixed sizes.
-      least: the smallest number of steps of a sequence.
+      feeds: the feeds, with names of their open sizes.
+      functions: for each function its fixed sizes by name, and its bytes as serialized by jax.export.
+      least: the smallest number of steps that a sequence may be padded to.
       note: the reason for more than one function, or None.
     """
 
@@ -67,12 +67,12 @@ class Exported:
 
 @dataclass(frozen=True)
 class Form:
-    """A choice of open and fixed sizes.
+    """A way to export a program: a choice of open and fixed sizes.
 
     Attributes:
-      dims: of each feed.
-      fixed: the fixed sizes of each function.
-      least: the smallest number of steps of a sequence.
+      dims: the dimensions of each feed; a string names a size that a function fixes or leaves open.
+      fixed: for each function to export, its fixed sizes by name.
+      least: the smallest number of steps that a sequence may be padded to.
     """
 
     dims: Mapping[str, Dims]
@@ -80,7 +80,7 @@ class Form:
     least: int
 
     def symbols(self, fixed: Mapping[str, int]) -> dict[str, Any]:
-        """Return the number or symbol of JAX for every name in the dimensions, for one choice of fixed sizes."""
+        """Return, for each size that `dims` names, its number in `fixed`, or a symbolic size of JAX if it is open."""
         names = list(dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str)))
         open_ = [name for name in names if name not in fixed]
         least = [f"{name} >= {self.least}" for name in open_ if name != BATCH] if self.least > 1 else []
@@ -95,10 +95,10 @@ def export(
     """Export an entry point in the first form that the program allows.
 
     Args:
-      function: of arrays, feeds and the data of a random key.
-      arrays: by name; shapes and dtypes count, and names that the function does not read are ignored.
-      platforms: of "cpu", "cuda", "rocm", "tpu".
-      candidates: the forms, the best first.
+      function: the function to export.
+      arrays: arrays by name. Only shapes and dtypes are used, and arrays that the function does not read are ignored.
+      platforms: the platforms to export for: "cpu", "cuda", "rocm", "tpu".
+      candidates: the forms to try, in this order; the best form comes first.
 
     Raises:
       ArtifactError: the program cannot be exported.
@@ -148,13 +148,13 @@ def settings() -> dict[str, Any]:
 
 
 def forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int], buckets: Any) -> Iterator[Form]:
-    """Yield the ways to export a program, the best first: with open sizes, or else for each of some sizes.
+    """Yield the forms in which to export a program, the best first: with open sizes, or with fixed sizes.
 
     Args:
-      feeds: the declarations by name.
-      batch_sizes: for a program that cannot leave the batch size open.
-      buckets: numbers of steps, for a program that cannot leave them open: a list, or one by feed; a pair of lists for
-        sequences of sequences.
+      feeds: the declarations of the feeds by name.
+      batch_sizes: batch sizes for a program that cannot leave the batch size open.
+      buckets: numbers of steps for a program that cannot leave them open: a list, or a list for each feed by name. For
+        sequences of sequences, a pair of lists.
     """
     sequences = any(spec.lod_level for spec in feeds.values())
     batch = any(BATCH in _dims(spec, "") for spec in feeds.values())
@@ -168,13 +168,13 @@ def forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int], buckets: An
 
 
 def sized_forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int] | None, buckets: Any) -> Iterator[Form]:
-    """Yield the ways to export a program for exactly these sizes, the best first; None leaves sizes open.
+    """Yield the forms in which to export a program for exactly these sizes, the best first; None leaves sizes open.
 
-    In the best form, each sequence has its own number of steps. Some programs need sequences of one length, and some at
-    least two steps.
+    In the best form, the sequences of each feed have their own number of steps. Some programs need an equal number of
+    steps in all feeds, and some need at least two steps.
 
     Args:
-      feeds: the declarations by name.
+      feeds: the declarations of the feeds by name.
       batch_sizes: as for `forms`.
       buckets: as for `forms`.
     """
@@ -193,10 +193,14 @@ def sized_forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int] | None
 
 
 def checked_sizes(name: str, sizes: Any) -> tuple[int, ...]:
-    """Return increasing sizes from 1 on.
+    """Return sizes as a tuple, after checking that they are increasing integers from 1 on.
+
+    Args:
+      name: the name of the argument, for the error message.
+      sizes: the sizes.
 
     Raises:
-      ArgumentError: the sizes are none.
+      ArgumentError: `sizes` is empty, not increasing, or holds something else.
     """
     found = tuple(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else ()
     whole = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in found)
@@ -206,7 +210,7 @@ def checked_sizes(name: str, sizes: Any) -> tuple[int, ...]:
 
 
 def _dims(spec: FeedSpec, label: str) -> Dims:
-    """Return the dimensions of a feed, with names for the open ones."""
+    """Return the dimensions of a feed, with a name for each open size; `label` is a part of all names but "batch"."""
     batch, *rest = spec.shape or (0,)
     first = [] if not spec.shape else [BATCH if batch is None else batch]
     steps = [f"outer{label}", f"steps{label}"][2 - spec.lod_level :] if spec.lod_level else []
@@ -214,7 +218,7 @@ def _dims(spec: FeedSpec, label: str) -> Dims:
 
 
 def _ladders(spec: FeedSpec, dims: Dims, given: Any) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of steps to export for, by the name of the dimension."""
+    """Return the numbers of steps to export a feed for, by the name of the dimension; empty if it has no sequences."""
     if not spec.lod_level:
         return {}
     pairs = given if spec.lod_level == 2 and all(isinstance(g, Sequence) for g in given) else [given] * spec.lod_level
@@ -223,7 +227,7 @@ def _ladders(spec: FeedSpec, dims: Dims, given: Any) -> dict[str, tuple[int, ...
 
 
 def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """Return every combination of the sizes, unless there are too many."""
+    """Return every combination of the sizes, each a size by name; raise an ArgumentError for too many combinations."""
     count = math.prod(map(len, ladders.values()))
     if count > MOST_FUNCTIONS:
         shown = "; ".join(f"{name} {', '.join(map(str, sizes))}" for name, sizes in ladders.items())
@@ -235,12 +239,13 @@ def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:
-    weak = bool(getattr(array, "weak_type", False))  # learning rates are weakly typed, see `Rates`
+    # Learning rates are weakly typed, see `Rates` in `runtime/update_rules.py`.
+    weak = bool(getattr(array, "weak_type", False))
     return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
 
 
 def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platforms: Sequence[str]) -> bytes:
-    def call(arrays: Any, feeds: Any, key: Any) -> Any:  # its name is part of the exported function
+    def call(arrays: Any, feeds: Any, key: Any) -> Any:  # the name `call` becomes part of the exported function
         return function(arrays, feeds, key)
 
     with traced_for(platforms):
@@ -249,7 +254,7 @@ def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platform
 
 
 def portable(content: bytes, refined: bool = False) -> bytes:
-    """Return a module of StableHLO as a portable artifact without locations.
+    """Return a module of StableHLO as a portable artifact (a format that later compilers read) without locations.
 
     Locations are paths and lines of source files; without them, a program always has the same bytes.
 
@@ -257,7 +262,7 @@ def portable(content: bytes, refined: bool = False) -> bytes:
       content: a portable artifact, or the bytecode of a module.
       refined: True if `content` is bytecode.
     """
-    # On use: to load an exported model needs none of them, and JAX imports Pallas with them.
+    # Imported on use: loading an exported model needs none of these modules, and JAX imports Pallas with them.
     from jax.extend import mlir
     from jax.extend.mlir import ir, passmanager
     from jax.extend.mlir.dialects import stablehlo
@@ -266,7 +271,7 @@ def portable(content: bytes, refined: bool = False) -> bytes:
     with make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(content) if refined else mlir.deserialize_portable_artifact(content)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
-        # jax.export writes this version too, which a JAX that is four weeks older reads.
+        # jax.export writes this version of StableHLO too: a JAX that is four weeks older can read it.
         month = stablehlo.StablehloCompatibilityRequirement.WEEK_4
         version = stablehlo.get_version_from_compatibility_requirement(month)
         return bytes(mlir.serialize_portable_artifact(module, version, True))

@@ -16,27 +16,29 @@ from fluid.runtime import Request, absent_feeds, check_fetch
 from fluid.runtime.fetch import GRAD, Fetch, is_inner, split_names
 from fluid.runtime.step import Step
 
-# Sizes that differ show where one is taken for another. Two batch sizes show the dimensions that follow the batch.
+# Sizes of example feeds. They all differ, so that a size which is used for another becomes visible. Two batch sizes
+# show which dimensions of the results follow the batch.
 _BATCHES, _STEPS = (37, 41), (3, 5)
 
 
 class InferenceFunction:
-    """A program in test mode as a pure function, which can be traced. The signature is found without a device.
+    """A program in test mode as a pure function, which JAX can trace. Tracing alone, without a device, finds `outputs`.
 
     Args:
       program: the program.
-      feed: names of the values that are fed; None for the feeds that the results depend on.
+      feed: names of feeds, and of named values that are fed in place of computed ones; None for the feeds that the
+        results depend on.
       fetch: names of the results, see `Session.run`; None for the outputs of the program.
 
     Attributes:
-      feeds: declarations by name: feeds, and named values that are replaced.
-      arrays: the parameters and states that the results depend on, ParameterSpec by name.
-      states: names of the arrays that are no parameters.
-      outputs: the results.
+      feeds: declarations, by name, of the feeds and of the named values that are fed.
+      arrays: the ParameterSpec of each parameter and state that the results depend on, by name.
+      states: names of the arrays that are not parameters.
+      outputs: descriptions of the results.
       random: whether the results depend on a random key.
 
     Raises:
-      UnknownNameError: no such feed or value.
+      UnknownNameError: the program has no such feed or value.
       FeedError: the results depend on feeds that are not in `feed`.
     """
 
@@ -49,7 +51,7 @@ class InferenceFunction:
                 f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or "
                 f'a value with a name of its own: fluid.layers.identity(x, name="h")'
             )
-        # The needed feeds are found below, from a step that ends after the last requested value.
+        # A Step that ends after the last requested value: the feeds that it needs are found below.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
         stand_ins = self._stand_ins(_BATCHES[0])
@@ -74,13 +76,13 @@ class InferenceFunction:
         """Compute the results, each an array or a tuple of padded data and lengths.
 
         Args:
-          arrays: the attribute `arrays`, by name.
-          feeds: by name, each an array or a tuple of padded data and lengths.
-          key: the data of the random key; None where the results depend on none.
+          arrays: the values of the attribute `arrays`, by name.
+          feeds: values by name, each an array or a tuple of padded data and lengths.
+          key: the data of the random key; None if the results do not depend on a key.
         """
         given = {name: value_of(leaves) for name, leaves in feeds.items()}
         overrides = {n: given.pop(n) for n in self._replaced}
-        # Values that the results do not depend on are no arguments.
+        # Feeds and arrays that the results do not depend on are not arguments; stand-ins and zeros replace them.
         rest = [n for n in self._program.feeds if n not in given]
         zeros = {n: jnp.zeros(spec.shape, spec.dtype) for n, spec in self._arrays.items() if n not in arrays}
         root = jax.random.wrap_key_data(key_data() if key is None else key) if self._program.random else None
@@ -97,11 +99,11 @@ class InferenceFunction:
         return made
 
     def _stand_ins(self, batch: int, longer: str = "") -> dict[str, Any]:
-        """Return example arguments of a trace: arrays, feeds, random key and overrides, each by name.
+        """Return example arguments for tracing: arrays, feeds, random key and overrides, each by name.
 
         Args:
           batch: the batch size.
-          longer: a feed whose sequences have more steps than others.
+          longer: name of a feed whose sequences have more steps than those of other feeds; empty for none.
         """
         program = self._program
         feeds = {
@@ -123,14 +125,14 @@ class InferenceFunction:
         return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)[0]
 
     def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Return the names of the arrays, feeds and random key whose values the results depend on, by group."""
+        """Return, for each group of example arguments, the names of those whose values the results depend on."""
         _, used = self._live(stand_ins)
         leaves = jax.tree_util.tree_leaves_with_path(stand_ins)
         found = {(path[0].key, path[1].key) for (path, _), is_used in zip(leaves, used, strict=True) if is_used}
         return {group: {name for g, name in found if g == group} for group in stand_ins}
 
     def _needed_for_sizes(self, needed: set[str], stand_ins: Mapping[str, Any]) -> set[str]:
-        """Return the names of feeds that give the results their sizes, although no value of them is used.
+        """Return the names of feeds on whose sizes the results depend, although their values are not used.
 
         Args:
           needed: the feeds whose values are used.
@@ -149,26 +151,29 @@ class InferenceFunction:
         return found
 
     def _equations_of_longer(self, name: str) -> str | None:
-        """Return the equations where the feed `name` has more steps than others; None where a loss refuses that."""
+        """Return `_equations` for sequences of the feed `name` with more steps; None if a layer refuses such sizes."""
         try:
             return self._equations(self._stand_ins(_BATCHES[0], longer=name))
         except errors.FluidError:
             return None
 
     def _equations(self, stand_ins: Mapping[str, Any]) -> str:
-        """Return the equations that the results depend on as text, without the addresses of functions."""
+        """Return the equations of the trace that the results depend on, as text without the addresses of functions."""
         return re.sub("0x[0-9a-f]+", "", str(self._live(stand_ins)[0]))
 
     def _live(self, stand_ins: Mapping[str, Any]) -> tuple[Any, list[bool]]:
-        """Return the equations that the results depend on, and for each example argument whether they use it."""
+        """Return the jaxpr of the results, and for each example argument whether the results depend on it.
+
+        The jaxpr has only the equations that the results depend on.
+        """
         jaxpr = jax.make_jaxpr(self._results)(stand_ins).jaxpr
-        # Equations that are needed for their effects only, such as layers.Print of a loss, are not exported.
+        # Equations that only have effects, such as layers.Print of a loss, and compute no result are not exported.
         pure = jaxpr.replace(eqns=live_equations(jaxpr), effects=frozenset())
         live, used = partial_eval.dce_jaxpr(pure, [True] * len(jaxpr.outvars))
         return live, list(used)
 
     def _declared(self, name: str, value: Any) -> FeedSpec:
-        """Return the declaration of a named value that is replaced."""
+        """Return a FeedSpec for the named value `name`, which is fed instead of computed."""
         level, shape = level_of(value), tuple(value.shape)
         batch = None if shape[:1] == (_BATCHES[0],) else shape[0]
         return FeedSpec(name, (batch, *shape[1 + level :]), str(value.dtype), level)
@@ -177,7 +182,7 @@ class InferenceFunction:
         results = jax.eval_shape(self._results, stand_ins)
         try:
             others = jax.eval_shape(self._results, self._stand_ins(_BATCHES[1]))
-        except Exception:  # a program may be one for a single batch size
+        except Exception:  # some programs allow a single batch size only
             others = results
         names = self._program.output_names if self._names is None else self._names
         values = self._values(stand_ins, names)
@@ -187,7 +192,7 @@ class InferenceFunction:
         )
 
     def _values(self, stand_ins: Mapping[str, Any], names: Sequence[str] | None) -> list[str | None]:
-        """Return, for each result, the name of the program's value that it is; None for a result without a name."""
+        """Return, for each result, the name by which the program knows this value; None for a value without a name."""
         program = self._program
         if names is not None:
             found = [program.aliases.get(name, name) for name in names]
@@ -205,7 +210,7 @@ class InferenceFunction:
 
 
 def key_data(seed: int = 0, step: int = 0) -> Any:
-    """Return the data of the random key that a Session of this seed uses at a step."""
+    """Return the data of the random key that a Session with the seed `seed` uses at the step `step`."""
     return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), step))
 
 
@@ -219,7 +224,10 @@ def _without_gradients(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _open_shape(first: Any, second: Any) -> tuple[int | None, ...]:
-    """Return the shape of a result, with None for sizes that follow the batch and for the steps of sequences."""
+    """Return the shape of a result, with None for sizes that follow the batch and for the steps of sequences.
+
+    `first` and `second` are the same result for two batch sizes.
+    """
     level = level_of(first)
     sizes = [a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)]
     return (*sizes[:1], *[None] * level, *sizes[1 + level :])

@@ -1,4 +1,4 @@
-"""Labels: the feeds that only the loss and the metrics of a trained program need, and results without labels."""
+"""Labels: the feeds that only losses and metrics of a program need, and the results that do not depend on labels."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from fluid import errors
 from fluid.core import TEST, Program
 from fluid.core.equations import is_literal
 
-# Layers that compare a result with a label. The values that they return are no results of the net.
+# Layers that compare a result with a label. The values that they return are losses and metrics, not results of the net.
 JUDGES = frozenset(
     "accuracy auc bpr_loss center_loss chunk_eval cross_entropy dice_loss edit_distance hsigmoid huber_loss kldiv_loss "
     "linear_chain_crf log_loss margin_rank_loss mean_iou metric mse_loss nce npair_loss precision rank_loss "
@@ -24,8 +24,8 @@ class Unlabelled(NamedTuple):
     """The results of a program that do not depend on labels.
 
     Attributes:
-      fetch: their names; None for all outputs, where no feed is a label.
-      feeds: names of the feeds that they need.
+      fetch: names of these results; None for all outputs of the program, if no feed is a label.
+      feeds: names of the feeds that these results need.
       labels: names of the other feeds that the loss depends on.
     """
 
@@ -43,7 +43,7 @@ class _Output(NamedTuple):
     """An output of a program.
 
     Attributes:
-      name: empty for an output without a name.
+      name: the name of the output; empty if the output has no name.
       needs: the feeds and marks that the output depends on, see `_dependencies`.
       has_rows: whether the output has a row for each example.
     """
@@ -98,11 +98,11 @@ def unlabelled(program: Program) -> Unlabelled:
 
 
 def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
-    """Return whether a named value has float rows and depends on parameters, but on no loss or metric.
+    """Return whether a named value has rows of floats and depends on parameters, but on no loss or metric.
 
     Args:
       program: the program.
-      name: of the value.
+      name: the name of the value.
       found: the feeds and marks that the value depends on.
     """
     array = program.values[name]
@@ -111,9 +111,10 @@ def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
 
 
 def _dependencies(program: Program) -> tuple[dict[str, frozenset[str]], list[_Output]]:
-    """Return the feeds that each named value and each output depends on.
+    """Return the feeds on which each named value and each output depend: sets of names by value name, and the outputs.
 
-    Among the feeds, `_PARAMETER` marks what depends on a parameter, `_JUDGED` what depends on a result of `JUDGES`.
+    A set also has the mark `_PARAMETER` if the value depends on a parameter, and `_JUDGED` if the value depends on a
+    result of a layer in `JUDGES`.
     """
     arrays = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.parameters.items()}
     states = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.states.items()}
@@ -157,7 +158,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _in_order(program: Program, names: Any) -> tuple[str, ...]:
-    """Return names of feeds in the order of their declarations."""
+    """Return the names that are feeds of the program, in the order in which the feeds are declared."""
     return tuple(name for name in program.feeds if name in names)
 
 

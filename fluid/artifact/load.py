@@ -1,4 +1,4 @@
-"""Read an exported model: one file in, programs and parameters out."""
+"""Loading of exported models: one file in, programs and parameters out."""
 
 import io
 from collections.abc import Mapping
@@ -21,10 +21,10 @@ class Artifact:
     """An exported model: entry points that share parameters.
 
     Args:
-      path: of the file, or of a directory that holds `model.fluid`.
+      path: the path of the file, or of a directory that holds `model.fluid`.
 
     Attributes:
-      path: of the file.
+      path: the path of the file.
       entries: the signature of each entry point, by name.
       arrays: all parameters and states, by name.
       platforms: the platforms that the model was exported for.
@@ -78,11 +78,11 @@ class Artifact:
         """Return an entry point as a program of `fluid.Session`. Programs on one device share their arrays.
 
         Args:
-          entry: the name of the entry point; None where the file has one.
+          entry: the name of the entry point; None if the file has only one.
           place: a device, see `fluid.place.device_of`.
 
         Raises:
-          UnknownNameError: there is no such entry point, or several and no name.
+          UnknownNameError: there is no such entry point, or there are several and `entry` is None.
           ArtifactError: the model was exported for other devices, or by a newer JAX.
         """
         name = self._name(entry)
@@ -108,14 +108,14 @@ class Artifact:
         Args:
           sizes: a number for each size that the feeds leave open, by its name in the attribute `dims` of a feed:
             `{"batch": 8, "steps0": 16}`.
-          entry: the name of the entry point; None where the file has one.
+          entry: the name of the entry point; None if the file has only one.
 
         Returns:
           A portable artifact of StableHLO, the content of a file.
 
         Raises:
-          UnknownNameError: there is no such entry point, or several and no name.
-          ArgumentError: a size is missing, or no feed has it, or the model was exported for other sizes.
+          UnknownNameError: there is no such entry point, or there are several and `entry` is None.
+          ArgumentError: a size is missing, no feed has a size of this name, or the model was exported for other sizes.
 
         Example:
           >>> import fluid
@@ -161,7 +161,7 @@ class Artifact:
             exported = jax.export.deserialize(bytearray(self._files[file]))
             if exported.calling_convention_version > jax.export.maximum_supported_calling_convention_version:
                 raise ValueError(f"its calling convention is {exported.calling_convention_version}")
-            exported.mlir_module()  # shows at once what the compiler here does not know yet
+            exported.mlir_module()  # fails now, and not in the first run, if the compiler is too old
         except ImportError as error:
             raise errors.ArtifactError(
                 "reading an exported model needs the flatbuffers library, which JAX does not install: "
@@ -180,7 +180,7 @@ class Artifact:
 
 
 def load(path: Any) -> Artifact:
-    """Read an exported model; see `Artifact`.
+    """Read an exported model, and return its `Artifact`; return an Artifact unchanged.
 
     Example:
       >>> load("nowhere")
@@ -191,7 +191,7 @@ def load(path: Any) -> Artifact:
 
 
 def platform_of(device: jax.Device) -> str:
-    """Return the platform of a device, as `platforms=` of an export names it."""
+    """Return the name of the platform of a device, as the argument `platforms=` of exports has it."""
     if device.platform != "gpu":
         return device.platform
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

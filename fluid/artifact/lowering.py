@@ -1,4 +1,4 @@
-"""Lowering: an exported model for fixed sizes as StableHLO for other compilers."""
+"""Lowering: conversion of an exported model, for fixed sizes, to StableHLO for other compilers."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +22,12 @@ def lowered(
     """Return an entry point as a portable artifact of StableHLO; see `Artifact.stablehlo`.
 
     Args:
-      entry: the signature.
+      entry: the signature of the entry point.
       arrays: the parameters and states that the functions read, by name.
       functions: the exported functions, each with its fixed sizes.
       sizes: a number for each open size, by name.
     """
-    from jax.extend import mlir  # on use: JAX imports Pallas with it
+    from jax.extend import mlir  # imported on use, because JAX imports Pallas with this module
 
     _check(entry, sizes)
     fitting = [call for fixed, call in functions if fixed.items() <= sizes.items()]
@@ -56,7 +56,7 @@ def lowered(
 
 
 def _check(entry: Entry, sizes: Mapping[str, int]) -> None:
-    """Raise an ArgumentError unless there is a whole number for each open size."""
+    """Raise an ArgumentError unless `sizes` has a positive integer for each open size of the feeds, and no others."""
     wanted = list(dict.fromkeys(d for feed in entry.feeds for d in feed.dims if isinstance(d, str)))
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in sizes.values())
     if sizes.keys() != set(wanted) or not whole:

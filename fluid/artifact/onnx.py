@@ -1,4 +1,4 @@
-"""ONNX: an inference program as a model for ONNX Runtime, by jax2onnx."""
+"""ONNX: export of an inference program, by jax2onnx, as a model for ONNX Runtime."""
 
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def save_onnx(
       fetch: as for `fluid.io.save_inference_model`.
 
     Returns:
-      The shape of each input, by name; a string stands for an open size.
+      The shape of each input of the ONNX model, by name; a string stands for an open size.
 
     Raises:
       ArtifactError: jax2onnx is not installed or cannot convert the program, or ONNX Runtime computes other results.
@@ -73,14 +73,20 @@ def save_onnx(
 
 
 def _converted(call: Any, inputs: Mapping[str, jax.ShapeDtypeStruct], outputs: Sequence[str]) -> bytes:
-    """Return a function as the bytes of an ONNX model."""
+    """Convert a function to an ONNX model, and return its bytes.
+
+    Args:
+      call: the function of the inputs.
+      inputs: shape and dtype of each input, by name.
+      outputs: names of the outputs.
+    """
     try:
         import jax2onnx
         from jax.extend.core import jaxpr_as_fun
     except ImportError as error:
         raise errors.ArtifactError(f"to ONNX: jax2onnx cannot be imported ({error}); {_INSTALL}") from error
     try:
-        # First traced by JAX alone: jax2onnx replaces functions of jax.numpy that layers call.
+        # JAX traces the function first, because jax2onnx replaces functions of jax.numpy that layers call.
         with traced_for(("onnx",)):
             closed = jax.make_jaxpr(call)(*inputs.values())
         closed = jax.make_jaxpr(lambda *leaves: _evaluated(closed.jaxpr, closed.consts, leaves))(*inputs.values())
@@ -100,7 +106,10 @@ def _converted(call: Any, inputs: Mapping[str, jax.ShapeDtypeStruct], outputs: S
 
 
 def _evaluated(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Evaluate equations, with pooling as ONNX Runtime computes it; jax2onnx 0.17 makes windows of four dimensions."""
+    """Evaluate the equations of a jaxpr, with max pooling in the form that `_pooled` gives it.
+
+    jax2onnx 0.17 would convert pooling to windows of four dimensions, which ONNX Runtime does not compute.
+    """
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     known |= zip(jaxpr.invars, arguments, strict=True)
     read = lambda v: v.val if hasattr(v, "val") else known[v]  # noqa: E731
@@ -120,7 +129,7 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> l
 
 
 def _pooled(equation: Any, x: Any) -> Any:
-    """Compute the maximum under windows, with the first dimensions, which have no window, as one."""
+    """Compute max pooling; the leading dimensions without a window are joined to one dimension."""
     params = dict(equation.params)
     moving = [i for i, k in enumerate(params["window_dimensions"]) if k > 1]
     first = min(moving, default=0) - 1
@@ -132,7 +141,7 @@ def _pooled(equation: Any, x: Any) -> Any:
 
 
 def _inputs(feed: Feed, sizes: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the inputs of a feed: the data, and the lengths of each level of sequences."""
+    """Return shape and dtype of each input for a feed, by name: its data, and for sequences the lengths by level."""
     shapes = jax.tree.leaves(feed.abstract(sizes))
     return dict(zip(_input_names(feed), shapes, strict=True))
 
@@ -146,7 +155,11 @@ def _output_name(index: int, name: str | None) -> str:
 
 
 def _check(content: bytes, call: Any, feeds: Sequence[Feed]) -> None:
-    """Raise an ArtifactError unless ONNX Runtime computes the results of a function, for two sizes of random feeds."""
+    """Check that ONNX Runtime computes the results of the function `call`, for random feeds of two sizes.
+
+    Raises:
+      ArtifactError: ONNX Runtime fails, or a result differs by more than `_TOLERANCE` of the largest number.
+    """
     import onnxruntime
 
     random = np.random.default_rng(0)
@@ -168,7 +181,7 @@ def _check(content: bytes, call: Any, feeds: Sequence[Feed]) -> None:
 
 
 def _drawn(feed: Feed, rows: int, steps: int, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return random inputs of a feed."""
+    """Return random inputs for a feed, by name: the data, and lengths from 1 on."""
     shape = [d if isinstance(d, int) else rows if d == BATCH else steps for d in feed.dims]
     if np.issubdtype(feed.held, np.floating):
         data = random.normal(size=shape).astype(feed.held)

@@ -1,4 +1,4 @@
-"""ExportedProgram: a Program that calls exported functions, for a Session and an Inferencer."""
+"""ExportedProgram: a Program that calls exported functions, which a Session or an Inferencer runs."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
@@ -20,11 +20,11 @@ class ExportedProgram(Program):
 
     Args:
       name: the name of the entry point.
-      entry: its signature.
-      arrays: its parameters and states, by name.
+      entry: the signature of the entry point.
+      arrays: the parameters and states of the entry point, by name.
       states: the names of the states.
-      functions: each with its fixed sizes, in the order of preference.
-      where: the file, for messages.
+      functions: the exported functions, each with its fixed sizes by name; the first that fits the feeds runs.
+      where: the name of the file, for error messages.
     """
 
     exported = True
@@ -90,8 +90,8 @@ class ExportedProgram(Program):
         """Run the exported function that fits the sizes of the feeds; see `Program.apply`.
 
         Raises:
-          ArgumentError: the mode is not "test", or parts are asked for.
-          FeedError: it was not exported for such sizes.
+          ArgumentError: the mode is not "test", or `parts` is True.
+          FeedError: the program was not exported for the sizes of the feeds.
         """
         if mode != TEST:
             raise errors.ArgumentError(f"the program {self.name} was exported for inference; run it with mode='test'")
@@ -134,7 +134,7 @@ class ExportedProgram(Program):
         """Return the open sizes of the feeds, by name.
 
         Raises:
-          FeedError: two feeds have different sizes of one name, or a sequence has too few steps.
+          FeedError: two feeds have different sizes of one name, or sequences are padded to too few steps.
         """
         found: dict[str, tuple[int, str]] = {}
         for feed in self._entry.feeds:
@@ -158,13 +158,13 @@ def _spec(name: str, array: jax.Array, trainable: bool | None, site: str) -> Par
 
 
 def _ladder(entry: Entry, symbol: str) -> tuple[int, ...] | None:
-    """Return the sizes that the functions have for a name in the dimensions; None for any size."""
+    """Return the sizes, ascending, that the functions fix for the dimension named `symbol`; None if it is open."""
     sizes = [function.sizes.get(symbol) for function in entry.functions]
     return None if None in sizes else tuple(sorted({size for size in sizes if size is not None}))
 
 
 def _buckets(entry: Entry) -> dict[str, Any] | None:
-    """Return the fixed numbers of steps that sequences are padded to, by feed; None where all are open."""
+    """Return the fixed numbers of steps that sequences are padded to, by name of the feed; None if all are open."""
     found: dict[str, Any] = {}
     for feed in entry.feeds:
         ladders = [_ladder(entry, str(d)) for d in feed.dims[1 : 1 + feed.lod_level]]

@@ -1,4 +1,4 @@
-"""Write an exported model: programs and parameters in, one file out."""
+"""Saving of exported models: programs and parameters in, one file out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -68,7 +68,13 @@ def save(
 def chosen_arrays(
     functions: Mapping[str, InferenceFunction], params: Mapping[str, Any] | PathLike, rename: Rename
 ) -> dict[str, np.ndarray]:
-    """Return the arrays that the functions read, by name."""
+    """Return the arrays of `params` that the functions read, by their names in the program.
+
+    Args:
+      functions: the functions by entry point.
+      params: arrays by name, or a file of parameters.
+      rename: patterns and new names, see `fluid.storage.renamed`.
+    """
     found = source_of(params).renamed(rename)
     arrays: dict[str, np.ndarray] = {}
     for function in functions.values():
@@ -81,9 +87,9 @@ def chosen_arrays(
 def _rounded(
     functions: Mapping[str, InferenceFunction], arrays: Mapping[str, np.ndarray], precision: str
 ) -> dict[str, np.ndarray]:
-    """Round all float32 parameters to `precision`, as a program that computes in `precision` reads them.
+    """Round float32 parameters to `precision`, because a program that computes in `precision` rounds them anyway.
 
-    States stay whole, since layers read them as they are, and so do parameters that are fetched.
+    States stay float32, because layers read them without rounding. Parameters that are fetched stay float32 too.
     """
     whole = {n for function in functions.values() for n in function.states}
     whole |= {str(output.name) for function in functions.values() for output in function.outputs}
@@ -107,7 +113,7 @@ def write_model(
       functions: the functions, by entry point.
       exported: the results of `export`, by entry point.
       arrays: the arrays that the functions read, by name.
-      platforms: of the functions.
+      platforms: the platforms that the functions were exported for.
     """
     blobs: dict[str, bytes] = {}
     entries = {name: _entry(function, exported[name], blobs).to_json() for name, function in functions.items()}
@@ -135,7 +141,7 @@ def write_model(
 
 
 def _entry(function: ExportedFunction, exported: Exported, blobs: dict[str, bytes]) -> Entry:
-    """Return the entry of the manifest, and add the serialized functions to `blobs` by file."""
+    """Return the signature of an entry point for the manifest; add its serialized functions to `blobs`, by file."""
     functions = []
     for fixed, blob in exported.functions:
         file = f"functions/{len(blobs)}.jax_export"
@@ -157,7 +163,7 @@ def _described(array: np.ndarray, file: str) -> dict[str, Any]:
 
 
 def program_of(function: ProgramFunction, precision: str | None = None) -> Program:
-    """Return the program of a function to export.
+    """Return the program to export: of a program function, or a Program itself, in the given precision.
 
     Raises:
       ArgumentError: the program was exported already.
@@ -172,7 +178,10 @@ def program_of(function: ProgramFunction, precision: str | None = None) -> Progr
 
 
 def _of(names: Any, entry: str, several: bool) -> Any:
-    """Return the feeds or fetches of one entry point."""
+    """Return the names in `feed` or `fetch` that belong to one entry point.
+
+    With several entry points, `names` is a dict by entry point, or None.
+    """
     if names is None or not several:
         return names
     if not isinstance(names, Mapping):
@@ -184,7 +193,7 @@ def _of(names: Any, entry: str, several: bool) -> Any:
 
 
 def checked_platforms(platforms: Sequence[str]) -> tuple[str, ...]:
-    """Return platforms as a tuple without repetitions.
+    """Check names of platforms, and return them as a tuple without repetitions.
 
     Raises:
       ArgumentError: a platform is unknown.

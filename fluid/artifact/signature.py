@@ -1,4 +1,4 @@
-"""The signature of each entry point, as the manifest of an exported model describes it: feeds, outputs and sizes."""
+"""Signatures of entry points, as the manifest of an exported model describes them: feeds, outputs and sizes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +13,7 @@ from fluid.storage import natural
 
 BATCH = "batch"
 Dims = tuple[int | str, ...]
-# The structure of a manifest, see `check_structure`.
+# The structure of the JSON of a manifest and of its parts, for `check_structure`.
 _LIMITS = [[int, int, int], [int, int, type(None)]]
 _FEED = {
     **dict.fromkeys(("name", "dtype", "held"), str),
@@ -56,12 +56,12 @@ class Feed(FeedSpec):
 
     @classmethod
     def of(cls, spec: FeedSpec, dims: Dims) -> "Feed":
-        """Return the feed that a program declares as `spec`."""
+        """Return the Feed for a feed that a program declares as `spec`, with the dimensions `dims`."""
         return cls(spec.name, spec.shape, spec.dtype, spec.lod_level, limits=spec.limits, dims=dims)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Feed":
-        """Read the result of `to_json`; raise TypeError or ValueError for values that make no sense."""
+        """Return the Feed for a result of `to_json`; raise TypeError or ValueError for values that make no sense."""
         dims, level = tuple(found["dims"]), found["lod_level"]
         if level and len(dims) <= level:
             raise ValueError(f"the feed {found['name']} has the dimensions {found['dims']}")
@@ -70,7 +70,10 @@ class Feed(FeedSpec):
         return cls(found["name"], shape, str(jnp.dtype(found["dtype"])), level, limits=limits, dims=dims)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of the manifest. `held` is the dtype of the array, for the standalone reader."""
+        """Return this feed as JSON for the manifest. The member `held` is the dtype of the array that is passed.
+
+        The standalone reader converts feeds to this dtype.
+        """
         return {
             "name": self.name,
             "dims": self.dims,
@@ -81,10 +84,12 @@ class Feed(FeedSpec):
         }
 
     def abstract(self, sizes: Mapping[str, Any]) -> Any:
-        """Return shape and dtype of the argument of an exported function: an array, or padded data and lengths.
+        """Return shape and dtype of the argument for this feed of an exported function.
+
+        For sequences, return a tuple of those of the padded data and of the lengths.
 
         Args:
-          sizes: a number or symbol for each string in `dims`.
+          sizes: a number or a symbolic size of JAX for each string in `dims`.
         """
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in self.dims)
         data = jax.ShapeDtypeStruct(shape, self.held)
@@ -92,7 +97,7 @@ class Feed(FeedSpec):
         return (data, *lengths) if lengths else data
 
     def sizes(self, shape: Sequence[int]) -> dict[str, int]:
-        """Return the open sizes, by name, of an array of this shape."""
+        """Return the open sizes, by name, of an array of the shape `shape`."""
         return {d: size for d, size in zip(self.dims, shape, strict=True) if isinstance(d, str)}
 
 
@@ -102,9 +107,9 @@ class Output:
 
     Attributes:
       name: the key under which the program returned the result, or the name that was fetched; else None.
-      value: the named value that the result is, such as "fc_0.tmp_2", or None.
-      shape: None stands for a size that follows the batch.
-      dtype: of the array.
+      value: the name by which the program knows the result, such as "fc_0.tmp_2", or None.
+      shape: the shape of the array; None stands for a size that follows the batch.
+      dtype: the dtype of the array.
       lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
     """
 
@@ -116,7 +121,7 @@ class Output:
 
     @property
     def array(self) -> Array:
-        """Return shape and dtype in the form that a Program uses."""
+        """Shape and dtype of this output as an Array, in which a Program describes them."""
         return Array(self.shape, self.dtype)
 
 
@@ -135,14 +140,14 @@ class Function:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry point.
+    """The signature of an entry point.
 
     Attributes:
-      feeds: in order of declaration.
-      outputs: in order.
+      feeds: the feeds, in the order of their declaration.
+      outputs: the results, in the order in which the functions return them.
       arrays: names of the parameters and states that the functions read.
       functions: in the order of preference; the first whose sizes fit runs.
-      random: whether the functions take a random key.
+      random: whether the results depend on a random key.
       least: the smallest number of steps that a sequence may be padded to.
       note: the reason for more than one function, or None.
     """
@@ -156,12 +161,15 @@ class Entry:
     note: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry of the manifest."""
+        """Return this signature as JSON for the manifest."""
         return {**asdict(replace(self, feeds=())), "feeds": [feed.to_json() for feed in self.feeds]}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":
-        """Read the result of `to_json`; raise KeyError, TypeError or ValueError for values that make no sense."""
+        """Return the Entry for a result of `to_json`.
+
+        Raises KeyError, TypeError or ValueError for values that make no sense.
+        """
         for output in found["outputs"]:
             jnp.dtype(output["dtype"])
         return cls(
@@ -183,12 +191,12 @@ def leaves_of(value: Any) -> Any:
 
 
 def value_of(leaves: Any) -> Any:
-    """Return the value that `leaves_of` took apart."""
+    """Return the value for a result of `leaves_of`: an array, a SequenceBatch or a NestedSequenceBatch."""
     if not isinstance(leaves, tuple | list):
         return leaves
     return SequenceBatch(*leaves) if len(leaves) == 2 else NestedSequenceBatch(*leaves)
 
 
 def level_of(value: Any) -> int:
-    """Return the lod level of a value."""
+    """Return the lod level of a value: 0 for an array, 1 for a SequenceBatch, 2 for a NestedSequenceBatch."""
     return {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)

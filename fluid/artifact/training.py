@@ -1,4 +1,4 @@
-"""Export of a training step: one file with the update as StableHLO, and the arrays that it starts from."""
+"""Export of a training step: one file holds the step as StableHLO, and the arrays that the training starts from."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -33,13 +33,13 @@ class TrainingFunction:
     Attributes:
       arrays: the arrays that a step reads, by their names in `Session.state`; learning rates are
         `@learning_rate/PROGRAM/INDEX`, and -1 there stands for the declared schedule.
-      feeds: declarations by name.
-      outputs: the results of a step.
-      states: names of the arrays that are no parameters.
+      feeds: declarations of the feeds by name.
+      outputs: descriptions of the results of a step.
+      states: names of the arrays that are not parameters.
       random: False, because the key is computed from the arrays `@root` and `@step`.
 
     Raises:
-      ArgumentError: the program minimises nothing, or the session has several devices or members.
+      ArgumentError: the program minimises no loss, or the session has several devices, or a population of members.
     """
 
     random = False
@@ -80,9 +80,9 @@ class TrainingFunction:
         """Run a training step.
 
         Args:
-          arrays: the attribute `arrays`, by name.
-          feeds: by name, each an array or a tuple of padded data and lengths.
-          key: None.
+          arrays: the values of the attribute `arrays`, by name.
+          feeds: values by name, each an array or a tuple of padded data and lengths.
+          key: unused; None.
 
         Returns:
           The arrays that the step has changed, by name; and the results.

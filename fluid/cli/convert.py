@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Convert the model, and print the names of its feeds and outputs."""
+    """Convert the model; print the names of its feeds and outputs, or the size of the StableHLO."""
     from fluid import artifact  # imported on use: other commands do not need it
 
     if given.to == "stablehlo":
@@ -50,7 +50,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace, path: Any) -> None:
-    """Export a model that PaddlePaddle Fluid saved."""
+    """Export a model that PaddlePaddle Fluid saved to the file `path`, and print the names of its feeds and outputs."""
     from fluid import artifact  # imported on use: other commands do not need it
 
     model = io.load_inference_model(given.old, None, given.model_filename, given.params_filename)

@@ -118,7 +118,7 @@ def _inspect_artifact(found: Any) -> int:
 def _flaw(folder: Folder, step: int) -> str | None:
     try:
         return folder.flaw(step)
-    except errors.CheckpointError as error:  # a newer version wrote the checkpoint
+    except errors.CheckpointError as error:  # a newer version of fluid wrote the checkpoint, in an unknown format
         return str(error)
 
 

@@ -197,9 +197,9 @@ class Processes:
 
 
 def _of_fluid(index: int, count: int) -> dict[str, str]:
-    """Return the variables by which programs for PaddlePaddle Fluid know their number and the others.
+    """Return the environment variables in which programs for PaddlePaddle Fluid find their index and all addresses.
 
-    Nothing listens at these addresses: programs count them, and look for their own.
+    No process listens at these addresses: programs only count the addresses, and search for their own address.
     """
     addresses = [f"127.0.0.1:{6170 + number}" for number in range(count)]
     return {
@@ -211,7 +211,7 @@ def _of_fluid(index: int, count: int) -> dict[str, str]:
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None, prefix: bytes) -> None:
-    """Copy a stream line by line; write each line whole, so that lines of several processes do not mix."""
+    """Copy a stream line by line, with `prefix` before each; write each line whole, so that lines do not mix."""
     with source:
         for line in source:
             if target is not None:
@@ -221,7 +221,7 @@ def _copy(source: IO[bytes], target: IO[bytes] | None, prefix: bytes) -> None:
 
 @contextlib.contextmanager
 def _forwarded(tell: Callable[[int], None]) -> Iterator[None]:
-    """Forward Ctrl-C and SIGTERM to `tell` inside a `with` block."""
+    """Call `tell` with the signal number for each Ctrl-C and SIGTERM that arrives inside a `with` block."""
 
     def receive(number: int, frame: FrameType | None) -> None:
         tell(number)
@@ -235,7 +235,7 @@ def _forwarded(tell: Callable[[int], None]) -> Iterator[None]:
 
 
 def _ending(code: int) -> str:
-    """Describe in words how a process ended."""
+    """Return a description in words of the return code of a process that has failed."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has failed with exit status {code}"
 
 

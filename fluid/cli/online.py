@@ -15,7 +15,7 @@ from fluid.optimizer import Adam
 from fluid.serving import Settings
 from fluid.serving.server import freeze_garbage
 
-# The arguments of OnlineTrainer that are command-line arguments: default and help text.
+# The arguments of OnlineTrainer that are also command-line arguments, each with its default and its help text.
 _NUMBERS = {
     "batch_size": (32, "rows of a minibatch"),
     "test_every": (10, "of so many rows the last one is tested on and never trained on; 0 for none"),
@@ -27,7 +27,7 @@ _NUMBERS = {
     "max_steps": (1024, "steps of a sequence"),
     "seed": (0, "of initial values and of random layers"),
 }
-# The settings of the server that are command-line arguments.
+# The settings of the server that are also command-line arguments, each with its help text.
 _LIMITS = {
     "max_body": "bytes of a request",
     "max_connections": "open connections",
@@ -62,7 +62,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Train until SIGTERM or Ctrl-C; then save and exit."""
+    """Train on rows of clients until SIGTERM or Ctrl-C; then write a checkpoint, and return the exit status."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("fluid").setLevel(logging.INFO)
     options = {name: getattr(given, name) for name in _NUMBERS} | {"test_every": given.test_every or None}
@@ -82,7 +82,7 @@ def run(given: argparse.Namespace) -> int:
         settings = Settings(**{name: getattr(given, name) for name in _LIMITS})
         server = online.host(given.host, given.port, read_token(given.token_file), given.allow_anonymous, settings)
         print(server.url, flush=True)
-        freeze_garbage()  # else garbage collection delays health checks by 300 ms while many rows are read
+        freeze_garbage()  # otherwise garbage collection delays health checks by 300 ms while many rows are read
         server.run()
         status = online.stop()
     print(f"ended after {status['steps']} steps, {status['saved']} of them saved", file=sys.stderr)
@@ -90,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _optimizer(given: argparse.Namespace, program: Any) -> Any:
-    """Return the optimizer of the arguments; by default Adam, or None for a program that minimizes a loss itself."""
+    """Return the optimizer that `--optimizer` names; else Adam, or None if the program minimizes a loss itself."""
     if not callable(program):
         raise errors.ArgumentError(f"found {given.program!r}, expected a program function: net.py:train_program")
     if given.optimizer is not None:

@@ -35,7 +35,7 @@ def run(given: argparse.Namespace) -> int:
     """Print the plan of a program."""
     meshes = [mesh_of(text) for text in given.mesh]
     count = max(math.prod(mesh.axes.values()) for mesh in meshes)
-    # Before the user's file runs, because the file may compute on a device.
+    # Set before the user's file runs: the file may compute on a device, after which JAX does not allow these changes.
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", count)
     found = fluid.plan(
@@ -101,7 +101,10 @@ def size_of(text: str) -> int:
 
 
 def _optimizer(text: str) -> Any:
-    """Return an optimizer by name or by import string; by name, its learning rate is 1e-3, which no plan depends on."""
+    """Return the optimizer that a name or an import string names.
+
+    An optimizer by name has the learning rate 1e-3; no plan depends on the learning rate.
+    """
     if ":" in text:
         return place.find(text)
     found = getattr(fluid.optimizer, text, None) if text in fluid.optimizer.__all__ else None

@@ -1,4 +1,4 @@
-"""`python -m fluid remote FILE.py:make_trainer`: host a Trainer that clients drive over HTTP."""
+"""`python -m fluid remote FILE.py:make_trainer`: host a Trainer that clients control over HTTP."""
 
 import argparse
 import logging
@@ -43,10 +43,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def made(where: str) -> tuple[Trainer, Any, Any]:
-    """Return the Trainer, its reader and the test reader, or None, that a function makes.
+    """Return the Trainer, its reader and the test reader (or None) that the user's function returns.
 
     Args:
-      where: the function, `FILE.py:FUNCTION`.
+      where: import string of the function, `FILE.py:FUNCTION`.
 
     Raises:
       ArgumentError: there is no such function, or it returns something else.

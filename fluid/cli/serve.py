@@ -15,7 +15,7 @@ from fluid.serving import Server, Settings
 _TOKEN = "FLUID_SERVE_TOKEN"
 # Not FLUID_SERVE_PORT: Kubernetes sets that variable to tcp://... for a service with the name fluid-serve.
 _PORT = "FLUID_SERVE_PORT_NUMBER"
-# The settings of the server that are command-line arguments: help text.
+# The settings of the server that are also command-line arguments, each with its help text.
 _NUMBERS = {
     "max_batch": "rows that run together, and that a request may have",
     "max_delay_ms": "milliseconds that a request waits for others",
@@ -61,8 +61,9 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Serve until SIGTERM or Ctrl-C."""
-    # Each model has its own thread, which can compute itself; asynchronous dispatch would cost two wake-ups a batch.
+    """Serve models until SIGTERM or Ctrl-C; return the exit status."""
+    # Each model has its own thread, which can compute by itself. With asynchronous dispatch, a thread of JAX computes,
+    # which costs two wake-ups of a thread for each batch.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     lists = ("batch_sizes", "buckets", "outer_buckets")
@@ -83,7 +84,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _default_port() -> int:
-    """Return the port of the environment, or 8000."""
+    """Return the port that the environment variable `_PORT` sets, or 8000 without this variable."""
     text = os.environ.get(_PORT) or "8000"
     if not (text.isascii() and text.isdigit()):
         raise errors.ArgumentError(f"found {_PORT}={text[:60]!r}, expected a number: {_PORT}=8000")

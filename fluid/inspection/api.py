@@ -1,4 +1,4 @@
-"""The public functions of inspection. They load the rest of the room on use, so that `import fluid` stays fast."""
+"""Public functions of inspection. They import the other modules when they are called: `import fluid` stays fast."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,23 +11,24 @@ if TYPE_CHECKING:
 def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequence[str] | None = None) -> "Summary":
     """Return a table of the layers of a program, with their shapes, parameters and cost.
 
-    XLA counts the FLOPs: a multiplication and an addition are two, functions such as `exp` are none. Bytes are read
-    and written by all operations before XLA fuses them, an upper bound of what the device moves. A loop counts as often
-    as its body runs, or once if the data decides how often, which `>=` marks. Operators between layers have rows of
-    their own, called by their line of the program.
+    XLA counts the FLOPs: a multiplication and an addition are two, functions such as `exp` are none. The bytes are
+    those that all operations read and write before XLA fuses operations. They are an upper bound of what the device
+    moves. The cost of a loop is the cost of all its steps. If the data decides the number of steps, one step counts,
+    and `>=` marks the row. Operators between layers have rows of their own, named after their line of the program.
 
     Args:
       target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are shown.
-      batch_size: number of examples that FLOPs and bytes are counted for.
-      time: number of steps of each sequence that they are counted for.
-      layers: names or globs such as "generator/*" of the rows to show; the totals stay those of everything.
+      batch_size: the number of examples for which FLOPs and bytes are counted.
+      time: the number of steps of each sequence for which FLOPs and bytes are counted.
+      layers: names or globs such as "generator/*" of the rows to show. The totals always include all rows.
 
     Returns:
       Summary: `print` shows it as text, a notebook as a table; `rows`, `totals` and `to_dict()` have the numbers.
 
     Raises:
-      ArgumentTypeError: the target is nothing of that kind. ArgumentError: a size is not positive.
-      UnknownNameError: no layer matches. FluidError: whatever mistake a program's shapes show.
+      ArgumentTypeError: `target` has another type. ArgumentError: a size is not positive.
+      UnknownNameError: no layer matches `layers`. FluidError: the trace of the program finds a mistake, such as shapes
+        that do not fit.
 
     Example:
       >>> import fluid
@@ -48,17 +49,18 @@ def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequ
 def draw(target: Any, batch_size: int = 16) -> "Drawing":
     """Return a drawing of the layers of a program, from its feeds at the top to its outputs at the bottom.
 
-    Frames around layers are name scopes, loops, and blocks that are repeated, which are drawn once.
+    Frames around layers are name scopes, loops and repeated blocks. Repeated blocks are drawn once.
 
     Args:
       target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are drawn.
-      batch_size: number of examples that the program is traced with, for one that does not work for any number.
+      batch_size: the number of examples in the trace; it matters for a program that does not work for every number.
 
     Returns:
       Drawing: a notebook shows it; `svg` is its text, `dot` the same graph for Graphviz, `save(path)` writes either.
 
     Raises:
-      ArgumentTypeError: the target is nothing of that kind. FluidError: whatever mistake a program's shapes show.
+      ArgumentTypeError: `target` has another type. FluidError: the trace of the program finds a mistake, such as
+        shapes that do not fit.
 
     Example:
       >>> import fluid

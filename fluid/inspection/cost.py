@@ -1,4 +1,4 @@
-"""The cost of equations, as XLA counts it."""
+"""The cost of JAX equations, in operations and bytes, as XLA counts them."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ import jax
 
 from fluid.core.equations import inner_jaxprs, is_literal, labelled, live_equations
 
-# The address of a function in memory does not change its cost.
+# Addresses of functions in memory are removed from the text of equations: they do not change the cost.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -17,11 +17,12 @@ class Cost(NamedTuple):
     """The cost of running equations once.
 
     Attributes:
-      flops: floating-point and integer operations; a multiplication and an addition are two. Functions such as `exp`
-        and `tanh` are not among them.
-      bytes: read and written by all operations, each by itself: what is moved before XLA fuses operations, an upper
-        bound of what is moved after.
-      partial: whether there is a loop among them whose number of steps the data decides; it is counted as one step.
+      flops: the number of floating-point and integer operations; a multiplication and an addition are two. Functions
+        such as `exp` and `tanh` are not counted.
+      bytes: the number of bytes that all operations read and write, each operation by itself. XLA fuses operations, so
+        this is an upper bound of the bytes that the device moves.
+      partial: whether the equations contain a loop whose number of steps the data decides. One step of this loop is
+        counted.
 
     Example:
       >>> Cost(96, 184) + Cost(4, 16).times(3)
@@ -41,7 +42,7 @@ class Cost(NamedTuple):
 
 
 class Counter:
-    """A cache around the cost analysis of XLA: equal equations are analysed once."""
+    """A counter of costs, with a cache: XLA analyses equal equations once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Cost] = {}
@@ -50,7 +51,8 @@ class Counter:
     def cost(self, equations: Iterable[Any]) -> Cost:
         """Return the cost of some equations of one function.
 
-        XLA counts a loop as one step, so loops are counted here: their steps times what XLA counts of their bodies.
+        XLA counts one step of each loop. So the cost of a loop is computed here: the number of its steps times the cost
+        that XLA counts for the body.
         """
         total = Cost()
         plain = []
@@ -72,7 +74,7 @@ class Counter:
         return total._replace(partial=True) if kind == "while" else total
 
     def _counted(self, equations: Sequence[Any]) -> Cost:
-        """Return the cost of equations without loops, as XLA counts it."""
+        """Return the cost that XLA counts for equations without loops."""
         made = {variable for equation in equations for variable in equation.outvars}
         read = {v: None for e in equations for v in e.invars if not is_literal(v)}
         inputs = [v for v in read if v not in made]
@@ -84,7 +86,7 @@ class Counter:
             lowered = jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr, ())).lower(*shapes)
             try:
                 found = lowered.cost_analysis() or {}
-            except jax.errors.JaxRuntimeError:  # the sizes of an exported function are known only after compilation
+            except jax.errors.JaxRuntimeError:  # only a compiled program knows the sizes in an exported function
                 found = lowered.compile().cost_analysis() or {}
             self._known[key] = Cost(found.get("flops", 0), found.get("bytes accessed", 0))
         return self._known[key]

@@ -1,4 +1,4 @@
-"""Shapes of a program's values, with "batch" and "time" for the dimensions that follow these."""
+"""Shapes of values of a program, with "batch" and "time" for dimensions that depend on the size of the data."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -11,12 +11,13 @@ Dimension = int | str
 
 
 class Shape(NamedTuple):
-    """The dtype and shape of the result of a part, with "batch" and "time" for the dimensions that follow these.
+    """The dtype and shape of the last result of a part of a program.
 
     Attributes:
-      dtype: of the result; empty when there is none.
-      sizes: its shape.
-      steps: of the loop within the part; None when there is no such loop, or when the data decides.
+      dtype: the dtype of the result; empty if there is no result.
+      sizes: the shape of the result. A dimension that depends on the size of the data is text, such as "batch" or
+        "2*time".
+      steps: the number of steps of the loop in the part; None if there is no loop, or if the data decides the number.
     """
 
     dtype: str
@@ -27,8 +28,9 @@ class Shape(NamedTuple):
 def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
     """Return the shape of each part of a program, and of the parts inside loops.
 
-    The program is traced for several sizes: what grows with one of them follows it. A program that works for one size
-    only is legal; its dimensions are the numbers that they are.
+    The program is traced with data of several sizes. A dimension that grows with the number of examples is shown as
+    "batch", a dimension that grows with the number of steps as "time". Some programs work only for data of one size;
+    their dimensions are numbers.
     """
     known = _measured(parts)
     if not program.feeds or program.sample_shapes:
@@ -46,7 +48,7 @@ def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
 
 
 def _free(program: Program) -> dict[str, str]:
-    """Return the names that shapes show for the free sizes of a program's data."""
+    """Return a dict from each field of `Sizes` that a program's data has to its name in shapes."""
     level = max(spec.lod_level for spec in program.feeds.values())
     steps: tuple[dict[str, str], ...] = ({}, {"inner": "time"}, {"outer": "outer", "inner": "inner"})
     return {"batch": "batch", **steps[level]}
@@ -75,7 +77,15 @@ def _compared(known: Shape, first: Shape, grown: Mapping[str, Shape]) -> Shape:
 
 
 def _dimension(first: Dimension, grown: Mapping[str, Dimension | None]) -> Dimension:
-    """Return a dimension as text, from its value for data of one size, and for data where one size each is doubled."""
+    """Return a dimension as text, such as "2*time", or as a number if it does not depend on the size of the data.
+
+    Args:
+      first: the dimension for data whose sizes are all `STEPS`.
+      grown: the dimension for data in which one size is doubled, by the name of this size.
+
+    Returns:
+      "?" if no formula is found.
+    """
     assert isinstance(first, int)
     moved = {name: size - first for name, size in grown.items() if isinstance(size, int) and size != first}
     if not moved:

@@ -1,8 +1,8 @@
 """Drawings: positions of boxes, frames and edges, as SVG and DOT.
 
-A layer stands in the row below everything that it reads, and in the column of the leftmost layer that it reads, or in
-the next free one. A frame has rows of its own. An edge passes the rows between its ends in the column of its source if
-no layer is in the way, else in a lane to the right of all layers in these rows.
+A layer stands in a row below all layers that it reads. Its column is the column of the leftmost layer that it reads, or
+the next free column. A frame has rows of its own. An edge runs from its source to its target. In the rows between them,
+the edge runs in the column of its source if no layer is in the way, else to the right of all layers in these rows.
 """
 
 import itertools
@@ -20,16 +20,16 @@ from fluid.paths import local_path
 MARGIN = 16  # pixels between a frame and its contents
 _BESIDE = 26  # pixels between two columns
 _BELOW = 30  # pixels between two rows
-_LANE = 14  # pixels between an edge in a lane and the boxes that it passes
+_LANE = 14  # pixels between an edge beside boxes and these boxes
 
-LETTER = 7.4  # pixels of a letter in a monospace font of size 12: 0.6 of the size, and a margin
-LINE = 16  # pixels of a line of text
+LETTER = 7.4  # pixels: the width of a letter in a monospace font of size 12, 0.6 * 12, and a margin
+LINE = 16  # pixels: height of a line of text
 
 Point = tuple[float, float]
 
 
 class Rectangle(NamedTuple):
-    """A box or a frame, in pixels; y grows downwards."""
+    """The edges of a box or frame in the drawing, in pixels; y grows downwards."""
 
     left: float
     top: float
@@ -38,28 +38,29 @@ class Rectangle(NamedTuple):
 
 
 def size(box: Box) -> Point:
-    """Return width and height of a layer, or of the title of a frame."""
+    """Return the width and height in pixels of the box of a layer, or of the title of a frame."""
     return 20 + LETTER * max(map(len, box.lines), default=0), 8 + LINE * len(box.lines)
 
 
 def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
-    """Return the rectangles of all boxes in a box and of the box, and the points that each edge goes through.
+    """Return the rectangles of `root` and of all boxes inside it, and the points that each edge goes through.
 
-    Inner boxes come before their frames. An edge goes from the lower side of a layer to the upper side of another.
+    In the result, inner boxes come before their frames. An edge goes from the lower side of one layer to the upper side
+    of another.
     """
     frames = [box for box in root.walk() if box.inside]
     home = {box: frame for frame in frames for box in frame.inside}
     edges = [(source, target) for target in layers([root]) for source in target.inputs]
     spans: dict[Box, range] = {}
     rows = _rows(root, 0, spans)
-    # A feed stands just above the first layer that reads it, in a row of its own frame.
+    # A feed stands directly above the first layer that reads it, in a row of the frame that contains the feed.
     owners = {row: frame for frame in reversed(frames) for row in spans[frame]}
     for layer in [layer for layer in rows if not layer.inputs]:
         end = min((rows[target] for source, target in edges if source is layer), default=rows[layer] + 1)
         rows[layer] = max(row for row in range(rows[layer], end) if owners[row] is home[layer])
 
-    # A column is named by the x of its centre. Feeds stand beside the layers of their row. The first column stays free,
-    # because edges pass there.
+    # The x of its centre stands for a column. Feeds stand beside the layers of their row. There, the first column stays
+    # free, because edges pass there.
     column = max(size(layer)[0] for layer in rows) + _BESIDE
     centers: dict[Box, float] = {}
     cells = set()
@@ -85,7 +86,8 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         places[layer] = Rectangle(x, top, x + size(layer)[0], top + size(layer)[1])
         rights[row] = max(rights[row], places[layer].right)
 
-    # Short edges run nearest to the boxes, then edges of inner frames. A frame is as wide as its edges and boxes.
+    # Edges of inner frames are placed before edges of outer frames, and short edges before long ones, so these run
+    # nearest to the boxes. A frame is wide enough for its boxes and edges.
     passed = {(source, target): range(rows[source] + 1, rows[target]) for source, target in edges}
     lanes = {edge: centers[edge[0]] for edge in edges}
     for frame in frames:
@@ -111,9 +113,9 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
 
 
 def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
-    """Return the rows of the layers in a frame, from `first` on; add the rows of the frames to `spans`."""
+    """Return the row of each layer in a frame, counted from `first`; add the range of rows of each frame to `spans`."""
     rows: dict[Box, int] = {}
-    free = below = first  # the row below the last inner frame, and the row below all boxes
+    free = below = first  # rows below the last inner frame, and below all boxes until now
     for box in frame.inside:
         if box.inside:
             rows |= _rows(box, below, spans)
@@ -125,7 +127,7 @@ def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
     return rows
 
 
-# Text stands on filled boxes only, so that it is readable on white and on black pages.
+# Text stands only on filled boxes, so that it is readable on white and on black pages.
 _STYLES = {
     "data": 'rx="18" fill="#d3efdf" stroke="#3f9268"',
     "layer": 'rx="5" fill="#d6e4fb" stroke="#5580c4"',
@@ -138,10 +140,10 @@ _STYLES = {
 
 
 class Drawing:
-    """A drawing of the layers of one or several programs, made by `fluid.draw`; a notebook shows it.
+    """A drawing of the layers of one or several programs, returned by `fluid.draw`; a notebook shows the drawing.
 
     Attributes:
-      svg: the text of the drawing, a whole SVG file.
+      svg: the drawing as the text of an SVG file.
       dot: the same boxes, frames and edges in the language of Graphviz, without positions.
     """
 
@@ -162,7 +164,7 @@ class Drawing:
 
 
 def drawn(target: Any, batch_size: int) -> Drawing:
-    """See `fluid.draw`."""
+    """Return the drawing of the programs of a target; `fluid.draw` explains the arguments."""
     programs = inspect(target, Sizes(batch_size, STEPS, STEPS))
     root = boxes_of(programs, rows_of(programs))
     collapse(root)
@@ -171,9 +173,9 @@ def drawn(target: Any, batch_size: int) -> Drawing:
 
 
 def _svg(names: str, root: Box) -> Iterator[str]:
-    """Return the lines of the SVG.
+    """Return the lines of the SVG file.
 
-    Style sheets and ids are not used: in a notebook, the names of all drawings would meet on one page.
+    Style sheets and ids are not used: a notebook shows several drawings on one page, and equal names would collide.
     """
     places, lines = lay_out(root)
     left, top, right, bottom = places[root]
@@ -191,7 +193,7 @@ def _svg(names: str, root: Box) -> Iterator[str]:
 
 
 def _text(box: Box, left: float, top: float) -> str:
-    """Return the rectangle and the text of a layer, or of the title of a frame."""
+    """Return the SVG of the rectangle and the text of a layer, or of the title of a frame."""
     width, height = size(box)
     style = _STYLES[box.kind] if box.live else f'{_STYLES[box.kind]} stroke-dasharray="5 4"'
     parts = [_rectangle(Rectangle(left, top, left + width, top + height), style)]
@@ -208,7 +210,7 @@ def _rectangle(place: Rectangle, style: str) -> str:
 
 
 def _line(points: list[Point]) -> str:
-    """Return an edge with an arrow head: upright between points below each other, else a curve."""
+    """Return the SVG of an edge with an arrow head: vertical between points of equal x, else a curve."""
     path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
     for (x, y), (to_x, to_y) in itertools.pairwise(points):
         middle = (y + to_y) / 2
@@ -227,7 +229,7 @@ def _dot(root: Box) -> Iterator[str]:
 
 
 def _nodes(boxes: list[Box], numbers: dict[Box, int]) -> Iterator[str]:
-    """Return the lines of nodes and clusters in DOT text, each called by its number."""
+    """Return the lines of nodes and clusters in DOT text; the names of nodes and clusters are `numbers`."""
     for box in boxes:
         label = json.dumps("\n".join(box.lines), ensure_ascii=False)
         if box.inside:

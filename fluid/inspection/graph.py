@@ -1,4 +1,4 @@
-"""The graph of a drawing: boxes of layers, their data flow, and repeated blocks drawn once."""
+"""The graph of a drawing: boxes of layers, the edges between them, and repeated blocks, which become one block."""
 
 import itertools
 import math
@@ -14,31 +14,31 @@ from fluid.inspection.table import Row
 
 
 class Flow:
-    """The parts that each part of a program reads from.
+    """The data flow of a program: which parts compute the values that each part reads.
 
     Args:
-      found: the program, taken apart.
+      found: the parts of the program.
     """
 
     def __init__(self, found: Partition):
         self._found = found
         self._order = {part: n for n, part in enumerate(part for top in found.parts for part, _ in top.walk())}
-        self._parts: dict[int, list[Part]] = {}  # the parts without loops that compute or name a variable
+        self._parts: dict[int, list[Part]] = {}  # the parts without loops that compute or name a variable, by its id
         for part in self._order:
             for variable in () if part.inside else (part.variable, *(v for e in part.equations for v in e.outvars)):
                 self._parts.setdefault(id(variable), []).append(part)
 
     def inputs(self, part: Part) -> list[Part]:
-        """Return the parts whose results a part without a loop reads."""
+        """Return the parts whose results `part` reads; `part` contains no loop."""
         read = [variable for equation in part.equations for variable in equation.invars]
         return self._sources(read if part.equations else [part.variable], part)
 
     def makers(self, variable: Any) -> list[Part]:
-        """Return the parts that computed an output of the program."""
+        """Return the parts that computed `variable`, an output of the program."""
         return self._sources([variable], None)
 
     def _sources(self, variables: Sequence[Any], reader: Part | None, lengths: bool = False) -> list[Part]:
-        """Return the parts before `reader` that computed variables; equations of loops are followed through."""
+        """Return the parts before `reader` that computed variables; the search continues through equations of loops."""
         found = self._found
         end = len(self._order) if reader is None else self._order[reader]
         waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
@@ -59,11 +59,11 @@ class Flow:
             elif equation is not None:
                 read = [found.inner[variable]] if variable in found.inner else equation.invars
                 waiting += [(v, found.owners.get(id(equation), loop)) for v in read]
-        # The initial values of a loop are sources of its results only if no layer inside the loop is.
+        # A part that computes initial values of a loop is a source of the results only if no layer in the loop is one.
         inside = {loop: {part for part, _ in loop.walk()} for _, loop in reached if loop is not None}
         left = {loop for loop, parts in inside.items() if reader not in parts and any(p in parts for p, _ in reached)}
         sources = list(dict.fromkeys(part for part, loop in reached if loop not in left or part in inside[loop]))
-        # Nearly every layer on sequences reads lengths, so lengths are a source only if there is no other.
+        # Nearly every layer on sequences reads lengths, so the source of lengths counts only if there is no other one.
         return sources if sources or lengths else self._sources(variables, reader, lengths=True)
 
 
@@ -74,12 +74,14 @@ class Box:
     Attributes:
       kind: "data", "layer" (with parameters), "plain" (without), "operators" or "output". A frame is a "scope" (a name
         scope, or a program) or a "loop" (a loop, or repeated blocks).
-      lines: of text; the first is the name. A frame has one, which ends with "× n" for n steps or n blocks, or none.
+      lines: the lines of text; the first is the name. A frame has one line or none. The line ends with "× n" if the
+        frame stands for n steps of a loop or n blocks.
       hover: text shown while the pointer rests on the box, or on the title of the frame.
       inside: the boxes in a frame, in the order of the program; empty for a layer.
       inputs: the layers whose results a layer reads; they come earlier in the program.
       live: whether an output of the program depends on the layer.
-      structure: equal for layers that may be drawn as one; None for a layer that is never repeated.
+      structure: kind, shape and sizes of a layer: equal for layers that may be drawn as one. None for a layer that is
+        never drawn as one with others.
     """
 
     kind: str
@@ -98,16 +100,16 @@ class Box:
 
 
 def layers(boxes: Iterable[Box]) -> list[Box]:
-    """Return the layers among boxes, and in their frames."""
+    """Return the boxes that are layers, among the given boxes and inside the given frames."""
     return [box for outer in boxes for box in outer.walk() if not box.inside]
 
 
 def boxes_of(programs: Sequence[Inspected], rows: Iterable[Row]) -> Box:
-    """Return a box around the boxes of some programs.
+    """Return a frame that contains the boxes of some programs.
 
     Args:
       programs: the programs.
-      rows: the rows of all their parts.
+      rows: the table rows of all parts of the programs, in the order of `rows_of`.
     """
     left = iter(rows)
     root = Box("scope", [])
@@ -143,13 +145,13 @@ def _outputs(inspected: Inspected, flow: Flow) -> dict[Box, list[Part]]:
 
 
 def _boxes(parts: Sequence[Part], rows: Iterator[Row], made: dict[Part, Box], scopes: tuple[str, ...]) -> list[Box]:
-    """Return boxes for parts, with a frame around each loop and around neighbours in one name scope.
+    """Return boxes for parts, with a frame around each loop, and a frame around neighbours in one name scope.
 
     Args:
-      parts: of one level.
-      rows: an iterator that stands before the rows of the parts.
-      made: receives the layers.
-      scopes: name scopes that have frames around the parts already.
+      parts: the parts of the program, or of the body of one loop.
+      rows: an iterator over table rows, whose next row is the row of the first part.
+      made: a dict to which this function adds the box of each layer.
+      scopes: the name scopes that already have frames around the parts.
     """
     found: list[Box] = []
     path: tuple[str, ...] = ()
@@ -172,7 +174,7 @@ def _boxes(parts: Sequence[Part], rows: Iterator[Row], made: dict[Part, Box], sc
 
 
 def _layer(row: Row, name: str) -> Box:
-    """Return the box of a row."""
+    """Return the box of the layer, feed or operators in a row of the table."""
     numbers = row.trainable + row.frozen
     parameters = counted(numbers, "parameter") if numbers else "shared parameters" if row.shared else ""
     kind = "data" if row.kind == "data" else "operators" if row.operators else "layer" if parameters else "plain"
@@ -182,21 +184,21 @@ def _layer(row: Row, name: str) -> Box:
     return Box(kind, lines, hover, live=row.live, structure=structure)
 
 
-# A repetition that saves fewer boxes is harder to read than the boxes.
+# A repetition that saves fewer boxes than this is harder to read than the boxes themselves.
 _WORTHWHILE = 4
 
 
 def collapse(root: Box) -> None:
-    """Replace neighbouring blocks of equal structure, at any depth, by one block in a frame with their number.
+    """Replace neighbouring blocks of equal structure by one block, in a frame that shows the number of blocks.
 
-    Each of the blocks reads a result of the block before.
+    This applies to blocks inside all frames. Each of the blocks must read a result of the block before it.
     """
     for frame in [box for box in root.walk() if box.inside]:
         frame.inside = _collapsed(frame.inside, root)
 
 
 def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
-    """Return neighbouring boxes with repeated blocks replaced; `root` is the frame of everything."""
+    """Return neighbouring boxes, with one block in place of repeated ones; `root` is the outermost frame."""
     start, period, times = _longest_run(boxes)
     if not times:
         return boxes
@@ -210,7 +212,7 @@ def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
 
 
 def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
-    """Return start, length and number of the blocks that save most layers; three zeros if no blocks are worthwhile."""
+    """Return start, length and number of the repeated blocks that save most layers; three zeros if none save enough."""
     keys = [_structure(box) for box in boxes]
     counts = [0, *itertools.accumulate(len(layers([box])) for box in boxes)]
     best = (_WORTHWHILE, -math.inf, 0, 0, 0)
@@ -220,22 +222,24 @@ def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
             if counts[-1] - counts[second] < best[0] or keys[start:second] != keys[second : second + period]:
                 continue
             handed = _handed([boxes[i : i + period] for i in range(start, len(boxes), period)])
-            # Of runs that save equally many boxes, the one whose blocks pass fewest values follows the user's blocks.
-            # Boxes before a run often resemble the end of a block, so of equal runs the last is chosen.
+            # Several runs of blocks may save equally many boxes. The run whose blocks pass the fewest values to each
+            # other has the boundaries of the user's blocks. Boxes before a run often resemble the end of a block, so
+            # of equal runs the last one is chosen.
             saved = len(handed) * (counts[second] - counts[start])
             best = max(best, (saved, -sum(handed), start, period, len(handed) + 1))
     return best[2:]
 
 
 def _handed(blocks: Sequence[list[Box]]) -> list[int]:
-    """Return how many values each block hands to the next, as long as blocks repeat the first one."""
+    """Return the number of values that each block passes to the next, up to the first block of another structure."""
     pattern, before = _pattern(blocks[0])
     handed: list[int] = []
     following: dict[Box, Box] = {}
     for last, block in itertools.pairwise(blocks):
         again, outside = _pattern(block)
         common = set(outside).intersection(layers(last))
-        # The first block has no block before it, so it may read other values.
+        # The first block has no block before it, so it may read other values from outside than the second block does.
+        # Later blocks must read the same values, or values that moved on by one block.
         alike = not handed or all(b in (a, following.get(a)) for a, b in zip(before, outside, strict=False))
         if again != pattern or not common or not alike:
             break
@@ -246,7 +250,7 @@ def _handed(blocks: Sequence[list[Box]]) -> list[int]:
 
 
 def _pattern(block: list[Box]) -> tuple[object, list[Box]]:
-    """Return a value that is equal for blocks of equal structure and wiring, and the layers that a block reads."""
+    """Return a value that is equal for blocks of equal structure and edges, and the layers that the block reads."""
     inner = layers(block)
     numbers = {layer: number for number, layer in enumerate(inner)}
     wiring = [[numbers.setdefault(source, -len(numbers)) for source in layer.inputs] for layer in inner]
@@ -254,7 +258,7 @@ def _pattern(block: list[Box]) -> tuple[object, list[Box]]:
 
 
 def _structure(box: Box) -> object:
-    """Return a value that is equal for boxes that look the same, whatever they are called."""
+    """Return a value that is equal for boxes of equal structure; the names of the boxes do not matter."""
     if box.inside:
         times = box.lines[0].rpartition("×")[2] if box.kind == "loop" else ""
         return times, [_structure(inner) for inner in box.inside]
@@ -262,7 +266,7 @@ def _structure(box: Box) -> object:
 
 
 def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
-    """Let the first block stand for all, and drop the edges from one block to another."""
+    """Make the first block represent all blocks, and remove the edges from one block to another."""
     turns = {box: turn for turn, block in enumerate(blocks) for box in block}
     shown = {box: same[0] for same in zip(*blocks, strict=True) for box in same}
     for same in zip(*blocks, strict=True):

@@ -1,4 +1,4 @@
-"""The parts of a program: layers, feeds and lines of operators, each with its equations."""
+"""The parts of a traced program: layers, feeds and lines of operators, each with its JAX equations."""
 
 import itertools
 import pathlib
@@ -17,7 +17,13 @@ _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
 
 
 class Piece(NamedTuple):
-    """Equations that run together, and how often one run of the program runs them; `partial` as for Cost."""
+    """Some equations of a part, and the number of times that one run of the program runs them.
+
+    Attributes:
+      equations: the equations.
+      times: the number of runs.
+      partial: whether `times` is only a lower bound, because the data decides the number of steps of a loop.
+    """
 
     equations: list[Any]
     times: int
@@ -26,21 +32,22 @@ class Piece(NamedTuple):
 
 @dataclass(eq=False)
 class Part:
-    """A feed, a layer, or operators between layers, which one line of the user's wrote.
+    """A feed, a layer, or the operators between layers in one line of the user's code.
 
     Attributes:
-      name: of the feed or layer; for operators, the line, as in "net.py:12".
-      kind: "data", the kind of layer, or the last operation of a line.
-      site: the user's line.
-      operators: whether operators made it.
-      values: the names of its results.
-      variable: that of its last result.
-      live: whether an output of the program depends on it.
-      equations: those that belong to it, live or not, without those inside of its loop.
-      arrays: names of the parameters and states that it reads, in order.
-      pieces: its equations without those of the parts inside of it.
-      inside: what the body of its loop is made of.
-      steps: of that loop; None when the data decides, or when there is nothing inside.
+      name: the name of the feed or layer; for operators, the line, as in "net.py:12".
+      kind: "data", the kind of layer, or the last operation of a line of operators.
+      site: the user's line that created the part.
+      operators: whether the part is a line of operators.
+      values: the names of the results of the part.
+      variable: the variable of the last result in the traced equations; None if there is none.
+      live: whether an output of the program depends on the part.
+      equations: the equations that belong to the part, live or not. They do not include the equations in the body of
+        its loop.
+      arrays: the names of the parameters and states that the part reads, in order.
+      pieces: the live equations of the part, including the body of its loop, without the equations of parts inside.
+      inside: the parts in the body of the loop that this part runs.
+      steps: the number of steps of that loop; None if the data decides the number, or if there are no parts inside.
     """
 
     name: str
@@ -57,12 +64,12 @@ class Part:
     steps: int | None = None
 
     def cost(self, counter: Counter) -> Cost:
-        """Return the cost of the equations of this part, without parts inside, in one run of the program."""
+        """Return the cost of the equations of this part in one run of the program, without the parts inside it."""
         counted = (counter.cost(p.equations).times(p.times)._replace(partial=p.partial) for p in self.pieces)
         return sum(counted, Cost())
 
     def walk(self, depth: int = 0) -> Iterator[tuple["Part", int]]:
-        """Iterate over the part and all parts inside, each with its depth."""
+        """Iterate over the part and all parts inside it, each with the number of loops around it."""
         yield self, depth
         for part in self.inside:
             yield from part.walk(depth + 1)
@@ -70,15 +77,15 @@ class Part:
 
 @dataclass
 class Partition:
-    """A program, taken apart.
+    """The parts of a program, and the connections between the variables of its equations.
 
     Attributes:
-      parts: in the order in which the program makes them, feeds first.
-      owners: the part that each equation belongs to, by its identity.
-      makers: the equation that makes each variable, also of the insides of parts that have some.
-      outer: for each variable that such an inside is given, what it is outside.
-      inner: for each variable that such an inside returns, what it is inside.
-      lengths: variables that hold the lengths of sequences.
+      parts: the parts in the order of the program, feeds first.
+      owners: the part that each equation belongs to, by the `id` of the equation.
+      makers: the equation that computes each variable, including variables inside loops.
+      outer: for each input variable of the body of a loop, the variable outside the loop that the body receives.
+      inner: for each result variable of a loop, the variable inside the body that holds this result.
+      lengths: the variables that hold the lengths of sequences.
     """
 
     parts: list[Part] = field(default_factory=list)
@@ -90,10 +97,10 @@ class Partition:
 
 
 def partition(program: Program, traced: Traced) -> Partition:
-    """Take a program apart into its layers.
+    """Divide the traced equations of a program among its layers.
 
-    The equations behind a named value that no earlier one needed belong to the layer of that value, except for those
-    that operators in the user's own lines made: these are parts of their own.
+    An equation belongs to the layer of the first named value that needs this equation. Equations that come from
+    operators in lines of the user's code are an exception: each such line is a part of its own.
     """
     found = Partition()
     named = [(name, traced.applied.values[name]) for name in traced.names]
@@ -110,14 +117,14 @@ def partition(program: Program, traced: Traced) -> Partition:
 
 
 class _Level:
-    """The equations of the program, or of the inside of one of its parts.
+    """The equations of the program, or of the body of one loop in it, and their division into parts.
 
     Args:
       program: the program.
-      found: what is known of all levels.
-      jaxpr: the equations.
-      times: how often one run of the program runs them.
-      partial: whether that is a lower bound.
+      found: the Partition that all levels of the program share.
+      jaxpr: the equations of this level.
+      times: the number of times that one run of the program runs these equations.
+      partial: whether `times` is only a lower bound, because the data decides the number of steps of a loop.
     """
 
     def __init__(self, program: Program, found: Partition, jaxpr: Any, times: int, partial: bool):
@@ -132,7 +139,7 @@ class _Level:
         found.makers |= {v: e for e in jaxpr.eqns for v in e.outvars}
 
     def name(self, named: Iterable[tuple[str, Any]]) -> None:
-        """Give the equations behind named values to their layers."""
+        """Assign the equations that compute named values, `(name, variable)`, to the layers of these values."""
         program = self._program
         for name, variable in named:
             layer = name.rpartition(".tmp_")[0] or name
@@ -144,18 +151,19 @@ class _Level:
             part.variable = variable
             own, operators = _sorted_out(self._free([variable]))
             runs = _runs(operators)
-            if not own and runs and len(part.values) == 1:  # the layer only names a result of operators
+            if not own and runs and len(part.values) == 1:  # the layer only gives a name to a result of operators
                 own = runs.pop()
                 part.kind = _operation(own[-1])
             self._add_lines(runs)
             self._own(part, own)
 
     def rest(self, targets: Iterable[Any], foreign: bool) -> None:
-        """Make parts of the equations behind `targets` that belong to no layer, one for each line of the user's.
+        """Create parts for the equations that compute `targets` and belong to no layer, one part for each line of code.
 
         Args:
-          targets: variables.
-          foreign: whether to do so with equations, too, that no operator of the user's made.
+          targets: the variables.
+          foreign: whether equations that do not come from operators of the user get parts too. Otherwise these
+            equations stay without a part.
         """
         left = self._free(targets)
         self._add_lines(_runs(left if foreign else _sorted_out(left)[1]))
@@ -164,8 +172,8 @@ class _Level:
         """Return the complete parts, in the order of the program.
 
         Args:
-          arrays: names of the parameters and states among the variables.
-          results: what counts as used from outside.
+          arrays: the names of the variables that are parameters and states.
+          results: the variables that are used outside of this level, such as the outputs of the program.
         """
         live = {id(e) for e in live_equations(self._jaxpr, results)}
         used = results | {v for e in self._jaxpr.eqns if id(e) in live for v in e.invars if not is_literal(v)}
@@ -186,7 +194,7 @@ class _Level:
         return [e for e in self._jaxpr.eqns if id(e) not in self._found.owners]
 
     def _free(self, targets: Iterable[Any]) -> list[Any]:
-        """Return the equations behind variables that belong to no part yet, in order."""
+        """Return the equations that compute variables, directly or indirectly, and belong to no part yet, in order."""
         waiting = [v for v in targets if not is_literal(v)]
         found: dict[int, Any] = {}
         while waiting:
@@ -198,7 +206,7 @@ class _Level:
         return [found[place] for place in sorted(found)]
 
     def _add_lines(self, runs: Iterable[Sequence[Any]]) -> None:
-        """Make a part of each run of equations that operators of one line made."""
+        """Create a part for each run of equations; a run comes from the operators of one line of code."""
         for run in runs:
             site = user_line(run[0])
             line = pathlib.Path(site.rpartition(" in ")[0] or site).name
@@ -214,11 +222,12 @@ class _Level:
             return -1
         if equations:
             return self._places[id(equations[-1])]
-        # A second name for a value comes after its equation, and before the equations that use it.
+        # A part without equations only gives a second name to a value. It comes after the equation that computes the
+        # value, and before the equations that use the value.
         return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
 
     def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
-        """Take the loops of a part apart, and set the arrays that the part reads and its own equations."""
+        """Divide the loops in `part` into parts; add the arrays that it reads and a Piece of its own equations."""
         own = []
         for equation in equations:
             if _holds_labels(equation):
@@ -229,7 +238,7 @@ class _Level:
         part.pieces.append(Piece([e for e in own if id(e) in live], self._times, self._partial))
 
     def _look_into(self, part: Part, equation: Any, used: bool, arrays: Mapping[Any, str]) -> None:
-        """Take the body of a loop apart; equations of no part inside belong to the part that loops."""
+        """Divide the body of a loop into parts; the remaining equations of the body belong to `part`, which loops."""
         found = self._found
         kind = equation.primitive.name
         for inner, inputs in _calls(equation):
@@ -251,7 +260,7 @@ class _Level:
 
 
 def _give_unread(program: Program, parts: list[Part]) -> None:
-    """Give parameters and states that nothing reads in test mode to the layers that they are named after."""
+    """Assign a parameter or state that nothing reads in test mode to the layer whose name begins its name."""
     every = [part for top in parts for part, _ in top.walk()]
     read = {name for part in every for name in part.arrays}
     for name, spec in (program.parameters | program.states).items():
@@ -264,7 +273,7 @@ def _give_unread(program: Program, parts: list[Part]) -> None:
 
 
 def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Iterate over the functions that an equation calls, with the variables that they receive."""
+    """Iterate over the functions that an equation calls, each with the variables that the function receives."""
     if equation.primitive.name != "while":
         for inner in inner_jaxprs(equation):
             yield inner, equation.invars
@@ -278,7 +287,7 @@ def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Return whether an equation has named values inside. Branches count as having none: only one of them runs."""
+    """Return whether functions called by an equation have named values; False for branches: only one of them runs."""
     if equation.primitive.name == "cond":
         return False
     inside = [e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns]
@@ -286,7 +295,7 @@ def _holds_labels(equation: Any) -> bool:
 
 
 def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the equations of layers, and the equations of operators."""
+    """Divide equations into those that come from layers, and those that come from operators of the user."""
     layers: list[Any] = []
     operators: list[Any] = []
     for equation in equations:
@@ -295,22 +304,22 @@ def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _runs(equations: Iterable[Any]) -> list[list[Any]]:
-    """Return the runs of neighbouring equations that one line of the user's made."""
+    """Divide equations into runs of neighbours that come from one line of the user's code."""
     return [list(run) for _, run in itertools.groupby(equations, user_line)]
 
 
 def _is_operator(equation: Any) -> bool:
-    """Return whether the user's own code made an equation, rather than a layer."""
+    """Return whether an equation comes from an operator in the user's code, and not from a layer."""
     files = [frame.file_name for frame in frames(equation)]
     within = list(itertools.takewhile(is_library, files))
     if len(within) == len(files) or any(file.startswith(_LAYERS) for file in within):
         return False
-    # A layer may call a function of the user or a module of another library, which belongs to neither.
+    # Not an operator: an equation inside a user's function, or a module of another library, that a layer calls.
     return not (str(equation.source_info.name_stack) and any(file.startswith(_LAYERS) for file in files))
 
 
 def _operation(equation: Any) -> str:
-    """Return the name of an operation, or of the function that an equation calls."""
+    """Return the name of the operation of an equation; for a call of a jitted function, the name of the function."""
     kind = equation.primitive.name
     return str(equation.params.get("name", kind)).strip("_") if kind in ("jit", "pjit") else kind
 

@@ -1,4 +1,4 @@
-"""The programs of a Trainer, Session or function, taken apart into layers."""
+"""The programs of a Trainer, Session or function, divided into layers, and the cost of their training steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ from fluid.runtime.update_rules import Rule, rules_of
 
 @dataclass(frozen=True)
 class Inspected:
-    """A program, taken apart.
+    """A program with its parts, variables and shapes.
 
     Attributes:
       program: the program.
-      rules: how it updates parameters.
-      partition: its parts.
-      outputs: the variable of each output.
-      losses: that of each loss that is minimised.
-      shapes: that of each part, in the order in which `Part.walk` meets them.
+      rules: the update rules of its parameters; empty if the program minimises no loss.
+      partition: the parts of the program.
+      outputs: the variable of each output in the traced equations.
+      losses: the variable of each loss that an optimizer minimises.
+      shapes: the shape of each part, in the order of `Part.walk`.
     """
 
     program: Program
@@ -41,14 +41,14 @@ class Inspected:
 
 
 def inspect(target: Any, sizes: Sizes) -> list[Inspected]:
-    """Take the programs of a target apart.
+    """Trace the programs of a target, and divide them into parts.
 
     Args:
-      target: a program function, Program, Session, or what has a Session, as Trainer and Inferencer do.
-      sizes: of the data to trace them with.
+      target: a program function, a Program, a Session, or an object with the attribute `session`, such as a Trainer.
+      sizes: the sizes of the stand-in data for the trace.
 
     Raises:
-      ArgumentTypeError: it is none of those.
+      ArgumentTypeError: the target is none of these.
     """
     found = []
     for program, rules in _programs_of(target):
@@ -61,7 +61,7 @@ def inspect(target: Any, sizes: Sizes) -> list[Inspected]:
 
 
 def step_cost(inspected: Inspected, sizes: Sizes, counter: Counter) -> Cost | None:
-    """Return the cost of one training step of a program, or None for a program that minimises nothing."""
+    """Return the cost of one training step of a program, or None for a program that minimises no loss."""
     program = inspected.program
     rules = inspected.rules
     if not rules:

@@ -1,4 +1,4 @@
-"""The table of `summary`: layers of programs as rows of numbers, and as text."""
+"""The table of `summary`: a row of numbers for each layer of a program, and the table as text or HTML."""
 
 import html
 import math
@@ -23,29 +23,34 @@ from fluid.naming import select
 
 @dataclass(frozen=True)
 class Row:
-    """A feed, a layer, or operators between layers. Parts of a loop have rows of their own, below the row of the loop.
+    """The row of a feed, a layer, or operators between layers.
+
+    Parts of a loop have rows of their own, below the row of the loop.
 
     Attributes:
-      program: the name of its program.
-      name: of the feed or layer; for operators the line of the program, as in "net.py:12".
-      kind: "data", the kind of layer, such as "fc", or the last operation of a line.
-      operators: whether it is a line of operators.
-      depth: within how many loops it lies.
-      shape: of its last result, with "batch" and "time" for what follows those; () for a scalar.
-      dtype: of it.
-      steps: how often the loop runs whose body the rows below are; None for other rows, or when the data decides.
-      parameters: names of the parameters and states that are counted in this row: those that it is the first to read.
-      shared: names of those that it reads, and that an earlier row counts.
-      trainable: how many numbers there are in its parameters that training changes.
-      frozen: and in those that it does not change.
-      states: and in its states, such as moving averages.
-      size: bytes of all of these.
-      flops: in one forward pass of the program, in which a loop runs several times; without the rows below.
-      bytes: that are moved, likewise.
-      partial: whether `flops` and `bytes` take a loop for one step because the data decides how many there are.
-      live: whether an output of the program depends on it; what is not live costs nothing.
+      program: the name of the program that contains the layer.
+      name: the name of the feed or layer; for operators the line of the program, as in "net.py:12".
+      kind: "data", the kind of layer, such as "fc", or the last operation of a line of operators.
+      operators: whether the row is a line of operators.
+      depth: the number of loops around the layer.
+      shape: the shape of the last result; () for a scalar. "batch" and "time" are dimensions that depend on the number
+        of examples and of steps.
+      dtype: the dtype of the last result.
+      steps: for a loop, the number of steps; the rows below are the body of the loop. None for other rows, or if the
+        data decides the number.
+      parameters: the names of the parameters and states that are counted in this row, the first row that reads them.
+      shared: the names of the parameters and states that this row reads, and that an earlier row counts.
+      trainable: the count of numbers in the row's parameters that training changes.
+      frozen: the count of numbers in the row's parameters that training does not change.
+      states: the count of numbers in the row's states, such as moving averages.
+      size: the bytes of the row's parameters and states.
+      flops: the FLOPs of the layer in one forward pass of the program, over all steps of loops. The rows below count
+        their own FLOPs.
+      bytes: the bytes that the operations of the layer read and write in one forward pass, counted like `flops`.
+      partial: whether `flops` and `bytes` count one step of a loop, because the data decides the number of steps.
+      live: whether an output of the program depends on the layer; if not, `flops` and `bytes` are 0.
       site: the user's line, as `file:line in function`.
-      uses: in how many calls of a shared function the layer runs; its FLOPs and bytes are those of all calls.
+      uses: the number of calls of a shared function that run the layer; `flops` and `bytes` are those of all calls.
     """
 
     program: str
@@ -100,7 +105,7 @@ def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> li
 
     Args:
       programs: the programs.
-      counter: of FLOPs and bytes; None leaves them 0.
+      counter: the counter of FLOPs and bytes; with None, both are 0.
     """
     trained = _trained(programs)
     counted: set[str] = set()
@@ -114,7 +119,7 @@ def rows_of(programs: Sequence[Inspected], counter: Counter | None = None) -> li
 
 
 def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with one row for all calls of a shared function: the first row, with the costs of all calls."""
+    """Merge the rows of a layer that several calls of a shared function run; the first row gets the costs of all."""
     found: dict[tuple[str, str], Row] = {}
     for row in rows:
         key = (row.program, str(len(found)) if row.operators else re.sub(r"\(\d+\)/", "/", row.name))
@@ -133,7 +138,7 @@ def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
 
 
 def _trained(programs: Sequence[Inspected]) -> set[str]:
-    """Return the names of the parameters that training changes: of programs that minimise, if there are any."""
+    """Return the names of the parameters that the optimizers update; without optimizers, of all trainable ones."""
     minimizes = [minimize for inspected in programs for minimize in inspected.program.minimizes]
     if minimizes:
         return {name for minimize in minimizes for name in minimize.parameters}
@@ -187,17 +192,18 @@ _RIGHT = (2, 3, 4, 5)
 
 @dataclass(frozen=True)
 class Totals:
-    """The sums over all layers of all programs; a parameter that several use is counted once.
+    """The sums over all layers of all programs; a parameter that several layers or programs read is counted once.
 
     Attributes:
-      trainable: how many numbers there are in parameters that training changes.
-      frozen: and in those that it does not change.
-      states: and in states, such as moving averages.
-      size: bytes of all of these.
-      forward: FLOPs and bytes of one forward pass, in test mode.
-      step: those of one training step: forward, backward and update; None when nothing is minimised.
-      batch_size: number of examples that these are counted for.
-      time: number of steps of each sequence that they are counted for.
+      trainable: the count of numbers in parameters that training changes.
+      frozen: the count of numbers in parameters that training does not change.
+      states: the count of numbers in states, such as moving averages.
+      size: the bytes of all parameters and states.
+      forward: the FLOPs and bytes of one forward pass, in test mode.
+      step: the FLOPs and bytes of one training step: forward pass, backward pass and update. None if no program
+        minimises a loss.
+      batch_size: the number of examples for which FLOPs and bytes are counted.
+      time: the number of steps of each sequence for which FLOPs and bytes are counted.
     """
 
     trainable: int
@@ -211,13 +217,14 @@ class Totals:
 
 
 class Summary:
-    """A table of the layers of one or several programs, made by `fluid.summary`.
+    """A table of the layers of one or several programs, returned by `fluid.summary`.
 
     Attributes:
       rows: a Row for each layer, in the order of the program.
-      totals: their Totals.
-      forward: FLOPs and bytes of one forward pass, by program.
-      step: those of one training step, by program; without those that minimise nothing.
+      totals: the Totals of all rows.
+      forward: the FLOPs and bytes of one forward pass, by the name of the program.
+      step: the FLOPs and bytes of one training step, by the name of the program; without programs that minimise no
+        loss.
     """
 
     def __init__(self, rows: Sequence[Row], totals: Totals, forward: Mapping[str, Cost], step: Mapping[str, Cost]):
@@ -227,7 +234,7 @@ class Summary:
         self.step = dict(step)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as JSON can hold it: `rows`, `totals`, and `programs` with their costs."""
+        """Return a dict that JSON can store, with the keys `rows`, `totals`, and `programs`, the costs by program."""
         costs = {name: {"forward": cost._asdict(), "step": None} for name, cost in self.forward.items()}
         for name, cost in self.step.items():
             costs[name]["step"] = cost._asdict()
@@ -278,7 +285,7 @@ class Summary:
 
 
 def summarize(target: Any, batch_size: int, time: int, layers: str | Sequence[str] | None) -> Summary:
-    """See `fluid.summary`."""
+    """Return the Summary of a target; `fluid.summary` explains the arguments."""
     for argument, value in (("batch_size", batch_size), ("time", time)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise errors.ArgumentError(

@@ -1,7 +1,7 @@
 """Tracing of one forward pass over stand-in data of chosen sizes.
 
-A layer owns the equations behind its named value that no earlier value needed, except for equations of the user's own
-lines. Values inside loops are no results of the trace, so `core.equations.label` writes their names into its equations.
+The trace consists of JAX equations, in which `inspection.parts` finds the layers by the names of values. Values in
+loops are no results of the trace. So `core.equations.label` writes the names of these values into the equations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import jax
 from fluid.core import TEST, Applied, FeedSpec, Program, stand_in
 from fluid.core.printing import explained_prints
 
-# The default number of steps of sequences; strides and windows divide it evenly.
+# The default number of steps of sequences. The usual strides and window sizes divide 16 without a remainder.
 STEPS = 16
 
 
@@ -35,9 +35,9 @@ class Traced(NamedTuple):
 
     Attributes:
       jaxpr: the equations.
-      applied: what `Program.apply` returned, with variables in the place of arrays.
+      applied: the result of `Program.apply`, with the variables of the equations instead of arrays.
       arrays: the variables of parameters and states, by name.
-      names: of the named values, in the order in which the program makes them.
+      names: the names of feeds and named values, in the order of the program.
     """
 
     jaxpr: Any
@@ -47,11 +47,11 @@ class Traced(NamedTuple):
 
 
 def trace(program: Program, sizes: Sizes) -> Traced:
-    """Return the equations of a program in test mode; nothing is computed.
+    """Trace one forward pass of a program in test mode, and return its equations; nothing is computed.
 
     Args:
       program: the program.
-      sizes: of the data.
+      sizes: the sizes of the stand-in data.
     """
     arrays = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in (program.parameters | program.states).items()}
     arguments = (arrays, stand_ins(program, sizes), jax.eval_shape(lambda: jax.random.key(0)))
@@ -59,7 +59,7 @@ def trace(program: Program, sizes: Sizes) -> Traced:
 
     def forward(arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: jax.Array) -> Applied:
         applied = program.apply(arrays, feeds, key=key, mode=TEST, labelling=True, plain=True)
-        # JAX sorts dicts by name. Feeds come first, then the values of the program in their order.
+        # The order is recorded here, because JAX sorts dicts by name. Feeds come first, then the values of the program.
         names.extend(n for n in dict.fromkeys((*program.feeds, *applied.values)) if n not in arrays)
         return applied
 
@@ -71,7 +71,7 @@ def trace(program: Program, sizes: Sizes) -> Traced:
 
 
 def stand_ins(program: Program, sizes: Sizes) -> dict[str, Any]:
-    """Return the shapes and dtypes of the data, by feed."""
+    """Return the shapes and dtypes of the stand-in data, by the names of the feeds."""
     return {name: _stand_in(spec, program.sample_shapes.get(name), sizes) for name, spec in program.feeds.items()}
 
 

@@ -1,11 +1,11 @@
 """Layers: the functions that a program function calls.
 
-The families are loaded on use. `__init__.pyi` lists the file of each name.
+A subpackage is imported when one of its layers is first used. `__init__.pyi` lists the file of each layer.
 """
 
 from fluid import lazy, name_hints
 
-# Nearly every program calls these three layers, so they are loaded at once, together with core and JAX.
+# Nearly every program calls these three layers, so they are imported at once, together with core and JAX.
 from fluid.layers.data import data  # noqa: F401
 from fluid.layers.embedding import embedding  # noqa: F401
 from fluid.layers.fc import fc  # noqa: F401

@@ -1,4 +1,4 @@
-"""Activations, and the elementary functions of one value."""
+"""Activations, and elementary functions of one array, such as `exp` and `sqrt`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -96,11 +96,11 @@ def selu(x: core.Value, scale: float | None = None, alpha: float | None = None, 
 
 @layer
 def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any:
-    """Limit `x` to the range from 0 to a threshold.
+    """Limit `x` to the range from 0 to `threshold`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: the largest value.
+      threshold: the largest value of the result.
       name: name of the layer; by default `relu6_N`.
 
     Returns:
@@ -118,12 +118,12 @@ def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any
 
 @layer
 def brelu(x: core.Value, t_min: float = 0.0, t_max: float = 24.0, name: str | None = None) -> Any:
-    """Limit `x` to the range between two bounds.
+    """Limit `x` to the range from `t_min` to `t_max`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      t_min: lower bound.
-      t_max: upper bound.
+      t_min: the lower bound.
+      t_max: the upper bound.
       name: name of the layer; by default `brelu_N`.
 
     Returns:
@@ -145,7 +145,7 @@ def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: the bound of `x`.
+      threshold: the bound of the absolute value of `x`.
       name: name of the layer; by default `soft_relu_N`.
 
     Returns:
@@ -167,7 +167,7 @@ def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> An
 
     Args:
       x: any shape, or a SequenceBatch.
-      alpha: the distance; not negative.
+      alpha: the distance by which `x` moves; not negative.
       name: name of the layer; by default `softshrink_N`.
 
     Returns:
@@ -185,7 +185,7 @@ def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> An
 
 @layer
 def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) -> Any:
-    """Replace `x` by 0 where its absolute value is at most a threshold.
+    """Replace `x` by 0 where its absolute value is at most `threshold`.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -207,11 +207,11 @@ def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) 
 
 @layer
 def thresholded_relu(x: core.Value, threshold: float = 1.0, name: str | None = None) -> Any:
-    """Apply the thresholded rectifier (Konda, Memisevic and Krueger, 2014): `x` where above a threshold, else 0.
+    """Apply the thresholded rectifier (Konda, Memisevic and Krueger, 2014): `x` where above `threshold`, else 0.
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: only larger values pass.
+      threshold: the largest value that becomes 0.
       name: name of the layer; by default `thresholded_relu_N`.
 
     Returns:
@@ -241,8 +241,8 @@ def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str |
       Same shape as `x`.
 
     Raises:
-      ArgumentError: there is no such mode.
-      ShapeError: `x` has no channels.
+      ArgumentError: `mode` is none of these three.
+      ShapeError: in mode "channel" or "element", `x` is a SequenceBatch or has less than two dimensions.
 
     Example:
       >>> import fluid
@@ -267,7 +267,7 @@ def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str |
     else:
         shape = [1, *array.shape[1:]]
     slope = this.parameter("w", param_attr, shape, array.dtype, Constant(0.25))
-    if mode == "channel":  # Fluid's parameter shape is meant for images; the data may have other dimensions
+    if mode == "channel":  # the shape is Fluid's, for images; `x` may have more or fewer dimensions
         slope = slope.reshape(along_axis(1, array.ndim))
     return this.output(like(x, jnp.where(array > 0, array, slope * array)))
 
@@ -315,8 +315,8 @@ def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: s
 
     Args:
       x: any shape, or a SequenceBatch.
-      scale_a: factor of the argument.
-      scale_b: factor of the result.
+      scale_a: the factor of `x` inside the tanh.
+      scale_b: the factor of the tanh.
       name: name of the layer; by default `stanh_N`.
 
     Returns:
@@ -338,8 +338,8 @@ def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: s
 
     Args:
       x: any shape, or a SequenceBatch.
-      slope: the slope of the line.
-      offset: the value of the line at 0.
+      slope: the factor of `x`.
+      offset: the number that is added to `slope * x`.
       name: name of the layer; by default `hard_sigmoid_N`.
 
     Returns:
@@ -361,7 +361,7 @@ def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
 
     Args:
       x: any shape, or a SequenceBatch.
-      beta: factor of the argument of the sigmoid.
+      beta: the factor of `x` inside the sigmoid.
       name: name of the layer; by default `swish_N`.
 
     Returns:
@@ -385,8 +385,8 @@ def hard_swish(
 
     Args:
       x: any shape, or a SequenceBatch.
-      threshold: the largest value of the second factor.
-      scale: the divisor.
+      threshold: the largest value of the second factor, `x + offset`.
+      scale: the divisor of the product.
       offset: the number that is added to `x` in the second factor.
       name: name of the layer; by default `hard_swish_N`.
 
@@ -442,12 +442,12 @@ _DOCUMENTATION = """{title}
       float32[batch, 3]
     """
 
-# These functions have no value or no slope at some numbers, such as 0. They read padding as 0.5.
+# These functions have no value or no slope at some numbers, such as 0. They read the padding of a SequenceBatch as 0.5.
 _PARTIAL = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
 
 
 def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
-    """Return a layer that applies a function of arrays to each element, by default the activation named `kind`."""
+    """Return a layer named `kind` that applies `function` to each element, by default the activation of this name."""
     compute = function or functional.ACTIVATIONS[kind]
 
     def apply(x: core.Value, name: str | None = None) -> Any:
@@ -546,7 +546,7 @@ def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None,
     doubt_softmax_of_one(input, place)
     raw = like(input, functional.softmax(dense(input), axis=place))
     result = this.output(raw)
-    if result is raw:  # an overridden value does not come from these logits
+    if result is raw:  # not if a run overrides the result: an override is not computed from these logits
         this.frame.note(result, logits=input, logits_axis=place)
     return result
 

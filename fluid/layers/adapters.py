@@ -11,16 +11,17 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 
-# The argument names by which modules receive the mode. The bool is the argument's value in training.
+# The argument names by which modules receive the mode (training or test). The bool is the value in training.
 _MODES = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
 
 
 class Adapted(NamedTuple):
-    """A module as two pure functions, one form for all libraries.
+    """A module of any of these libraries, as two pure functions.
 
     Attributes:
       init: `(key, *inputs) -> (parameters, states)`, both pytrees.
-      apply: `(parameters, states, key, train, *inputs) -> (result, states)`.
+      apply: `(parameters, states, key, train, *inputs) -> (result, states)`; the returned states are the changed ones,
+        and may be empty in test mode.
     """
 
     init: Callable[..., Any]
@@ -29,12 +30,12 @@ class Adapted(NamedTuple):
 
 @dataclass(frozen=True)
 class Init:
-    """The initialization of a module: one run computes all arrays, which `leaf` returns one by one.
+    """The initialization of a module: one run of `function` computes all arrays, which `leaf` returns one by one.
 
     Attributes:
       function: `(key, *inputs) -> (parameters, states)`.
       inputs: shapes and dtypes of the inputs.
-      found: the arrays of a run that `leaf` has not returned yet, by key.
+      found: the arrays of the latest run, by the bytes of its random key; None for arrays that `leaf` has returned.
     """
 
     function: Callable[..., Any]
@@ -46,7 +47,7 @@ class Init:
         return jax.eval_shape(self.function, jax.random.key(0), *self.inputs)
 
     def leaf(self, key: Any, place: int) -> Any:
-        """Return the array with index `place` among the leaves of parameters and states."""
+        """Return the initial array with index `place` among the leaves of parameters and states, for a random key."""
         if isinstance(key, jax.core.Tracer):
             return self._run(key)[place]
         mark = jax.random.key_data(key).tobytes()
@@ -65,12 +66,13 @@ class Init:
 
 @dataclass(frozen=True)
 class Leaf:
-    """The initializer of one array of a module.
+    """The initializer of one array of a module, a parameter or a state.
 
     Attributes:
       init: the initialization of the module.
       place: index of the array among the leaves of parameters and states.
-      key_name: the name from which the random key is computed. All arrays of a module have one name, so one run.
+      key_name: the name from which the random key is computed. All arrays of a module share this name, so that one run
+        of `init` computes all of them.
     """
 
     init: Init
@@ -92,11 +94,11 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
     """Convert a module to pure functions.
 
     Args:
-      module: of Flax or Haiku, see `layers.module`.
+      module: a module of Flax or Haiku; see `layers.module` for its forms.
       call: called as `call(module, *inputs, train)` instead of `module(*inputs)`.
 
     Raises:
-      ArgumentTypeError: the object is no such module.
+      ArgumentTypeError: `module` has none of these forms.
     """
     # Only the names of base classes are compared, so that a library is imported only for its own modules.
     kind = module if inspect.isclass(module) else type(module)
@@ -128,7 +130,7 @@ def _is_foreign(base: type) -> bool:
 
 
 def _arguments(function: Any) -> set[str]:
-    """Return the names of the parameters of a function or class; none if there is no signature."""
+    """Return the names of the parameters of a function or class; an empty set if Python finds no signature."""
     while isinstance(function, functools.partial):
         function = function.func
     function = function.__init__ if inspect.isclass(function) else function
@@ -139,7 +141,7 @@ def _arguments(function: Any) -> set[str]:
 
 
 def _mode(function: Any, train: bool) -> dict[str, bool]:
-    """Return the arguments that pass the mode to a function, under the names in its signature."""
+    """Return keyword arguments that pass the mode to a function, such as `train=True`: those that its signature has."""
     return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
 
 
@@ -196,7 +198,7 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> Adapted:
 
 
 def _with_keys(rngs: Any, key: Any) -> Any:
-    """Return the random states of a module with keys for this step, and counts of 0."""
+    """Return the random states of an NNX module, with keys computed from `key` and with counters of 0."""
 
     def fresh(path: Any, leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -226,7 +228,7 @@ def _haiku(function: Any, call: Callable[..., Any] | None) -> Adapted:
         transformed = haiku.transform_with_state(function if call is None else functools.partial(call, function))
 
     def settings(train: bool) -> tuple[tuple[bool, ...], dict[str, bool]]:
-        if is_transformed:  # the signature of the inner function is hidden
+        if is_transformed:  # the signature of the function inside is hidden, so the mode cannot be passed
             return (), {}
         return ((train,), {}) if call else ((), _mode(function, train))
 

@@ -1,4 +1,4 @@
-"""The base of every layer: `@layer`, `Layer`, and functions that read input values."""
+"""Base of every layer: `@layer`, `Layer`, and functions that read input values."""
 
 import copy
 import functools
@@ -75,7 +75,7 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
-        # The beginning of automatic names of parameters. Names from the user need no automatic kind.
+        # The kind with which automatic names of parameters begin; empty if the user gave the layer a name.
         self.automatic_kind = kind if name is None else ""
         self._made: set[str] = set()
         self._named: dict[str, str] = {}
@@ -94,7 +94,7 @@ class Layer:
         default: Initializer | None = None,
         rows_only: bool = False,
     ) -> jax.Array:
-        """Create `NAME.w_K`, Xavier uniform unless `attr` or `default` gives another initializer; see `parameter`."""
+        """Create a weight `NAME.w_K`, Xavier uniform unless `attr` or `default` says otherwise; see `parameter`."""
         return self.parameter("w", attr, shape, dtype, default or Xavier(), rows_only)
 
     def bias(
@@ -104,7 +104,7 @@ class Layer:
         dtype: DTypeLike = "float32",
         default: Initializer | None = None,
     ) -> jax.Array | None:
-        """Create `NAME.b_K`, zeros by default; return None when `attr` is False."""
+        """Create a bias `NAME.b_K`, zeros by default; return None when `attr` is False."""
         return None if attr is False else self.parameter("b", attr, shape, dtype, default or Constant(0.0))
 
     def parameter(
@@ -122,7 +122,7 @@ class Layer:
           suffix: "w" or "b".
           attr: the user's settings.
           shape: of the parameter.
-          dtype: of the data beside it; `parameter_dtype` computes the parameter's own dtype.
+          dtype: of the data that the parameter is combined with; `parameter_dtype` computes the dtype of the parameter.
           default: the initializer if `attr` has none.
           rows_only: whether the layer only looks up rows of the parameter, so that updates may be limited to these
             rows.
@@ -147,7 +147,7 @@ class Layer:
                 raise errors.ArgumentError(
                     f"{self.name}: rows of a WeightNormParamAttr cannot be looked up; is_sparse=False"
                 )
-            from fluid.layers import weight_norm  # few programs need it
+            from fluid.layers import weight_norm  # imported here, since few programs need weight normalization
 
             kind = "" if settings.name else self.automatic_kind
             return weight_norm.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
@@ -187,7 +187,7 @@ class Layer:
 
     @property
     def owner(self) -> str:
-        """The prefix of parameter and state names: `name`, or in a shared function the name from the first call."""
+        """The prefix of parameter and state names: `name`, or inside `fluid.shared` the name from the first call."""
         return self.frame.array_name(self.name)
 
     def array_name(self, suffix: str) -> str:
@@ -200,8 +200,8 @@ class Layer:
         """Warn of a second layer with the kind and name of an earlier layer: the two have different parameters.
 
         Args:
-          suffix: of the parameter.
-          name: of the parameter.
+          suffix: of the new parameter, such as "w".
+          name: the whole name of the new parameter.
         """
         declared = self.frame.declared
         first = f"{name.rpartition('_')[0]}_0"
@@ -218,15 +218,15 @@ class Layer:
         self._made.add(suffix)
 
     def output(self, value: Any) -> Any:
-        """Record a result as `NAME.tmp_K`."""
+        """Record a result as `NAME.tmp_K`, and return the result, or the value that overrides it in this run."""
         return core.record(self.frame.unique(f"{self.name}.tmp"), value, self._caller)
 
     def finish(self, value: Any, act: Activation = None) -> Any:
-        """Record a result as `NAME.tmp_K`, then apply an activation and record the activation's result too."""
+        """Record a result as `NAME.tmp_K`, then apply an activation and record the result of the activation too."""
         return self.activate(self.output(value), act)
 
     def record_aside(self, value: Any) -> None:
-        """Record a value that Fluid returns beside the result as `NAME.tmp_K`, so that it can be fetched."""
+        """Record, as `NAME.tmp_K`, a second value that Fluid computes beside the result, so that users can fetch it."""
         self.output(value)
 
     def skip_outputs(self, count: int) -> None:
@@ -244,7 +244,7 @@ class Layer:
         result = self.output(raw)
         if act == "softmax":
             doubt_softmax_of_one(value, -1)
-            if result is raw:  # an overridden value does not come from these logits
+            if result is raw:  # not if a run overrides the result
                 self.frame.note(result, logits=value, logits_axis=-1)
         return result
 
@@ -268,7 +268,7 @@ def doubt_softmax_of_one(value: Any, axis: int) -> None:
 
 
 def _called_by_library() -> bool:
-    """Return whether a function of fluid, rather than the user, has called the running layer."""
+    """Return whether fluid code outside `fluid.layers`, rather than the user, has called the running layer."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_FOLDER):
         frame = frame.f_back
@@ -312,7 +312,7 @@ def filled(value: Any, fill: float) -> Any:
 
 
 def wide_dtype(dtype: Any) -> Any:
-    """Return the dtype for sums of data of `dtype`: float32 for half precision, which would round them too much."""
+    """Return the dtype in which to sum data of `dtype`: float32 for half precision, which would round sums too much."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else jnp.dtype(dtype)
 
 
@@ -337,7 +337,7 @@ def array_of(this: Layer, value: Any) -> Any:
 
 
 def like(value: Any, data: Any) -> Any:
-    """Return data computed from a value as the value's kind: with the lengths of `value` if it is a sequence batch."""
+    """Return `data`, computed from `value`, as a sequence batch with the lengths of `value` if `value` is one."""
     return value.with_data(data) if is_sequence(value) else data
 
 
@@ -346,7 +346,7 @@ def rows_at(value: Any, numbers: Any) -> Any:
 
     Args:
       value: an array; or a sequence batch, whose steps are counted through all innermost sequences.
-      numbers: integers `[...]`.
+      numbers: the indices, integers `[...]`; negative ones do not count from the end.
 
     Returns:
       `[..., *shape of a row or step]`. An index that does not exist gives NaN, or for integers the smallest integer.
@@ -355,7 +355,7 @@ def rows_at(value: Any, numbers: Any) -> Any:
         return dense(value).at[numbers].get(mode="fill", fill_value=None, wrap_negative_indices=False)
     batch = value.flat() if isinstance(value, core.NestedSequenceBatch) else value
     ends = jnp.cumsum(batch.lengths)
-    # searchsorted would find the row too, but refuses a symbolic batch size.
+    # jnp.searchsorted would find the row too, but refuses a symbolic batch size.
     row = jnp.sum(jnp.asarray(numbers)[..., None] >= ends, axis=-1)
     begin = (ends - batch.lengths).at[row].get(mode="clip")
     return steps_at(dense(batch), row, numbers - begin)
@@ -363,7 +363,7 @@ def rows_at(value: Any, numbers: Any) -> Any:
 
 def steps_at(data: Any, rows: Any, places: Any) -> Any:
     """Return steps `[..., *shape of a step]` of data `[batch, time, ...]`, by row and step indices `[...]`."""
-    if data.shape[1] == 0:  # there is no step to read: read zeros; no step of the result is valid
+    if data.shape[1] == 0:  # with no step to read, read zeros: no step of the result is valid then
         data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
     return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)
 
@@ -388,7 +388,8 @@ def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]
 
     Args:
       this: the layer, for messages.
-      values: arrays `[rows, ...]`, or sequence batches of equal lengths. Beside sequence batches, arrays of one row.
+      values: arrays `[rows, ...]`, or sequence batches of equal lengths. Beside sequence batches, an array may also
+        have one row, `[1, ...]`.
 
     Returns:
       The arrays `[rows, ...]`, and a function that converts a result `[rows, ...]` to the kind of the first value.
@@ -443,8 +444,8 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 def parameter_dtype(dtype: Any) -> str:
     """Return the dtype name of a parameter that is used beside data of `dtype`.
 
-    Floats keep their dtype; for every other dtype the parameter is float32. In a program of mixed precision the
-    parameter is float32 too for data in the dtype of the computation.
+    For floats this is their dtype; for every other dtype it is float32. In a program of mixed precision it is float32
+    too if `dtype` is the half precision in which the program computes.
     """
     found = jax.dtypes.canonicalize_dtype(dtype)
     computed = core.current_frame("layers").precision
@@ -452,7 +453,7 @@ def parameter_dtype(dtype: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """Return dtype and shape of a value for messages; "batch" stands for the batch size of the discovery."""
+    """Return dtype and shape of a value for messages; "batch" replaces the placeholder for the batch size."""
     frame = core.current_frame("layers")
     array = value if is_sequence(value) else dense(value)
     return f"{array.dtype}{core.shape_text(array.shape, frame.placeholder_batch)}"

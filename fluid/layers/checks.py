@@ -15,7 +15,7 @@ Sizes = int | Sequence[int]
 
 
 def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
-    """Return the array of a value of integers, such as ids.
+    """Check that a value holds integers, such as ids, and return its array.
 
     Args:
       layer_name: the name of the layer, for the message.
@@ -36,10 +36,10 @@ def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
 
 
 def check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:
-    """Check new axes, which must be different dimensions of a result of `dims` dimensions.
+    """Check the indices of new axes: different dimensions of a result that has `dims` dimensions.
 
     Raises:
-      ArgumentError: an axis is out of range, no integer, or there twice.
+      ArgumentError: an axis is out of range, no integer, or given twice.
     """
     if any(not isinstance(a, int) or not -dims <= a < dims for a in axes) or len({a % dims for a in axes}) < len(axes):
         raise errors.ArgumentError(
@@ -49,7 +49,7 @@ def check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:
 
 
 def known_shape(this: Layer, shape: Any) -> list[int]:
-    """Read a shape whose sizes are all known.
+    """Return a shape as a list of sizes; refuse -1, which would stand for an unknown size.
 
     Raises:
       ArgumentError: a size is negative.
@@ -65,10 +65,10 @@ def known_shape(this: Layer, shape: Any) -> list[int]:
 
 
 def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
-    """Return the dimension of an axis, as `axis_of`, for layers that cannot work along the rows of a sequence batch.
+    """Return the dimension of an axis, as `axis_of` does, but refuse the axis of the rows of a sequence batch.
 
     Raises:
-      ArgumentError: there is no such axis, or the axis is the rows of a sequence batch.
+      ArgumentError: there is no such axis, or it is axis 0 of a sequence batch.
     """
     place = axis_of(value, axis)
     if place == 0 and row_dims(value) > 1:
@@ -79,10 +79,10 @@ def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
 
 
 def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str] = ("input", "label")) -> None:
-    """Check that two values have one kind and one shape.
+    """Check that two values have one shape, and are both arrays or both sequence batches.
 
     Raises:
-      ShapeError: kind or shape differ.
+      ShapeError: only one is a sequence batch, or the shapes differ.
     """
     if row_dims(first) != row_dims(second):
         raise errors.ShapeError(
@@ -97,7 +97,7 @@ def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str
 
 
 def dtype_of(caller: str, dtype: Any) -> Any:
-    """Return the dtype in which JAX keeps data of a dtype: int32 for int64, unless 64 bits are enabled.
+    """Return the dtype in which JAX keeps data of a dtype: int32 for int64, unless `jax_enable_x64` is set.
 
     Raises:
       ArgumentError: there is no such dtype.
@@ -111,10 +111,10 @@ def dtype_of(caller: str, dtype: Any) -> Any:
 
 
 def shape_of(caller: str, shape: Any) -> list[int]:
-    """Read a shape, in which -1 may stand for a size.
+    """Return a shape as a list of integers or symbolic sizes; -1 may stand for an unknown size.
 
     Raises:
-      ArgumentTypeError: the shape is no list of integers.
+      ArgumentTypeError: the shape is no list or tuple of sizes.
     """
     if not isinstance(shape, list | tuple) or not all(map(core.is_size, shape)):
         raise errors.ArgumentTypeError(f"{caller}: shape={shape!r}; expected a list of integers, as in shape=[-1, 10]")
@@ -122,7 +122,7 @@ def shape_of(caller: str, shape: Any) -> list[int]:
 
 
 def sizes_of(this: Layer, name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
-    """Read an argument such as `3` or `[3, 5]` as one size for each of `count` dimensions.
+    """Return an argument such as `3` or `[3, 5]` as a tuple of one size for each of `count` dimensions.
 
     Raises:
       ArgumentError: the number of sizes is not `count`, or a size is no integer of at least `least`.

@@ -111,7 +111,7 @@ class State:
 
 
 def _refuse(self: State, name: str, value: Any) -> None:
-    """Refuse an assignment; the error shows the call that changes a state."""
+    """Refuse an assignment to an attribute of a State; the error shows the call that changes the state."""
     raise errors.MissingNameError(
         f"the state {self.name!r}: found an assignment to {name!r}, expected the call that sets its value for the next "
         f"step: state.update(value)",
@@ -200,7 +200,7 @@ def module(
       The result of the module: an array, or a pytree of arrays.
 
     Raises:
-      ArgumentTypeError: the object is no such module.
+      ArgumentTypeError: `module` has none of the forms above.
 
     Example:
       >>> import fluid
@@ -218,7 +218,7 @@ def module(
       >>> list(p.states)
       ['module_0/batch_stats/BatchNorm_0/mean', 'module_0/batch_stats/BatchNorm_0/var']
     """
-    from fluid.layers.adapters import Init, Leaf, adapt, leaves  # few programs need them
+    from fluid.layers.adapters import Init, Leaf, adapt, leaves  # imported here, since few programs need them
 
     this = Layer("module", name)
     settings = to_attr(param_attr) or ParamAttr(trainable=False)
@@ -275,7 +275,7 @@ def py_func(
     called when its results are needed, perhaps more than once.
 
     Args:
-      func: called with an array for each of `x`; returns an array, or several.
+      func: called with a NumPy array for each of `x`; returns one array, or a list or tuple of arrays.
       x: an array, or a list of arrays.
       out: shape and dtype of the results: an object that has both, such as `x` itself or
         `jax.ShapeDtypeStruct((x.shape[0], 4), "float32")`, or a list of such objects. Without `out` the function is

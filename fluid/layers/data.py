@@ -1,4 +1,4 @@
-"""Feeds: where data enters a program."""
+"""Feeds: `data` declares the arrays that enter a program."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -38,7 +38,8 @@ def data(
       lod_level: 0 for examples of one shape, 1 for sequences of any length whose steps have this shape, 2 for sequences
         of sequences.
       append_batch_size: whether a batch dimension is put before `shape`.
-      column: the position of this field in a row; by default the order of the declarations counts.
+      column: the position of this field in each sample of a reader; by default fields have the order of their
+        declarations.
       allow_nan: whether the program expects NaN, such as for missing values. Otherwise a FluidWarning names the first
         sample of a feed that holds NaN.
       type: accepted for programs written for Fluid, but has no effect: lod_level says what kind of value it is.
@@ -50,9 +51,9 @@ def data(
       `[batch, outer, inner, *shape]`.
 
     Raises:
-      ArgumentError: the dtype or the level does not exist.
+      ArgumentError: `dtype` or `lod_level` does not exist.
       ArgumentTypeError: the name is no string.
-      ProgramError: the name is declared already with another shape, dtype or level.
+      ProgramError: the name is declared already with another shape, dtype or `lod_level`.
       ShapeError: the shape is no list.
 
     Example:
@@ -94,7 +95,7 @@ def data(
 
 
 def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool) -> tuple[int | None, ...]:
-    """Return the shape of a batch, in which None stands for the batch size."""
+    """Return the shape with the batch dimension; None stands for the batch size."""
     if isinstance(shape, int):
         raise errors.ShapeError(f"layers.data({name!r}, shape={shape}): shape is a list: shape=[{shape}]")
     sizes = tuple(None if d is None or int(d) < 0 else int(d) for d in shape)
@@ -104,7 +105,7 @@ def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool
 
 
 def _checked(spec: core.FeedSpec) -> core.FeedSpec:
-    """Check the dtype and the level of a declaration, and return the declaration."""
+    """Check the dtype and the `lod_level` of a declared feed, and return the declaration."""
     try:
         jnp.dtype(spec.dtype)
     except TypeError as error:
@@ -125,7 +126,7 @@ def _checked(spec: core.FeedSpec) -> core.FeedSpec:
 
 
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
-    """Return a placeholder for the data of a feed, used while a program is discovered."""
+    """Return a placeholder for the data of a feed, for the first trace, which discovers the parts of a program."""
     # Outer and inner sequences have different numbers of steps, so that a program that confuses them fails.
     value = core.stand_in(spec, frame.placeholder_batch or 1, steps=(3, 5))
     given = frame.given.feeds.get(spec.name)

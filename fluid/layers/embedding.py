@@ -13,7 +13,7 @@ from fluid.layers.kernels.table import look_up
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.param_attr import ParamSetting
 
-# Fluid divides the table among parameter servers.
+# The warning for `is_distributed`: in Fluid, it divides the table among parameter servers.
 NOT_DISTRIBUTED = Warned(
     "the table is held as a whole",
     asks=lambda value, given: bool(value),
@@ -84,11 +84,11 @@ def embed(
     attr: ParamSetting,
     dtype: DTypeLike,
 ) -> Any:
-    """Create a table, look up its rows and record them.
+    """Create a table, look up the row of each id, and record the rows.
 
     Args:
       this: the layer.
-      input: the ids from the user.
+      input: the ids as the user gave them, an array or a sequence batch.
       ids: the ids as an array, `[...]`.
       size: `[number of rows, width]` of the table.
       is_sparse: see `embedding`.
@@ -111,7 +111,7 @@ def embed(
 
 
 def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | None:
-    """Read `padding_idx`: None, or an id that is converted to the range from 0 to `rows - 1`.
+    """Return `padding_idx` as a row from 0 to `rows - 1`, so that negative counts from the end; None stays None.
 
     Raises:
       ArgumentError: the table has no such row.
@@ -126,7 +126,7 @@ def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | No
 
 
 def _table_size(this: Layer, size: Any) -> tuple[int, int]:
-    """Read the size of a table: the number of rows, and their width."""
+    """Check the size of a table, and return the number of rows and their width."""
     if not isinstance(size, list | tuple) or len(size) != 2:
         raise errors.ArgumentError(
             f"{this.name}: size={size!r}; expected [number of ids, width], as in size=[1000, 32]"

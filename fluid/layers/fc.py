@@ -124,7 +124,7 @@ def dense(
 
 
 def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
-    """Record a value `[..., size]` plus a bias `[size]`; return the value if `bias_attr` is False."""
+    """Add a new bias `[size]` to a value `[..., size]` and record the sum; without bias, return the value."""
     array = base.dense(total)
     bias = this.bias(bias_attr, [array.shape[-1]], array.dtype)
     if bias is not None:
@@ -166,7 +166,7 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    """Return the sum of values `[*leading, size]`; a sequence batch if one of them is."""
+    """Return the sum of values `[*leading, size]`; the sum is a sequence batch if one of the values is."""
     arrays = [base.dense(v) for v in values]
     shapes = {a.shape[:-1] for a in arrays}
     if len(shapes) > 1:

@@ -23,7 +23,7 @@ def elu(x: Any, alpha: float = 1.0) -> Any:
 
 
 def relu6(x: Any, threshold: float = 6.0) -> Any:
-    """Limit `x` to the range from 0 to the threshold."""
+    """Limit `x` to the range from 0 to `threshold`."""
     return jnp.clip(x, 0, threshold)
 
 
@@ -68,12 +68,12 @@ def softshrink(x: Any, alpha: float = 0.5) -> Any:
 
 
 def hard_shrink(x: Any, threshold: float = 0.5) -> Any:
-    """Return `x` where its absolute value is above the threshold, else 0."""
+    """Return `x` where its absolute value is above `threshold`, else 0."""
     return jnp.where(jnp.abs(x) > threshold, x, 0.0)
 
 
 def thresholded_relu(x: Any, threshold: float = 1.0) -> Any:
-    """Return `x` where above the threshold, else 0."""
+    """Return `x` where it is above `threshold`, else 0."""
     return jnp.where(x > threshold, x, 0.0)
 
 
@@ -105,7 +105,7 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh_shrink": lambda x: x - jnp.tanh(x),
     "sqrt": jnp.sqrt,
     "rsqrt": lambda x: jax.lax.rsqrt(x),
-    "abs": lambda x: x * jnp.sign(x),  # its slope at 0 is 0, as in Fluid; that of jnp.abs is 1 in JAX 0.10
+    "abs": lambda x: x * jnp.sign(x),  # its slope at 0 is 0, as in Fluid; jnp.abs has slope 1 there (JAX 0.10)
     "ceil": jnp.ceil,
     "floor": jnp.floor,
     "cos": jnp.cos,
@@ -144,7 +144,7 @@ ELEMENTWISE = ACTIVATIONS.keys() - {"softmax", "log_softmax"}
 
 
 def activation(act: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the function for `act=`: the entry of the table, or the function itself.
+    """Return the function for `act=`: the entry of `ACTIVATIONS` for a name, or the given function itself.
 
     Raises:
       ArgumentError: no activation has that name.

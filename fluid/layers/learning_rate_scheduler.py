@@ -1,4 +1,4 @@
-"""Learning rate schedules under Fluid's path; see `fluid.lr`."""
+"""Learning rate schedules under the import path that Fluid uses; `fluid.lr` documents them."""
 
 from fluid.lr import (
     cosine_decay,

@@ -1,4 +1,4 @@
-"""Arguments of Fluid that are accepted without an effect, and arguments that change a value, which are errors."""
+"""Arguments of Fluid that are accepted without an effect, and arguments for output variables, which are refused."""
 
 import functools
 import inspect
@@ -17,8 +17,8 @@ class Warned:
 
     Attributes:
       why: the reason, as the docstring of the layer gives it.
-      asks: called with the value and with all given arguments by name; returns whether the value requests an
-        unsupported behaviour.
+      asks: called with the value of the argument and with all given arguments by name; returns whether the value
+        requests an unsupported behaviour.
       instead: the recommended alternative, an imperative.
     """
 
@@ -27,7 +27,7 @@ class Warned:
     instead: str
 
 
-# The functions and arguments for which a warning was given; each warns once in a process.
+# The pairs of function and argument that have warned; each pair warns once in a process.
 _told: set[tuple[Callable[..., Any], str]] = set()
 
 
@@ -37,8 +37,9 @@ def no_effect(**reasons: str | Warned) -> Callable[[F], F]:
     The reasons become the attribute `no_effect` of the function. A test compares them with the docstring.
 
     Args:
-      reasons: for each of these arguments the reason. A string is for an argument without any visible effect. `Warned`
-        is for an argument from which a user may expect an effect; requesting that effect warns, once in a process.
+      reasons: for each argument without effect, by name, the reason. A string is for an argument without any visible
+        effect. `Warned` is for an argument from which a user may expect an effect; requesting that effect warns, once
+        in a process.
     """
     warned = {name: reason for name, reason in reasons.items() if isinstance(reason, Warned)}
 
@@ -77,7 +78,7 @@ def assigns(**instead: str) -> Callable[[F], F]:
     The arguments become the attribute `assigns` of the function. Passing one of them raises an ArgumentError.
 
     Args:
-      instead: for each of these arguments the corrected call, as in `output="y = layers.assign(x)"`.
+      instead: for each output argument, by name, the corrected call, as in `output="y = layers.assign(x)"`.
     """
 
     def decorate(function: F) -> F:

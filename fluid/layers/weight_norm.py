@@ -20,7 +20,7 @@ def create(
     kind: str,
     layer: str,
 ) -> jax.Array:
-    """Create the two parts of a parameter, `NAME_g` and `NAME_v`, and combine them: `g * v / norm(v)`.
+    """Create the length `NAME_g` and the direction `NAME_v` of a parameter, and return `g * v / norm(v)`.
 
     Args:
       name: of the parameter.
@@ -58,7 +58,10 @@ def create(
 
 @dataclass(frozen=True)
 class _NormOf:
-    """The initializer of the lengths: the norm of the initial direction over some axes. Both use one random key."""
+    """The initializer of the lengths: the norm of the initial direction over `axes`.
+
+    The name of the direction gives the random key of both, so that the length belongs to the direction.
+    """
 
     initializer: Callable[..., Any]
     shape: tuple[int, ...]

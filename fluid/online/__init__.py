@@ -1,4 +1,4 @@
-"""Training under remote control: rows that arrive are kept in a journal, and each is trained on exactly once."""
+"""Online training: rows arrive over HTTP and are kept in a journal, and a model is trained on each exactly once."""
 
 from fluid.online.trainer import OnlineTrainer
 

@@ -15,7 +15,7 @@ _TENSORS = ("application/octet-stream", "application/json")
 _KEY = "idempotency-key"
 _VERBS = ("start", "pause", "resume", "save", "publish", "stop")
 _MOST_FIELDS = 1024
-_MOST_VERBS = 4  # in flight: each holds a thread until the current step ends
+_MOST_VERBS = 4  # verbs in flight at most: each occupies a thread until the current step ends
 _STATES = ("training", "waiting", "paused", "stopped", "failed")
 _COUNTERS = {
     "accepted": ("fluid_online_rows_accepted", "Rows that were accepted."),
@@ -39,7 +39,7 @@ class Metrics(http.Metrics):
 
     Args:
       status: returns the status, see `OnlineTrainer.status` and `HostedTrainer.status`.
-      paths: of the requests that are counted by path.
+      paths: paths that the counter of requests has as labels.
     """
 
     def __init__(self, status: Callable[[], dict[str, Any]], paths: Iterable[str] = ()):
@@ -51,12 +51,12 @@ class Metrics(http.Metrics):
         )  # fmt: skip
 
     def count(self, request: Request) -> None:
-        """Count a request; an unknown path is counted under an empty path, so that clients add no names."""
+        """Count a request; an unknown path is counted under an empty path, so that clients cannot add labels."""
         path = request.path if request.path in self._paths else ""
         self._requests.labels(path, str(request.status)).inc()
 
     def collect(self) -> Iterable[Any]:
-        """Return the status as counters and gauges."""
+        """Return the status of the training as counters and gauges of Prometheus."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         status = self._status()
@@ -78,12 +78,12 @@ class Metrics(http.Metrics):
 
 
 class VerbApp(http.Application):
-    """The base of ASGI applications with verbs, which control a training in another thread.
+    """The base class of ASGI applications with verbs: requests such as `/pause` that control a training.
 
     Args:
-      training: has a method for each verb, `status` and `folders`.
-      paths: the method and the endpoint of each further path.
-      verbs: the verbs, each a path; the response is the result of the method, JSON.
+      training: an OnlineTrainer or HostedTrainer: has a method for each verb, `status` and `folders`.
+      paths: the HTTP method and the endpoint of each further path.
+      verbs: the verbs; each is a path, and calls the method of its name, whose result is the response as JSON.
       settings: the limits.
       access: the access policy.
     """
@@ -120,22 +120,22 @@ class VerbApp(http.Application):
 
     @property
     def ready(self) -> bool:
-        """True while requests are accepted."""
+        """True from the start of the server until it begins to end."""
         return self.started and not self.draining
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
-        """Return the method and the endpoint of a path."""
+        """Return the HTTP method and the endpoint for the path of a request."""
         if request.path not in self._paths:
             raise Refusal(404, f"there is nothing here; the paths are {', '.join(self._paths)}")
         return self._paths[request.path]
 
     def check_origin(self, request: Request) -> None:
-        """Refuse all pages in a browser: it sends their requests without the consent of the user."""
+        """Refuse the requests of all web pages, because a browser sends them without the consent of its user."""
         if request.headers.get("origin") is not None:
             raise Refusal(403, "pages in a browser cannot ask this server")
 
     def verb(self, name: str, *arguments: Any) -> http.Endpoint:
-        """Return the endpoint of a verb, which calls the method of its name."""
+        """Return the endpoint of a verb, which calls the method `name` of the training with `arguments`."""
 
         async def endpoint(request: Request) -> Response:
             if self._verbs_in_flight >= _MOST_VERBS:
@@ -153,13 +153,13 @@ class VerbApp(http.Application):
         return self._status_response(await run_in_thread(self._training.status))
 
     def _status_response(self, status: dict[str, Any]) -> Response:
-        """Return a status as a response, without the folders in its error."""
+        """Return the response with a status as JSON; its error message has no folders of this machine."""
         error = status.get("error")
         return json_response(status | ({"error": http.without_folders(error, self.folders)} if error else {}))
 
 
 class App(VerbApp):
-    """An ASGI application that takes rows and verbs for an OnlineTrainer.
+    """An ASGI application through which clients send rows and verbs to an OnlineTrainer.
 
     Args:
       online: the OnlineTrainer.
@@ -186,12 +186,12 @@ class App(VerbApp):
         length = self.json_length(headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None, body)
         run = self.run_long if len(body) > protocol.LONG else run_in_thread
         packed = await run(lambda: self._parse(kind, body, length))
-        # A thread waits for the disk; rows of several threads are written in one transaction.
+        # In a thread, which waits for the disk; the journal writes the rows of several threads in one transaction.
         accepted = await run_in_thread(lambda: self._online.accept(packed, headers.get(_KEY)))
         return json_response({"first": accepted.first, "rows": packed.rows, "repeated": accepted.repeated})
 
     def _parse(self, kind: str, body: bytes, length: int | None) -> Packed:
-        """Parse and check rows."""
+        """Parse the body of a request, and return its rows, checked and packed for the journal."""
         rows, most_rows, most_bytes = self._online.rows, self._online.max_rows, self.settings.max_body
         if kind in _LINES:
             check_count(body.count(b"\n"), most_rows)
@@ -207,7 +207,7 @@ class App(VerbApp):
 
 
 class TrainerApp(VerbApp):
-    """An ASGI application that takes verbs for a HostedTrainer, and returns its events.
+    """An ASGI application through which clients send verbs to a HostedTrainer and read its events.
 
     Args:
       hosted: the HostedTrainer.
@@ -221,7 +221,10 @@ class TrainerApp(VerbApp):
         super().__init__(hosted, paths, ("pause", "resume", "stop", "save", "test"), settings, access)
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
-        """Return the method and the endpoint of a path; `/train/3` and `/events/17` end with a number."""
+        """Return the HTTP method and the endpoint for the path of a request.
+
+        `/train/3` trains for three epochs, and `/events/17` returns the events from number 17 on.
+        """
         name, _, number = request.path[1:].partition("/")
         if name == "train" and number.isdecimal():
             return "POST", self.verb("train", int(number))
@@ -230,7 +233,7 @@ class TrainerApp(VerbApp):
         return super().route(request)
 
     def _events(self, after: int) -> http.Endpoint:
-        """Return the endpoint of the events, which waits for the next one."""
+        """Return the endpoint that responds with the events from number `after` on; see `HostedTrainer.events`."""
 
         async def endpoint(request: Request) -> Response:
             return json_response(await run_in_thread(lambda: self._hosted.events(after)))
@@ -242,14 +245,14 @@ class TrainerApp(VerbApp):
 
 
 def parse_lines(body: bytes, most: int | None) -> list[dict[str, Any]]:
-    """Parse rows as JSON lines: in each line an object of fields by name.
+    """Parse rows from JSON lines: each line is an object of fields by name.
 
     Args:
       body: the lines.
-      most: numbers of a row at most, which are counted in a long line before it is parsed; None for any number.
+      most: most numbers of a row; the commas of a long line are counted before it is parsed. None for any number.
 
     Raises:
-      ProtocolError: a line is something else, or there is no line.
+      ProtocolError: a line is not valid JSON, is too long, or there is no line.
     """
     rows = []
     for number, line in enumerate(body.split(b"\n"), 1):

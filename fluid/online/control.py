@@ -1,7 +1,8 @@
 """Control: a thread that trains on the minibatches of a journal, and runs tasks between two steps.
 
-One endless epoch of `Trainer.train` runs in the thread. For a task between two steps (`save`, `publish`, `pause`,
-`stop`) the reader ends its pass: `train` returns with a checkpoint, and is called again.
+The thread calls `Trainer.train` for one endless epoch. When there is a task (`save`, `publish`, `pause`, `stop`), the
+reader pauses the Trainer: `train` writes a checkpoint and returns. Then the task runs, and the thread calls `train`
+again.
 """
 
 import atexit
@@ -24,20 +25,20 @@ Task = Callable[[Trainer], Any]
 
 
 class Control:
-    """A thread that trains, from `start` to `stop`.
+    """The control of a thread that trains, from `start` to `stop`.
 
     Args:
-      trainer: of the first training.
-      make: returns another Trainer, which continues from the newest checkpoint.
-      minibatches: of the journal.
-      handlers: around the training.
+      trainer: the Trainer for the first `start`.
+      make: returns a Trainer for each later `start`, which continues from the newest checkpoint.
+      minibatches: the minibatches of the journal.
+      handlers: handlers of the training.
       after_step: called in the thread after each step with the number of steps done.
       after_save: called in the thread when checkpoints may have been written.
 
     Attributes:
       steps: number of steps done.
       failure: the error that ended the training, or None.
-      outputs: scalars of the last step by name, on the device.
+      outputs: scalar outputs of the last step by name, on the device.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Control:
         self._trainer: Trainer | None = trainer
         self._thread: threading.Thread | None = None
         self._tasks: collections.deque[tuple[Task, Future[Any]]] = collections.deque()
-        self._begun = 0  # steps done when the training last went on
+        self._begun = 0  # number of steps done when `Trainer.train` was last called
         self._paused = False
         self._stopping = False
         self._leaving = False
@@ -79,20 +80,23 @@ class Control:
             return "training" if self._minibatches.is_there(self.steps) else "waiting"
 
     def _prepared(self) -> Trainer:
-        """Return the Trainer; make one if there is none."""
+        """Return the Trainer; make one if the thread has ended since the last one was made."""
         if self._trainer is None:
             self._trainer = self._make()
             self.steps = int(self._trainer.session.scope.step)
         return self._trainer
 
     def start(self) -> None:
-        """Begin to train, or go on; do nothing while the thread runs. The end of Python calls `leave`."""
+        """Start the thread, which begins or continues the training; do nothing while the thread runs.
+
+        Python calls `leave` when it ends.
+        """
         with self._starting:
             if self._thread is not None and self._thread.is_alive() and not self._stopping:
                 return
             self.stop()
             self._prepared()
-            importlib.import_module("orbax.checkpoint")  # a slow import, which the first rows should not wait for
+            importlib.import_module("orbax.checkpoint")  # a slow import, for which the first rows should not wait
             self.failure = None
             self._stopping = False
             self._paused = False
@@ -101,34 +105,35 @@ class Control:
             atexit.register(self.leave)
 
     def pause(self) -> None:
-        """Pause until `resume`; when this returns, a checkpoint holds all steps."""
+        """Pause the training until `resume`; when this call returns, a checkpoint holds all steps done."""
         with self._changed:
             self.check_started()
             self._paused = True
         self.ask(lambda trainer: None)
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue the training after `pause`."""
         with self._changed:
             self.check_started()
             self._paused = False
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """End after the current step; when this returns, a checkpoint holds all steps."""
+        """End the training after the current step; when this call returns, a checkpoint holds all steps done."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread():  # a handler need not wait for itself
+        # A handler may call `stop` in the training thread, which must not wait for itself.
+        if thread is not None and thread is not threading.current_thread():
             thread.join()
             self._thread = None
             atexit.unregister(self.leave)
 
     def leave(self) -> None:
-        """End after the current step without a checkpoint, as a killed process does; for the end of Python.
+        """End the training after the current step without a checkpoint, as a killed process does.
 
-        Python must not end under a thread that runs JAX, and Orbax cannot save then.
+        Python calls this when it ends. It must not end while a thread runs JAX, and Orbax cannot save at that time.
         """
         with self._changed:
             self._leaving = True
@@ -138,7 +143,7 @@ class Control:
             thread.join()
 
     def ask(self, task: Task) -> Any:
-        """Run a task in the training thread, between two steps and after a checkpoint of them; return its result.
+        """Run a task in the training thread between two steps, after a checkpoint was written; return its result.
 
         Raises:
           OnlineError: the training thread is not running.
@@ -151,7 +156,7 @@ class Control:
         return result.result()
 
     def ask_later(self, task: Task) -> Future[Any]:
-        """Queue a task for the time between two steps; return a Future of its result."""
+        """Queue a task, which the training thread runs between two steps; return a Future of its result."""
         result: Future[Any] = Future()
         with self._changed:
             self._tasks.append((task, result))
@@ -159,14 +164,14 @@ class Control:
         return result
 
     def check_started(self) -> None:
-        """Raise an OnlineError unless the thread trains."""
+        """Raise an OnlineError if the training has failed, was not started, or was stopped; a pause raises nothing."""
         if self.failure is not None:
             raise errors.OnlineError(f"the training has failed: {self.failure}; start() continues from the checkpoint")
         if self._thread is None or self._stopping:
             raise errors.OnlineError("nothing is trained now; start() begins, or goes on")
 
     def _run(self) -> None:
-        """Train and run tasks until the end of the thread."""
+        """Train and run tasks until the thread ends; the target of the thread."""
         try:
             while self._wait():
                 self._do_tasks()
@@ -186,7 +191,7 @@ class Control:
                     result.set_exception(errors.OnlineError("the training ended before this could be done"))
 
     def _wait(self) -> bool:
-        """Wait for rows or tasks; return False at the end."""
+        """Wait for rows or tasks; return False when the thread has to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._leaving or self._stopping or self._tasks or self._may_train())
             return not self._leaving and (not self._stopping or bool(self._tasks))
@@ -195,14 +200,14 @@ class Control:
         return not self._paused and self._minibatches.is_there(self.steps)
 
     def _ending(self) -> bool:
-        """Return whether the reader has to end its pass.
+        """Return whether the reader has to end, so that `Trainer.train` returns.
 
         Raises:
           _Left: the training has to end without a checkpoint.
         """
         if self._leaving:
             raise _Left
-        # Tasks wait for a step, so that training goes on beside any number of tasks.
+        # A task waits for at least one step since `train` was called: a stream of tasks cannot stop the training.
         return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
 
     def _do_tasks(self) -> None:
@@ -210,18 +215,18 @@ class Control:
             task, result = self._tasks.popleft()
             try:
                 result.set_result(task(self._prepared()))
-            except Exception as error:  # the caller of `ask` raises it
+            except Exception as error:  # raised in the thread that called `ask`
                 result.set_exception(error)
 
     def _train(self) -> None:
-        """Train until the reader ends its pass; then `train` writes a checkpoint."""
+        """Call `Trainer.train`, which trains until the reader ends, and then writes a checkpoint."""
         trainer = self._prepared()
         self._begun = self.steps
         ended = threading.Event()
 
         def end() -> None:
             ended.set()
-            trainer.pause()  # the position stays between two minibatches
+            trainer.pause()  # so the checkpoint says that the epoch continues after the last minibatch
 
         reader = JournalReader(self._minibatches, self._ending, end)
         trainer.train(reader, 1, handlers=self._handlers, progress=False)
@@ -232,18 +237,18 @@ class Control:
 
 
 class _Left(Exception):
-    """The end of a training in the middle, without a checkpoint."""
+    """An exception that ends a training without a checkpoint; see `Control.leave`."""
 
 
 class _AfterStep(Handler):
-    """A handler that notes the last step for a Control."""
+    """A handler that records the last step and its outputs in a Control."""
 
     def __init__(self, control: Control, then: Callable[[int], None]):
         self._control = control
         self._then = then
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Note the step."""
+        """Record the number of steps and the scalar outputs, and call `after_step`."""
         positions = scalar_outputs(self.trainer.program)
         self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}
         self._control.steps = event.step + 1

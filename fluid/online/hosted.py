@@ -1,4 +1,4 @@
-"""HostedTrainer: a Trainer with its readers, which other threads and clients over HTTP drive."""
+"""HostedTrainer: a Trainer with its readers, which other threads and clients over HTTP control."""
 
 import collections
 import logging
@@ -18,21 +18,21 @@ from fluid.trainer import BeginEpochEvent, EndEpochEvent, EndStepEvent, EndTrain
 from fluid.trainer.evaluation.values import finite, number, scalar_outputs
 
 LOG = logging.getLogger("fluid.online")
-_KEPT = 100_000  # events
+_KEPT = 100_000  # newest events that are kept
 _WAIT = 1.0  # seconds until a request for events gets a response without events
 
 
 class HostedTrainer:
-    """A Trainer of one program, with its readers, driven from other threads; it trains in a thread of its own.
+    """A Trainer with its readers that trains in a separate thread, and that other threads control.
 
     Args:
       trainer: the Trainer.
       reader: reads the minibatches of training.
-      test_reader: reads the minibatches of `test`; None if it cannot be tested.
-      folder: for the parameters that `save` writes.
+      test_reader: reads the minibatches of `test`; without one, `test` raises an OnlineError.
+      folder: the folder in which `save` writes files of parameters.
 
     Attributes:
-      folders: names for folders of this machine in error messages for clients, by path.
+      folders: by path, the names that replace folders of this machine in error messages to clients.
 
     Example:
       >>> import fluid, numpy as np
@@ -56,22 +56,22 @@ class HostedTrainer:
         self._outputs = scalar_outputs(trainer.program)
         self._changed = threading.Condition()
         self._events: collections.deque[dict[str, Any]] = collections.deque(maxlen=_KEPT)
-        self._next = 0  # number of the next event
+        self._next = 0  # the number, from 0, that the next event gets
         self._tasks: collections.deque[tuple[Callable[[], Any], Future[Any]]] = collections.deque()
         self._thread: threading.Thread | None = None
         self._state = "stopped"
         self._error: BaseException | None = None
         self._epochs = 0
         self._steps = int(trainer.session.scope.step)
-        self._anew = False  # a paused training was stopped, and the next one does not continue it
+        self._anew = False  # whether `stop` ended a paused training, so that the next `train` does not continue it
         self._last: dict[str, Any] = {}
         self._test: dict[str, float | str] = {}
 
     def train(self, num_epochs: int = 1) -> dict[str, Any]:
-        """Begin to train, in a thread; return the status.
+        """Begin to train for `num_epochs` epochs in a thread; return the status at once.
 
         Raises:
-          OnlineError: the trainer trains, or is paused.
+          OnlineError: a training runs already, or is paused.
         """
         epochs = whole_number("RemoteTrainer.train", "num_epochs", num_epochs)
         with self._changed:
@@ -82,18 +82,18 @@ class HostedTrainer:
             return self.status()
 
     def pause(self) -> dict[str, Any]:
-        """Pause after the current step, until `resume`; return the status.
+        """Pause the training after the current step, until `resume`; return the status.
 
         Raises:
-          OnlineError: nothing is trained now.
+          OnlineError: no training runs.
         """
         return self._end(self._trainer.pause, "paused")
 
     def resume(self) -> dict[str, Any]:
-        """Continue after `pause`; return the status.
+        """Continue the training after `pause`; return the status.
 
         Raises:
-          OnlineError: the trainer is not paused.
+          OnlineError: the training is not paused.
         """
         with self._changed:
             if self._state != "paused":
@@ -102,7 +102,7 @@ class HostedTrainer:
             return self.status()
 
     def stop(self) -> dict[str, Any]:
-        """End the training after the current step; return the status."""
+        """End the training after the current step, also a paused one; return the status."""
         with self._changed:
             if self._state != "training":
                 self._anew = self._state == "paused"
@@ -111,7 +111,7 @@ class HostedTrainer:
         return self._end(self._trainer.stop, "stopped")
 
     def test(self) -> dict[str, float | str]:
-        """Test between two steps; return the scalar results by name.
+        """Test on the minibatches of the test reader between two steps; return the mean scalar outputs by name.
 
         Raises:
           OnlineError: there is no test reader.
@@ -125,7 +125,7 @@ class HostedTrainer:
         return self._test
 
     def save(self) -> dict[str, Any]:
-        """Write the parameters between two steps; return the status with the name of the file, as `saved`."""
+        """Write the parameters to a file between two steps; return the status, with the name of the file as `saved`."""
 
         def write() -> str:
             name = f"step_{self._steps}.params"
@@ -151,12 +151,12 @@ class HostedTrainer:
             }
 
     def events(self, after: int) -> dict[str, Any]:
-        """Return the events from number `after` on, the number of the next event, and the state.
+        """Return the events from number `after` on, the number of the next event, and the state of the training.
 
-        If there is no event yet and training goes on, the call waits for some time.
+        If there is no such event yet while a training runs, the call waits for one second at most.
 
         Raises:
-          OnlineError: the events are not kept any more.
+          OnlineError: the event of number `after` is not kept any more.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._next > after or self._state != "training", _WAIT)
@@ -171,14 +171,17 @@ class HostedTrainer:
         return {"events": shown, "next": following, "state": state}
 
     def join(self) -> None:
-        """Wait for the end of the training."""
+        """Wait until the training thread ends."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
     def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
-        """Return a server of the verbs over HTTP, not started; see `fluid.RemoteTrainer` and `fluid.serve`."""
-        from fluid.online.app import TrainerApp  # on use: it needs packages for servers
+        """Return a server, not yet started, through which a `fluid.RemoteTrainer` controls this HostedTrainer.
+
+        For the arguments, see `fluid.serve`.
+        """
+        from fluid.online.app import TrainerApp  # imported on use, because servers need additional packages
 
         return HTTPServer(
             lambda access: TrainerApp(self, settings, access), host, port, token, allow_anonymous, settings
@@ -190,12 +193,15 @@ class HostedTrainer:
         self._thread.start()
 
     def _end(self, end: Callable[[], None], state: str) -> dict[str, Any]:
-        """End the call of `Trainer.train`, and wait; the state is `state` if training was not over before."""
+        """Call `end` in the training thread, and wait until `Trainer.train` returns.
+
+        The state becomes `state`, unless the training had ended before.
+        """
         with self._changed:
             if self._state != "training":
                 raise errors.OnlineError(f"the trainer is {self._state}, expected one that trains: call train() first")
             done: Future[Any] = Future()
-            self._tasks.append((end, done))  # in the training thread: before its first step, a stop has no effect
+            self._tasks.append((end, done))  # not called here: before the first step, `Trainer.stop` has no effect
         self.join()
         with self._changed:
             if done.done() and self._state == "stopped":
@@ -203,7 +209,7 @@ class HostedTrainer:
             return self.status()
 
     def _between_steps(self, task: Callable[[], Any]) -> Any:
-        """Run a task in the training thread after the current step, or at once if nothing is trained."""
+        """Run a task and return its result: in the training thread after the current step, or at once if it is idle."""
         with self._changed:
             if self._state != "training":
                 return task()
@@ -212,7 +218,7 @@ class HostedTrainer:
         return result.result()
 
     def _run(self) -> None:
-        """Train; at the end, run the tasks that still wait."""
+        """Train; afterwards run the tasks that still wait, except pauses and stops. The target of the thread."""
         error: BaseException | None = None
         try:
             resume = False if self._anew else None
@@ -229,7 +235,7 @@ class HostedTrainer:
             self._changed.notify_all()
 
     def note(self, kind: str, metrics: dict[str, Any], **facts: Any) -> None:
-        """Record an event, and run the tasks that wait if a step has ended."""
+        """Record an event of class name `kind`; if a step has ended, run the waiting tasks."""
         with self._changed:
             self._events.append({"event": kind, **facts, "metrics": metrics})
             self._next += 1
@@ -253,20 +259,20 @@ class _Recorder(Handler):
         self._hosted = hosted
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Record the event."""
+        """Record a BeginEpochEvent."""
         self._hosted.note("BeginEpochEvent", {}, epoch=event.epoch)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Record the event, with the scalar outputs."""
+        """Record an EndStepEvent, with the scalar outputs of the step."""
         metrics = self._hosted.scalars(event.metrics)
         self._hosted.note("EndStepEvent", metrics, epoch=event.epoch, step=event.step)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Record the event."""
+        """Record an EndEpochEvent."""
         self._hosted.note("EndEpochEvent", {}, epoch=event.epoch, steps=event.steps, completed=event.completed)
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Record the event."""
+        """Record an EndTrainEvent."""
         self._hosted.note("EndTrainEvent", {}, epochs=event.epochs, stopped=event.stopped)
 
 
@@ -274,5 +280,5 @@ def _do(tasks: list[tuple[Callable[[], Any], Future[Any]]]) -> None:
     for task, result in tasks:
         try:
             result.set_result(task())
-        except Exception as error:  # for the thread that waits
+        except Exception as error:  # raised in the thread that waits for the result
             result.set_exception(error)

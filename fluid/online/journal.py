@@ -1,4 +1,4 @@
-"""Journal: accepted rows in order, on disk before they are acknowledged."""
+"""Journal: a database of the accepted rows in their order; rows are on disk before their sender gets a response."""
 
 import collections
 import contextlib
@@ -34,16 +34,16 @@ _TABLES = """
 """
 _BRING_BACK = "Bring back a copy of the whole folder"
 _STATEMENTS = [statement.strip() for statement in _TABLES.split(";")[:-1]]
-# The number of acknowledged rows, twice; see `Journal._last`.
+# The content of the file `Journal._last`: the number of acknowledged rows, written twice to detect damage.
 _LAST = re.compile(rb"([0-9]{20}) \1\n")
 
 
 class Accepted(NamedTuple):
-    """Rows that the journal has accepted.
+    """The result of `Journal.append`: the position of rows that the journal has accepted.
 
     Attributes:
-      first: position of the first row.
-      repeated: whether the rows were accepted before, and nothing was added.
+      first: position of the first row in the stream, from 0.
+      repeated: whether rows with this key were accepted before, so that nothing was added.
     """
 
     first: int
@@ -51,13 +51,13 @@ class Accepted(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Rows that were accepted in one message.
+    """An entry of the journal: the rows of one call of `append`.
 
     Attributes:
-      first: position of the first row.
+      first: position of the first row in the stream.
       rows: number of rows.
-      head: bytes of JSON in the body.
-      body: the message.
+      head: number of bytes of JSON at the start of the body.
+      body: the message with the rows; `RowFormat.unpack` reads it.
     """
 
     first: int
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
 
 
 class _Append:
-    """A call of `append` in flight: its rows and its outcome."""
+    """A call of `Journal.append` in flight: the rows to add, and a Future of the result."""
 
     def __init__(self, body: bytes, head: int, rows: int, key: str | None, note: tuple[str, str] | None):
         self.body, self.head, self.rows = body, head, rows
@@ -79,29 +79,33 @@ class _Append:
 class Journal:
     """Rows by position in a SQLite database; rows for which `append` has returned survive the end of the process.
 
-    The database is in WAL mode, each commit is synced, and one process at a time has it. Several threads may use it.
-    Rows that they append at the same time are committed together, since the wait for the disk takes the time.
+    The database is in WAL mode (a write-ahead log), each commit is synced, and only one process at a time can open the
+    database. Several threads may use one Journal. Rows that they append at the same time are committed in one
+    transaction, because the wait for the disk takes most of the time.
 
     SQLite takes all bytes after a damaged byte of its WAL for an incomplete commit, and drops them silently. So the
     number of acknowledged rows is also written to a small file beside the database, after each commit and without a
-    sync: the file is never ahead of the disk, and complete unless the machine loses its power.
+    sync. The number in the file is never larger than the number of rows on disk. It is complete unless the machine
+    loses its power.
+
+    A row waits until a call of `passed` says that it was trained on.
 
     Args:
-      path: of the database; a missing database is made.
-      settings: of the split of the stream, as JSON; a journal with other settings is refused.
-      max_rows: most rows that wait to be passed.
-      max_bytes: most bytes of these rows. A journal with fewer than `least_rows` waiting rows accepts more bytes, since
-        so few rows make no minibatch.
+      path: path of the database file; a missing database is created.
+      settings: settings of the split into minibatches, as JSON; a journal with other settings is refused.
+      max_rows: most rows that wait.
+      max_bytes: most bytes of the waiting rows. A journal with fewer than `least_rows` waiting rows accepts more bytes,
+        because so few rows fill no minibatch.
       least_rows: number of rows that can always wait.
       max_keys: number of the newest keys that are remembered.
 
     Attributes:
-      changed: notified when rows were added, and after other events that threads wait for.
-      next: position of the next row.
+      changed: a condition, notified when rows were added, and after other events that threads wait for.
+      next: position that the next added row gets; the number of all rows ever accepted.
 
     Raises:
-      JournalError: another process has the journal; or it is damaged or of another kind, or cannot be made; or
-        acknowledged rows are missing.
+      JournalError: another process has opened the journal; or the database is damaged, of another kind, or cannot be
+        created; or acknowledged rows are missing.
 
     Example:
       >>> journal = Journal("journal.db", {"batch_size": 2}, max_rows=3)
@@ -138,7 +142,7 @@ class Journal:
                 self.next = int(self.note("next") or 0)
                 found = self._db.execute("SELECT first, first + rows, length(body) FROM entries ORDER BY first")
                 entries = found.fetchall()
-            # The ends and sizes of the entries that were not passed yet.
+            # For each entry with waiting rows: the position after its last row, and its number of bytes.
             self._waiting = collections.deque((end, size) for _, end, size in entries)
             self._waiting_bytes = sum(size for _, size in self._waiting)
             self._check_complete([(first, end) for first, end, _ in entries])
@@ -148,12 +152,12 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """Number of rows that were not passed yet."""
+        """Number of rows that wait, because `passed` was not called for them yet."""
         return self.next - self._passed
 
     @property
     def held(self) -> int:
-        """Position of the oldest row in the journal."""
+        """Position of the oldest row that is still in the journal; `next` if the journal has no rows."""
         with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT min(first) FROM entries").fetchone()[0]
         return self.next if found is None else int(found)
@@ -166,36 +170,36 @@ class Journal:
         key: str | None = None,
         note: tuple[str, str] | None = None,
     ) -> Accepted:
-        """Add rows; when this returns, they are on disk.
+        """Add rows; when this call returns, the rows are on disk.
 
         Args:
           body: the message with the rows.
-          head: bytes of JSON in the body.
+          head: number of bytes of JSON at the start of the body.
           rows: number of rows.
-          key: unique to these rows; rows with the key of earlier rows are not added again.
-          note: a name and a value to write in the same transaction, see `note`.
+          key: a text that is unique to these rows; rows with the key of earlier rows are not added again.
+          note: a name and a value to write in the same transaction; the method `note` reads the value.
 
         Raises:
           JournalFullError: too many rows wait.
-          OnlineError: other rows had this key.
+          OnlineError: other rows were added with this key before.
           JournalError: the database cannot be written; nothing is added.
         """
         append = _Append(body, head, rows, key, note)
         self._in_flight.append(append)
         try:
             with self.changed:
-                if not append.outcome.done():  # otherwise another thread has written these rows with its own
-                    with InterruptGuard():  # the other threads get their outcomes
+                if not append.outcome.done():  # done: another thread has written these rows with its own
+                    with InterruptGuard():  # Ctrl-C waits until all threads have their results
                         self._write_all()
         finally:
-            self._forget(append)  # also when Ctrl-C ends the wait
+            self._forget(append)  # also if Ctrl-C ends the wait for the condition: these rows must not be written later
         return append.outcome.result()
 
     def read(self, start: int, stop: int) -> list[Entry]:
-        """Return the entries with the rows from `start` to before `stop`.
+        """Return the entries that hold the rows at positions from `start` to before `stop`.
 
         Raises:
-          JournalError: rows are missing, or damaged.
+          JournalError: any of these rows is missing or damaged.
         """
         with self._lock, self._converted_errors("read"):
             found = self._db.execute(
@@ -222,13 +226,13 @@ class Journal:
         return entries
 
     def note(self, name: str) -> str | None:
-        """Return the value of a note, or None."""
+        """Return the value of the note `name`, or None if there is no such note."""
         with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
             return None if found is None else str(found[0])
 
     def passed(self, position: int) -> None:
-        """Note that the rows before a position wait no longer, so that others can be added."""
+        """Record that the rows before `position` wait no longer, so that more rows can be added."""
         with self.changed:
             self._passed = position
             while self._waiting and self._waiting[0][0] <= position:
@@ -236,7 +240,7 @@ class Journal:
             self.changed.notify_all()
 
     def drop(self, position: int) -> None:
-        """Remove the entries before a position; the newest entry, which ends at `next`, stays."""
+        """Remove the entries whose rows all lie before `position`; the newest entry always stays."""
         with self._lock, self._converted_errors("written"), self._transaction():
             self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (min(position, self.next - 1),))
 
@@ -251,7 +255,7 @@ class Journal:
             self._keep_private()
             database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
             try:
-                # The lock is held until the process ends, however it ends.
+                # In this mode SQLite holds its lock until the process ends, however it ends.
                 database.execute("PRAGMA locking_mode = EXCLUSIVE")
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = FULL")
@@ -261,7 +265,7 @@ class Journal:
                 if not set(known) <= set(_STATEMENTS):
                     raise errors.JournalError(f"{str(self._path)!r} is no journal, or damaged: found {known}")
                 for statement in _STATEMENTS:
-                    if statement not in known:  # journals of earlier versions have no second copy
+                    if statement not in known:  # journals of earlier versions lack the index `second_copy`
                         database.execute(statement)
                 if not known:
                     database.execute("INSERT INTO notes VALUES ('format', ?)", (str(_FORMAT),))
@@ -273,8 +277,8 @@ class Journal:
         return database
 
     def _keep_private(self) -> None:
-        """Make the files unreadable for other users; SQLite gives its own files the mode of the database."""
-        # No existing file is opened: closing it would release the lock that SQLite has on it.
+        """Make the files of the journal unreadable for other users; SQLite gives new files the mode of the database."""
+        # No existing file is opened, because closing it would release the lock that SQLite has on this file.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         wal = self._path.with_name(f"{self._path.name}-wal")
@@ -283,7 +287,7 @@ class Journal:
                 path.chmod(0o600)
 
     def _check_whole(self, database: sqlite3.Connection) -> None:
-        """Check the pages of the database; `read` checks the bytes of rows."""
+        """Check the structure of the database by SQLite; `read` checks the bytes of the rows."""
         problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if problem != "ok":
             raise errors.JournalError(
@@ -294,7 +298,7 @@ class Journal:
         """Check that no row is missing between the oldest row and the last acknowledged row.
 
         Args:
-          spans: positions of the first row of each entry, and after its last row.
+          spans: for each entry, the position of its first row and the position after its last row.
         """
         for (_, end), (first, _) in itertools.pairwise([*spans, (self.next, self.next)]):
             if end != first:
@@ -321,8 +325,8 @@ class Journal:
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        """Write the number of rows on disk to the file beside the database."""
-        with contextlib.suppress(OSError):  # the rows are on disk nevertheless
+        """Write the number of rows on disk to the file `_last` beside the database."""
+        with contextlib.suppress(OSError):  # the file is an additional check only; the rows are on disk
             self._last.seek(0)
             self._last.write(b"%020d %020d\n" % (self.next, self.next))
 
@@ -344,11 +348,11 @@ class Journal:
                 )
 
     def _write_all(self) -> None:
-        """Write the rows of all threads, which wait for the disk once."""
+        """Write the rows of all calls of `append` in flight in one transaction, with one wait for the disk."""
         group = list(self._in_flight)
         try:
             self._write_together(group)
-        except errors.JournalError:  # the rows of one append may fit where all together do not
+        except errors.JournalError:  # for example, the disk is full: the rows of one call may fit, and all may not
             for append in group:
                 try:
                     self._write_together([append])
@@ -359,11 +363,11 @@ class Journal:
             self._forget(append)
 
     def _forget(self, append: "_Append") -> None:
-        with contextlib.suppress(ValueError):  # another thread has done so
+        with contextlib.suppress(ValueError):  # another thread has removed it already
             self._in_flight.remove(append)
 
     def _write_together(self, group: Sequence["_Append"]) -> None:
-        """Write rows in one transaction; then set the outcomes of the calls of `append`."""
+        """Write the rows of several calls of `append` in one transaction; then set the results of these calls."""
         outcomes: list[Accepted | errors.FluidError] = []
         added: list[tuple[int, int]] = []
         end = self.next
@@ -404,10 +408,10 @@ class Journal:
             self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
 
     def _accepted_before(self, append: "_Append") -> Accepted | None:
-        """Return the earlier outcome of rows with the same key, or None.
+        """Return the position of these rows if they were added with the same key before, else None.
 
         Raises:
-          OnlineError: other rows had this key.
+          OnlineError: other rows were added with this key before.
         """
         if append.key is None:
             return None
@@ -421,11 +425,13 @@ class Journal:
         return Accepted(found[0], True)
 
     def _check_capacity(self, rows: int, size: int, end: int, added: int) -> None:
-        """Check that rows can wait at the position `end`, after `added` bytes that are not committed yet.
+        """Check that `rows` more rows of `size` bytes can wait, beginning at the position `end`.
+
+        `added` is the number of bytes in this transaction before these rows.
 
         Raises:
           FeedError: there are more rows than can ever wait.
-          JournalFullError: too many rows wait.
+          JournalFullError: too many rows or bytes wait.
         """
         if rows > self._max_rows:
             raise errors.FeedError(f"found {rows} rows at once, expected at most {self._max_rows}; send them in parts")
@@ -447,7 +453,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Commit all writes of a block, or none."""
+        """Run a `with` block as one transaction: commit all its writes, or none if it raises an exception."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -459,12 +465,12 @@ class Journal:
 
     @contextlib.contextmanager
     def _converted_errors(self, what: str) -> Iterator[None]:
-        """Raise errors of the database as JournalErrors."""
+        """Convert errors of SQLite and of files in a `with` block to JournalError."""
         try:
             yield
         except errors.FluidError:
             raise
-        except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: damaged text or numbers
+        except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: text or a number in the file is damaged
             reason = getattr(error, "strerror", None) or str(error)
             if "locked" in reason:
                 reason = "another OnlineTrainer is at work there; end it, or give this one a folder of its own"
@@ -472,5 +478,5 @@ class Journal:
 
 
 def _digest(body: bytes, number: int | str = "") -> bytes:
-    """Return a checksum of bytes and of the number beside them, which earlier versions left out."""
+    """Return a checksum of `body` and `number`; checksums of earlier versions cover the body only."""
     return hashlib.blake2b(body, digest_size=16, salt=str(number).encode()[:16]).digest()

@@ -1,7 +1,7 @@
-"""Minibatches of a journal: the split of its rows, and a reader whose position is the number of a minibatch.
+"""Minibatches of a journal: the split of its rows into minibatches, and a reader of these minibatches.
 
-The position of the stream is the number of a minibatch, which is the position of the reader in the Trainer's
-checkpoints. After a crash, nothing else has to be compared.
+The number of a minibatch follows from the positions of its rows alone. This number is also the position of the reader
+in the checkpoints of the Trainer, so that after a crash nothing else has to be compared.
 """
 
 import itertools
@@ -17,11 +17,12 @@ from fluid.remote.rows import Columns, RowFormat
 
 
 class Split:
-    """A split of the positions of a stream, 0, 1, 2, ..., into minibatches and test rows.
+    """A split of the rows of a stream, at positions 0, 1, 2, ..., into minibatches and test rows.
 
-    The last of every `test_every` rows is tested on and never trained on; all others form minibatches in order. The
-    span of a minibatch begins after the minibatch before, and ends with its own last row. The test rows of a span are
-    tested on before its minibatch is trained on. The split depends on positions alone, so it never changes.
+    The last of every `test_every` rows is tested on and never trained on; all other rows form minibatches in order. The
+    span of a minibatch begins after the last row of the minibatch before, and ends with its own last row. The program
+    is tested on the test rows of a span before it is trained on its minibatch. The split depends on positions alone, so
+    it never changes.
 
     Args:
       batch_size: rows of a minibatch.
@@ -40,11 +41,11 @@ class Split:
         self.test_every = None if test_every is None else whole_number("OnlineTrainer", "test_every", test_every, 2)
 
     def is_test(self, position: int) -> bool:
-        """Return whether a row is tested on."""
+        """Return whether the row at `position` is a test row."""
         return self.test_every is not None and position % self.test_every == self.test_every - 1
 
     def start(self, number: int) -> int:
-        """Return the position at which the span of a minibatch begins."""
+        """Return the position at which the span of the minibatch `number` begins."""
         trained = number * self.batch_size
         if self.test_every is None or number == 0:
             return trained
@@ -52,52 +53,52 @@ class Split:
         return last + last // (self.test_every - 1) + 1
 
     def span(self, number: int) -> range:
-        """Return the positions of a minibatch, and of the test rows before it."""
+        """Return the span of the minibatch `number`: the positions of its rows and of the test rows among them."""
         return range(self.start(number), self.start(number + 1))
 
     def trained(self, number: int) -> Iterator[int]:
-        """Return the positions of the rows of a minibatch."""
+        """Return the positions of the rows that form the minibatch `number`."""
         return (position for position in self.span(number) if not self.is_test(position))
 
     def tested(self, number: int) -> Iterator[int]:
-        """Return the positions of the test rows before a minibatch."""
+        """Return the positions of the test rows in the span of the minibatch `number`."""
         return (position for position in self.span(number) if self.is_test(position))
 
 
 class Minibatches:
-    """Splits the rows of a journal into minibatches to train on and rows to test with.
+    """The rows of a journal as minibatches to train on and test rows.
 
     Args:
-      journal: with the rows.
-      rows: unpacks the messages of the journal.
-      split: of the rows.
+      journal: the Journal that holds the rows.
+      rows: the RowFormat that unpacks the messages in the journal.
+      split: the split of the positions into minibatches and test rows.
 
     Attributes:
-      journal: with the rows.
-      split: of the rows.
+      journal: the Journal that holds the rows.
+      split: the split of the positions into minibatches and test rows.
     """
 
     def __init__(self, journal: Journal, rows: RowFormat, split: Split):
         self.split = split
         self.journal = journal
         self._rows = rows
-        self._known: list[_Part] = []  # the unpacked entries of the last minibatch; the last entry may have more rows
+        self._known: list[_Part] = []  # a cache: the unpacked entries of the last span, which may hold rows after it
 
     def is_there(self, number: int) -> bool:
-        """Return whether the journal has all rows of a minibatch."""
+        """Return whether the journal has all rows in the span of the minibatch `number`."""
         return self.journal.next >= self.split.start(number + 1)
 
     def trained(self, number: int) -> Columns:
-        """Return the rows of a minibatch."""
+        """Return the rows of the minibatch `number`, as columns by name."""
         return self._at(number, list(self.split.trained(number)))
 
     def tested(self, number: int) -> Columns | None:
-        """Return the test rows before a minibatch, or None."""
+        """Return the test rows in the span of the minibatch `number`, as columns by name; None if there are none."""
         positions = list(self.split.tested(number))
         return self._at(number, positions) if positions else None
 
     def _at(self, number: int, positions: Sequence[int]) -> Columns:
-        """Return the rows at some positions in the span of a minibatch."""
+        """Return the rows at `positions` in the span of the minibatch `number`, as columns by name."""
         picked: list[Columns] = []
         for first, stop, columns in self._parts(self.split.span(number)):
             indices = [position - first for position in positions if first <= position < stop]
@@ -105,9 +106,9 @@ class Minibatches:
         return {name: _joined([columns[name] for columns in picked]) for name in self._rows.specs}
 
     def _parts(self, span: range) -> "list[_Part]":
-        """Return the entries that hold the rows of a span."""
+        """Return the unpacked entries of the journal that hold the rows of a span."""
         known = [part for part in self._known if part.stop > span.start]
-        if known and known[0].first > span.start:  # the span lies before the known entries
+        if known and known[0].first > span.start:  # the span begins before the cached entries
             known = []
         reached = known[-1].stop if known else span.start
         if reached < span.stop:
@@ -119,7 +120,7 @@ class Minibatches:
 
 
 class _Part(NamedTuple):
-    """An unpacked entry of the journal: positions of its first row and after its last row, and its rows."""
+    """An unpacked entry of the journal: the position of its first row, the position after its last, and its columns."""
 
     first: int
     stop: int
@@ -127,12 +128,12 @@ class _Part(NamedTuple):
 
 
 class JournalReader(Reader):
-    """A reader that waits for the minibatches of a journal, in one pass without an end of its own.
+    """A reader that yields the minibatches of a journal and waits for new ones, in one endless epoch.
 
     Args:
-      minibatches: of the journal.
-      ending: called between two minibatches; returns whether to end the pass.
-      end: called at the end of the pass.
+      minibatches: the minibatches of the journal.
+      ending: called before each minibatch but the first; returns whether to end the epoch.
+      end: called when the epoch ends.
     """
 
     def __init__(self, minibatches: Minibatches, ending: Callable[[], bool], end: Callable[[], None]):
@@ -142,17 +143,17 @@ class JournalReader(Reader):
         self._changed = minibatches.journal.changed
         self._ending = ending
         self._end = end
-        self._number = 0  # number of a minibatch
+        self._number = 0  # number of the minibatch to read next
 
     @property
     def ready(self) -> bool:
-        """True when the next minibatch can be read, or the pass has to end."""
+        """True when the next minibatch can be read, or the epoch has to end."""
         return self._ending() or self._minibatches.is_there(self._number)
 
     def _read(self, epoch: int, start: int) -> Rows:
         for number in itertools.count(start):
             self._number = number
-            # The first minibatch is always yielded: a pass without minibatches is an error.
+            # The first minibatch is always yielded, because an epoch without minibatches is an error for the Trainer.
             if number > start and not self._wait():
                 self._end()
                 return
@@ -161,7 +162,7 @@ class JournalReader(Reader):
             yield minibatch
 
     def _wait(self) -> bool:
-        """Wait for a minibatch; return False when the pass has to end first."""
+        """Wait until the next minibatch is complete; return False when the epoch has to end."""
         with self._changed:
             self._changed.wait_for(lambda: self.ready)
             return not self._ending()

@@ -1,4 +1,4 @@
-"""MovingTest: means of the outputs of a program over the newest rows that it is tested on."""
+"""MovingTest: the test of a program on a stream, with the means of its outputs over the newest test rows."""
 
 import collections
 import threading
@@ -11,14 +11,14 @@ from fluid.trainer.evaluation.values import number, scalar_outputs
 
 
 class MovingTest(Handler):
-    """A handler that tests on the test rows of a stream, each before the rows after it are trained on.
+    """A handler that tests the program on each test row of a stream before it is trained on the rows that follow.
 
     Args:
-      rows: returns the test rows before a minibatch, or None.
-      window: number of the newest test rows that the means are over.
+      rows: called with the number of a minibatch; returns the test rows in its span, or None.
+      window: number of the newest test rows over which the means are taken.
 
     Attributes:
-      tested: number of rows tested on.
+      tested: number of rows tested on so far.
     """
 
     def __init__(self, rows: Callable[[int], Columns | None], window: int):
@@ -26,10 +26,10 @@ class MovingTest(Handler):
         self._rows = rows
         self._window = window
         self._tests: collections.deque[tuple[int, dict[str, float]]] = collections.deque()
-        self._lock = threading.Lock()  # another thread reads the means
+        self._lock = threading.Lock()  # the training thread writes the tests, and others read their means
 
     def means(self) -> dict[str, float]:
-        """Return the means of the scalar outputs by name; empty before the first test."""
+        """Return the means of the scalar outputs over the newest test rows, by name; empty before the first test."""
         with self._lock:
             tests = list(self._tests)
         total = sum(rows for rows, _ in tests)
@@ -37,12 +37,12 @@ class MovingTest(Handler):
         return {name: sum(rows * values[name] for rows, values in tests) / total for name in names}
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Begin anew, unless a training continues from a checkpoint."""
+        """Remove all tests, unless the training continues from a checkpoint."""
         if not event.resumed:
             self.restore({"tested": 0, "tests": []})
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Test on the test rows before this step."""
+        """Test on the test rows in the span of the minibatch of this step."""
         columns = self._rows(event.step)
         if columns is None:
             return
@@ -53,16 +53,16 @@ class MovingTest(Handler):
         with self._lock:
             self.tested += rows
             self._tests.append((rows, values))
-            # The oldest test goes when the others have as many rows as the window.
+            # The oldest test is removed when the newer tests have at least as many rows as the window.
             while sum(n for n, _ in self._tests) - self._tests[0][0] >= self._window:
                 self._tests.popleft()
 
     def state(self) -> dict[str, Any]:
-        """Return the tests that the means are over, as JSON."""
+        """Return the tests that the means are computed from, as JSON for a checkpoint."""
         return {"tested": self.tested, "tests": list(self._tests)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a value of `state`."""
+        """Restore the tests from a value that `state` returned."""
         with self._lock:
             self.tested = state["tested"]
             self._tests = collections.deque((rows, values) for rows, values in state["tests"])

@@ -1,4 +1,4 @@
-"""Publishing: exported models as versions in a folder, of which a running server loads the newest."""
+"""Publishing: exported models as versions in a folder, from which a running server loads the newest version."""
 
 import os
 import re
@@ -18,14 +18,14 @@ _TEMPORARY = re.compile(rf"\.{NUMBER.pattern}\.writing", re.ASCII)
 class Publisher:
     """A writer of versions: `FOLDER/120/model.fluid` is the model after 120 training steps.
 
-    A version is written under another name and then renamed, so that readers find all of a version or nothing.
+    A version is written under another name and then renamed, so that readers find a whole version or none.
 
     Args:
-      folder: of the versions; made with the first version.
-      options: of `Trainer.save_inference_model`, such as `fetch`.
+      folder: the folder of the versions; created with the first version.
+      options: options of `Trainer.save_inference_model`, such as `fetch`.
 
     Attributes:
-      folder: of the versions.
+      folder: the folder of the versions.
     """
 
     def __init__(self, folder: Any, options: Mapping[str, Any]):
@@ -34,15 +34,15 @@ class Publisher:
 
     @property
     def newest(self) -> int | None:
-        """Number of the newest complete version, or None."""
+        """Number of the newest complete version in the folder, or None if there is none."""
         return max(version_numbers(self.folder), default=None) if self.folder.is_dir() else None
 
     def publish(self, trainer: Trainer, steps: int) -> None:
-        """Write a version; an existing version stays as it is.
+        """Write the model as a version; if this version exists already, do nothing.
 
         Args:
-          trainer: with the model.
-          steps: training steps done, which is the number of the version.
+          trainer: the Trainer of the model.
+          steps: number of training steps done, which becomes the number of the version.
 
         Raises:
           OnlineError: nothing was trained yet, or the folder has a newer version.
@@ -59,14 +59,14 @@ class Publisher:
             return
         try:
             self._write(trainer, steps)
-        except errors.FluidError:  # some of these are OSErrors
+        except errors.FluidError:  # first, because some FluidErrors are OSErrors too
             raise
         except OSError as error:
             raise errors.ArtifactError(f"cannot publish to {str(self.folder)!r}: {error.strerror}") from error
 
     def _write(self, trainer: Trainer, steps: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.iterdir():  # by a process that was killed
+        for left in self.folder.iterdir():  # remove the unfinished versions of killed processes
             if _TEMPORARY.fullmatch(left.name):
                 shutil.rmtree(left)
         temporary = self.folder / f".{steps}.writing"

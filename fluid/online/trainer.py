@@ -1,4 +1,4 @@
-"""OnlineTrainer: trains a program on rows as they arrive, and loses no accepted row."""
+"""OnlineTrainer: a training of a program on rows as they arrive, which loses no accepted row."""
 
 import dataclasses
 import json
@@ -33,46 +33,46 @@ from fluid.trainer.evaluation.values import finite, number
 from fluid.trainer.handlers import Handlers, listed
 
 LOG = logging.getLogger("fluid.online")
-_KEPT = 3  # checkpoints
+_KEPT = 3  # newest checkpoints that are kept
 _LONGEST_KEY = 128
-_PATIENCE = 1.0  # seconds
+_PATIENCE = 1.0  # seconds that `send_all` waits for a full journal before it checks that the training still runs
 Note = tuple[str, str] | None
 
 
 class OnlineTrainer(KnownAttributes):
-    """A training on rows as they arrive, in a thread.
+    """A training of a program on rows as they arrive, in a thread.
 
     A row is on disk when `send` returns. The process may be killed and started again with the same folder, any number
-    of times: every accepted row is trained on exactly once, in the order of acceptance. The parameters have the bits of
-    an uninterrupted training.
+    of times: every accepted row is trained on exactly once, in the order of acceptance. The parameters are bit for bit
+    those of an uninterrupted training.
 
     The position of a row in the stream decides its use: the last of every `test_every` rows is never trained on, and
-    `batch_size` of the others form a minibatch. Rows that fill no minibatch wait for more, also when the training is
-    paused, saved, stopped or published.
+    `batch_size` of the others form a minibatch. Rows that do not fill a minibatch wait for more rows, also when the
+    training is paused, saved, stopped or published.
 
     Args:
       program_func: as for `fluid.Trainer`. Each feed has rows of one shape, or sequences of them.
       optimizer: as for `fluid.Trainer`.
-      folder: for the journal and the checkpoints; a missing folder is made.
+      folder: the folder of the journal and the checkpoints; a missing folder is created.
       batch_size: rows of a minibatch.
       test_every: number of rows of which the last is tested on and never trained on; None tests on no row.
-      test_window: number of the newest test rows that `status()["test"]` is over.
+      test_window: number of the newest test rows over which `status()["test"]` takes the means.
       checkpoint_every: steps from one checkpoint to the next.
-      publish_to: the folder for versions of `publish`, as `fluid.serve` reads them; None for none.
-      publish_every: steps from one version to the next; None publishes on request only. A minibatch that has been read
-        when a version is due is trained on first.
+      publish_to: the folder in which `publish` writes versions, as `fluid.serve` reads them; None publishes nothing.
+      publish_every: steps from one version to the next; None publishes on request only. A version may include one more
+        step, because a minibatch that has been read already is trained on first.
       fetch: outputs of a published model, see `Trainer.save_inference_model`, such as the name of the prediction.
       export: further options of `Trainer.save_inference_model`, such as `{"platforms": ["cpu"]}`.
       feed_order: the feed of each field of a row, as in `Trainer.train`.
-      handlers: around the training, as in `Trainer.train`.
+      handlers: handlers of the training, as in `Trainer.train`.
       max_rows: most rows that wait to be trained on; more are refused.
       max_bytes: most bytes of the waiting rows.
       max_steps: most steps of a sequence.
       options: of `fluid.Trainer`: seed, place, precision, buckets, param_path and others.
 
     Attributes:
-      rows: checks rows, and packs them into messages.
-      folders: names for folders of this machine in error messages for clients, by path.
+      rows: the RowFormat, which checks rows and packs them into messages.
+      folders: by path, the names that replace folders of this machine in error messages to clients.
       max_rows: most rows that wait to be trained on.
 
     Raises:
@@ -141,7 +141,7 @@ class OnlineTrainer(KnownAttributes):
         self._journal = Journal(self._path / "journal.db", settings, max_rows, max_bytes, least)
         try:
             trainer = self._make()
-            # Clients must not see where a feed was declared.
+            # Without the file and line that declared a feed, which clients must not see in error messages.
             specs = {name: dataclasses.replace(spec, site="") for name, spec in trainer.program.feeds.items()}
             self.rows = RowFormat(specs, feed_order, max_steps)
             order = dict(feed_order) if isinstance(feed_order, Mapping) else list(feed_order or ())
@@ -155,12 +155,12 @@ class OnlineTrainer(KnownAttributes):
             raise
 
     def send(self, rows: Any, key: str | None = None, wait: float = 0.0) -> int:
-        """Accept rows; when this returns, they are on disk.
+        """Accept rows; when this call returns, the rows are on disk.
 
         Args:
           rows: a list of rows, a tuple of columns, or a dict of columns, like minibatches of `Trainer.train`. All of
             them are accepted, or none.
-          key: unique to these rows; rows that are sent again with the same key are not added twice.
+          key: a text that is unique to these rows; rows that are sent again with the same key are not added twice.
           wait: seconds to wait while the journal is full.
 
         Returns:
@@ -169,16 +169,16 @@ class OnlineTrainer(KnownAttributes):
         Raises:
           FeedError, UnknownNameError: the rows do not fit; none was accepted.
           JournalFullError: too many rows wait.
-          OnlineError: other rows had this key.
+          OnlineError: other rows were sent with this key before.
           JournalError: the rows cannot be written; none was accepted.
         """
         return self.accept(self.rows.pack(rows), key, wait).first
 
     def accept(self, packed: Packed, key: str | None = None, wait: float = 0.0, note: Note = None) -> Accepted:
-        """Accept checked rows; see `send`.
+        """Accept rows that are checked and packed already; see `send`.
 
         Args:
-          packed: rows of `rows.pack`.
+          packed: the result of `rows.pack`.
           key: see `send`.
           wait: see `send`.
           note: a name and a value to write in the same transaction, see `Journal.append`.
@@ -197,17 +197,17 @@ class OnlineTrainer(KnownAttributes):
                     self._journal.changed.wait(left)
 
     def send_all(self, reader: ReaderLike, name: str = "reader") -> int:
-        """Accept the minibatches of one pass over a reader; wait while the journal is full.
+        """Accept the minibatches of one epoch of a reader; wait while the journal is full.
 
-        The position of the reader is written with the rows. A program that runs again, with the same reader, continues
-        after the last accepted minibatch, and adds nothing after the end of the pass.
+        The position of the reader is written with the rows. A program that runs again with the same reader continues
+        after the last accepted minibatch. After the end of the epoch, it adds nothing.
 
         Args:
-          reader: as for `Trainer.train`.
-          name: of the position; another name begins at the beginning.
+          reader: the reader, as for `Trainer.train`.
+          name: name of the stored position; with another name, the reader starts with its first minibatch.
 
         Returns:
-          The number of rows accepted now.
+          The number of rows that this call has accepted.
 
         Raises:
           FeedError: data does not fit; the minibatches before it are accepted.
@@ -238,16 +238,16 @@ class OnlineTrainer(KnownAttributes):
         return {**found, "columns": columns, "feed_order": self._feed_order}
 
     def start(self) -> dict[str, Any]:
-        """Begin to train, or go on from the newest checkpoint; do nothing while the training runs.
+        """Begin to train, or continue from the newest checkpoint; do nothing while the training runs.
 
         Returns:
-          The status, like all verbs.
+          The status, as all methods that control the training.
         """
         self._control.start()
         return self.status()
 
     def pause(self) -> dict[str, Any]:
-        """Pause until `resume`, and save. The journal still accepts rows.
+        """Pause the training until `resume`, and write a checkpoint. The journal still accepts rows.
 
         Raises:
           OnlineError: the training has stopped.
@@ -257,7 +257,7 @@ class OnlineTrainer(KnownAttributes):
         return self.save()
 
     def resume(self) -> dict[str, Any]:
-        """Go on after `pause`.
+        """Continue the training after `pause`.
 
         Raises:
           OnlineError: the training has stopped.
@@ -266,7 +266,7 @@ class OnlineTrainer(KnownAttributes):
         return self.status()
 
     def save(self) -> dict[str, Any]:
-        """Write a checkpoint between two steps; when this returns, the checkpoint is on disk.
+        """Write a checkpoint between two steps; when this call returns, the checkpoint is on disk.
 
         Raises:
           OnlineError: the training has stopped.
@@ -291,12 +291,15 @@ class OnlineTrainer(KnownAttributes):
         return self.status()
 
     def stop(self) -> dict[str, Any]:
-        """End after the current step, and save. The journal still accepts rows; `start` goes on."""
+        """End the training after the current step, and write a checkpoint.
+
+        The journal still accepts rows, and `start` continues the training.
+        """
         self._control.stop()
         return self.status()
 
     def close(self) -> None:
-        """Stop, and close the journal; another OnlineTrainer may then have the folder."""
+        """Stop the training, and close the journal; another OnlineTrainer may then open the folder."""
         self._control.stop()
         self._journal.close()
 
@@ -312,11 +315,12 @@ class OnlineTrainer(KnownAttributes):
 
         Returns:
           Values that JSON can hold. `state` is "training", "waiting" (for rows), "paused", "stopped" or "failed";
-          `error` ended the training, or is None. `accepted`, `trained`, `tested` and `waiting` are numbers of rows.
-          `steps` are done, `saved` in a checkpoint and `published` in the newest version, None without one. `last` has
-          the scalars of the last step, `test` their means over the newest test rows.
+          `error` is the message of the error that ended the training, or None. `accepted`, `trained`, `tested` and
+          `waiting` are numbers of rows. `steps` is the number of steps done; `saved` is this number in the newest
+          checkpoint, and `published` in the newest version, or None without one. `last` has the scalar outputs of the
+          last step by name, `test` their means over the newest test rows.
         """
-        # The state comes first: after the state "waiting" the steps include all rows accepted before.
+        # The state is read first: if it is "waiting", the steps include all rows accepted before.
         state = self._control.state
         steps = self._control.steps
         saved = self._saved()
@@ -357,20 +361,25 @@ class OnlineTrainer(KnownAttributes):
           settings: limits, see `fluid.serving.Settings`: max_body, max_pending, read_timeout and others.
 
         Returns:
-          A server: `with online.serve() as server`, `server.url`, `server.close()`. Close it before the OnlineTrainer.
+          A server: `with online.serve() as server`, `server.url`, `server.close()`. Close the server before the
+          OnlineTrainer.
         """
         server = self.host(host, port, token, allow_anonymous, checked_settings(settings))
         server.start()
         return server
 
     def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
-        """Return the server of `serve`, not started."""
-        from fluid.online.app import App  # on use: a training without a server needs none
+        """Return the server of `serve`, which is not started yet."""
+        from fluid.online.app import App  # imported on use, because a training without a server does not need it
 
         return HTTPServer(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
 
     def _make(self) -> Trainer:
-        """Return a Trainer that continues from the newest checkpoint; check that the journal has its rows."""
+        """Return a Trainer that continues from the newest checkpoint.
+
+        Raises:
+          JournalError: the journal lacks rows that the checkpoint needs.
+        """
         program_func, optimizer, options = self._making
         config = CheckpointConfig(
             self._path / "checkpoints", max_num_checkpoints=_KEPT, epoch_interval=None,
@@ -378,7 +387,7 @@ class OnlineTrainer(KnownAttributes):
         )  # fmt: skip
         trainer = Trainer(program_func, optimizer, checkpoint_config=config, **options)
         steps = int(trainer.session.scope.step)
-        # The last minibatch is read again, to check that the rows are equal.
+        # The Trainer reads the last minibatch again, to check that its rows are those of the checkpoint.
         needed = self._split.start(max(steps - 1, 0))
         if self._journal.held > needed or self._journal.next < self._split.start(steps):
             raise errors.JournalError(
@@ -404,12 +413,12 @@ class OnlineTrainer(KnownAttributes):
             LOG.error("nothing was published after %d steps: %s; training goes on", self._control.steps, error)
 
     def _saved(self) -> list[int]:
-        """Return the steps of the checkpoints."""
+        """Return the step numbers of the checkpoints, ascending."""
         folder = self._path / "checkpoints"
         return Folder(folder, read_only=True).steps() if folder.is_dir() else []
 
     def _drop(self) -> None:
-        """Drop the rows before the last minibatch of the oldest checkpoint."""
+        """Remove the rows from the journal that no checkpoint needs: those before the last minibatch of the oldest."""
         saved = self._saved()
         if saved:
             self._journal.drop(self._split.start(max(saved[0] - 1, 0)))
@@ -422,7 +431,7 @@ class OnlineTrainer(KnownAttributes):
 
 
 def _made_folder(folder: PathLike) -> pathlib.Path:
-    """Return the path of a folder, made if it is missing, to which other users cannot write."""
+    """Return the path of `folder`; create a missing folder, and forbid other users to write to it."""
     path = local_path(folder, errors.JournalError)
     if recognized(path) == "checkpoints":
         raise errors.JournalError(

@@ -1,4 +1,4 @@
-"""PaddlePaddle's ProgramDesc as Python dataclasses: variables, ops, feeds and fetches."""
+"""Descriptions: PaddlePaddle's ProgramDesc as Python dataclasses of variables, ops, feeds and fetches."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from typing import Any
 
 from fluid.original import messages
 
-_FIRST_UNREAD = (2, 0, 0)  # from this version on, some ops have another meaning
+_FIRST_UNREAD = (2, 0, 0)  # from this version of PaddlePaddle on, some ops have another meaning, and nothing is read
 _TRACEBACK = b"op_callstack"
 
 
 @dataclass(frozen=True)
 class VarDesc:
-    """A variable.
+    """A variable of a PaddlePaddle program.
 
     Attributes:
-      name: unique in the program.
+      name: the name, unique in the program.
       shape: -1 for a size that depends on the data; for sequences, the shape of all steps concatenated.
       dtype: for example "float32"; None for a variable that is not a tensor.
       lod_level: 0 for dense data, 1 for sequences, 2 for sequences of sequences.
@@ -31,10 +31,10 @@ class VarDesc:
 
 @dataclass(frozen=True)
 class OpDesc:
-    """An op.
+    """An op (operator) of a PaddlePaddle program.
 
     Attributes:
-      type: for example "conv2d".
+      type: the type, for example "conv2d".
       inputs: names of variables by input slot.
       outputs: names of variables by output slot.
       attributes: numbers, strings, booleans, and lists of these, by name.
@@ -48,23 +48,23 @@ class OpDesc:
     has_block: bool = False
 
     def reads(self) -> Iterable[str]:
-        """Return the names of all inputs."""
+        """Return the names of all variables in the input slots."""
         return (name for names in self.inputs.values() for name in names)
 
     def writes(self) -> Iterable[str]:
-        """Return the names of all outputs."""
+        """Return the names of all variables in the output slots."""
         return (name for names in self.outputs.values() for name in names)
 
 
 @dataclass(frozen=True)
 class ProgramDesc:
-    """The first block of a program.
+    """The first block of a PaddlePaddle program.
 
     Attributes:
-      variables: by name.
+      variables: the variables by name.
       ops: in program order, without feed and fetch ops.
-      feeds: names of the fed variables, by column.
-      fetches: names of the fetched variables, by column.
+      feeds: names of the fed variables, in the order of their columns.
+      fetches: names of the fetched variables, in the order of their columns.
     """
 
     variables: Mapping[str, VarDesc]
@@ -73,7 +73,7 @@ class ProgramDesc:
     fetches: tuple[str, ...]
 
     def parameters(self) -> list[str]:
-        """Return the names of all persistable tensors, sorted as in a combined file."""
+        """Return the names of all persistable tensors, sorted, which is their order in a combined file."""
         return sorted(v.name for v in self.variables.values() if v.persistable and v.dtype is not None)
 
     def needed(self, fetches: Iterable[str]) -> list[OpDesc]:
@@ -150,7 +150,7 @@ def _variable(variable: Any) -> VarDesc:
         return VarDesc(name, (), None, 0, variable.persistable)
     tensor = kind.lod_tensor.tensor
     dtype = messages.DTYPES.get(tensor.data_type)
-    # PaddlePaddle multiplies unknown sizes, so an unknown size may be any negative number.
+    # PaddlePaddle multiplies sizes, -1 for unknown ones too, so that a negative number of any value is an unknown size.
     shape = tuple(max(size, -1) for size in tensor.dims)
     level = kind.lod_tensor.lod_level
     if (dtype is None and variable.persistable) or not 0 <= level <= 2:

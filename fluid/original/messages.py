@@ -1,4 +1,4 @@
-"""Protobuf messages of PaddlePaddle, with the fields that fluid reads.
+"""Messages: protobuf messages of PaddlePaddle, with the fields that fluid reads.
 
 The messages are declared as text, one line for each field. The `protobuf` library builds their classes on first use.
 """
@@ -23,7 +23,7 @@ DTYPES = {
 LOD_TENSOR = 7
 FEED_LIST = 9
 FETCH_LIST = 10
-# The field of `Attribute` that holds a value of each type.
+# By the number of the type of an attribute: the field of the message `Attribute` that holds its value.
 ATTRIBUTE_FIELDS = {
     0: "i",
     1: "f",
@@ -88,7 +88,7 @@ def message(name: str) -> Any:
 
 
 def parse(name: str, data: bytes) -> Any:
-    """Parse a message.
+    """Parse `data` as the message that `_MESSAGES` declares under `name`.
 
     Raises:
       ValueError: the bytes are not a message of this type.

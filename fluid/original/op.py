@@ -1,4 +1,7 @@
-"""Ops: the interface through which a row of the table of ops reads a running op."""
+"""Ops: the interface through which a row of the table of ops reads an op that is being run.
+
+A row is a function that computes one type of op with layers of fluid.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +12,8 @@ from fluid.original.description import OpDesc, VarDesc
 from fluid.original.messages import DTYPES
 from fluid.param_attr import ParamAttr
 
-# Attributes that do not change results: devices, libraries, debugging, training in a cluster, quantization.
+# An attribute whose name begins with any of these texts does not change results: it concerns devices, libraries,
+# debugging, training in a cluster, or quantization.
 _HINTS = (
     "op_", "use_mkldnn", "use_cudnn", "use_quantizer", "mkldnn_data_type", "workspace_size_MB", "exhaustive_search",
     "force_fp32_output", "force_cpu", "is_test", "numeric_stable_mode", "trainable_statistics", "data_format",
@@ -18,43 +22,45 @@ _HINTS = (
     "fuse_beta", "fuse_brelu_threshold", "head_number", "infer_flags", "padding_weights", "slope",
     "diag_step", "diag_val", "@",
 )  # fmt: skip
-# Values of attributes that leave an optional feature off.
+# Values that leave an optional feature off; an attribute with such a value need not be read.
 _UNSET: tuple[Any, ...] = (False, 0, -1, "", [])
-# The result of a row: values by output slot, a list where a slot has several.
+# The result of a row: values by output slot; a list of values for a slot with several variables.
 Outputs = Mapping[str, Any]
 
 
 class Values(Protocol):
-    """The variables of a running program."""
+    """The variables of a program that is being run."""
 
     def value(self, name: str) -> Any:
         """Return the value of a variable."""
 
     def parameter(self, name: str) -> ParamAttr:
-        """Return the ParamAttr with which a layer creates this parameter."""
+        """Return the ParamAttr with which a layer creates the parameter `name`."""
 
     def statistic(self, name: str) -> str:
-        """Create a state that layers update; return its name."""
+        """Create the state `name`, such as a moving mean, which layers update; return its name."""
 
     def desc(self, name: str) -> VarDesc:
         """Return the declaration of a variable."""
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return the op that writes a variable, or None."""
+        """Return the op that has written a variable, or None for a feed or a parameter."""
 
 
 class Op:
-    """A running op: the values in its slots, and its attributes.
+    """An op that is being run: the values in its slots, and its attributes.
+
+    A slot is a named list of variables, like an argument. An Op records which slots and attributes a row reads.
 
     Args:
-      desc: the op.
+      desc: the description of the op.
       values: the variables of the program.
     """
 
     def __init__(self, desc: OpDesc, values: Values):
         self.desc = desc
         self._values = values
-        self._read: set[str] = set()  # slots and attributes
+        self._read: set[str] = set()  # names of the slots and attributes that were read
 
     def names(self, slot: str) -> tuple[str, ...]:
         """Return the names of the variables in an input slot."""
@@ -69,15 +75,15 @@ class Op:
         return names[0]
 
     def given(self, slot: str) -> bool:
-        """Return whether an input slot holds a variable."""
+        """Return whether an input slot holds any variable."""
         return bool(self.names(slot))
 
     def value(self, slot: str) -> Any:
-        """Return the value in an input slot."""
+        """Return the value of the only variable in an input slot."""
         return self._values.value(self.name(slot))
 
     def values(self, slot: str) -> list[Any]:
-        """Return all values in an input slot."""
+        """Return the values of all variables in an input slot."""
         return [self._values.value(name) for name in self.names(slot)]
 
     def maybe(self, slot: str) -> Any:
@@ -89,7 +95,7 @@ class Op:
         return self._values.desc(self.name(slot))
 
     def parameter(self, slot: str) -> ParamAttr:
-        """Return the parameter in an input slot, for a layer that creates its own parameters.
+        """Return the ParamAttr of the parameter in an input slot, for a layer that creates this parameter.
 
         Raises:
           ProgramError: the slot holds a computed value, not a parameter.
@@ -102,18 +108,18 @@ class Op:
         return self._values.parameter(name)
 
     def parameter_or_none(self, slot: str) -> ParamAttr | bool:
-        """Return the parameter in an input slot, or False for an empty slot."""
+        """Return the ParamAttr of the parameter in an input slot, or False for an empty slot."""
         return self.parameter(slot) if self.given(slot) else False
 
     def statistic(self, slot: str) -> str:
-        """Create the variable of an input slot that a layer updates, such as a moving mean; return its name."""
+        """Create the state in an input slot, such as a moving mean, which a layer updates; return its name."""
         return self._values.statistic(self.name(slot))
 
     def maker(self, slot: str, type: str) -> "Op":
         """Return the op that computes the value in an input slot.
 
         Raises:
-          ProgramError: the op is not of type `type`.
+          ProgramError: no op computes the value, or the op is not of type `type`.
         """
         found = self._values.maker(self.name(slot))
         if found is None or found.type != type:
@@ -121,7 +127,7 @@ class Op:
         return Op(found, self._values)
 
     def attr(self, name: str, default: Any) -> Any:
-        """Return an attribute.
+        """Return the value of an attribute.
 
         Args:
           name: the name of the attribute.
@@ -172,10 +178,12 @@ class Op:
         return errors.ProgramError(f"{self}: {what}")
 
     def check_read(self) -> None:
-        """Check that the row has read all inputs and attributes of the op.
+        """Check that the row has read all input slots and attributes of the op.
+
+        Attributes that do not change results need not be read, nor attributes that leave an optional feature off.
 
         Raises:
-          ProgramError: an input or an attribute is set and was not read.
+          ProgramError: an input slot or an attribute is set and was not read.
         """
         slots = [slot for slot, names in self.desc.inputs.items() if names and slot not in self._read]
         attributes = [
@@ -190,7 +198,7 @@ class Op:
         return f"the op {self.desc.type!r} that makes {', '.join(map(repr, self.desc.writes())) or 'nothing'}"
 
 
-# A row of the table: calls layer functions, and returns their results.
+# A row of the table of ops: a function that calls layer functions for an op, and returns their results.
 Rule = Callable[[Op], Outputs]
 
 
@@ -199,10 +207,10 @@ class Row:
     """A row for an op that is one call of a layer function.
 
     Attributes:
-      layer: the function.
-      inputs: the input slot of each argument.
-      attrs: the attribute of each argument and its default, see `Op.attr`.
-      optional: the input slot of each argument that is left out when the slot is empty.
+      layer: the layer function.
+      inputs: by argument of the layer function, the input slot of its value.
+      attrs: by argument, the name of the attribute of its value and a default, see `Op.attr`.
+      optional: by argument, the input slot of its value; the argument is left out if the slot is empty.
       out: the output slot of the result; a tuple for several results.
     """
 
@@ -213,7 +221,7 @@ class Row:
     out: str | tuple[str, ...] = "Out"
 
     def __call__(self, op: Op) -> Outputs:
-        """Call the layer function; return values by output slot."""
+        """Call the layer function for an op; return its results by output slot."""
         arguments = {argument: op.value(slot) for argument, slot in self.inputs.items()}
         arguments |= {argument: op.value(slot) for argument, slot in (self.optional or {}).items() if op.given(slot)}
         arguments |= {argument: op.attr(*attribute) for argument, attribute in (self.attrs or {}).items()}
@@ -222,5 +230,5 @@ class Row:
 
 
 def unary(layer: Callable[..., Any], **attrs: tuple[str, Any]) -> Row:
-    """Return a row for an op from X to Out."""
+    """Return a Row for an op with one input slot, X, and one output slot, Out; `attrs` as for Row."""
     return Row(layer, {"x": "X"}, attrs)

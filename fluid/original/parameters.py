@@ -1,4 +1,4 @@
-"""Parameters saved by PaddlePaddle Fluid: a folder with a file for each variable, or one combined file."""
+"""Parameters that PaddlePaddle Fluid saved: a folder with a file for each variable, or one combined file."""
 
 import pathlib
 import re
@@ -14,7 +14,7 @@ from fluid.paths import local_path
 
 MODEL = "__model__"
 
-# PaddlePaddle names optimizer state of a parameter P as P_KIND_N; the optimizer's own name may precede KIND.
+# PaddlePaddle names the optimizer state of a parameter P as P_KIND_N; the name of the optimizer may stand before KIND.
 _KINDS = (
     "velocity moment moment1 moment2 inf_norm momentum mean_square mean_grad squared linear _avg_squared_grad "
     "_avg_squared_update beta1_pow_acc beta2_pow_acc _dgc_u_ _dgc_v_ sum_1 sum_2 sum_3 num_accumulates "
@@ -155,7 +155,7 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 
 
 def _check_names(folder: pathlib.Path, names: Iterable[str]) -> None:
-    """Refuse names that point outside the folder."""
+    """Raise a ParameterFileError for the name of a parameter that is a path outside the folder."""
     for name in names:
         path = pathlib.PurePath(name)
         if not name or path.is_absolute() or ".." in path.parts:

@@ -1,8 +1,8 @@
-"""Programs saved by PaddlePaddle Fluid, as program functions.
+"""Saved programs: programs that PaddlePaddle Fluid saved, as program functions.
 
-`SavedProgram` takes the rows of `original/ops` in the order of the ops, each inside `core.unrecorded`, so that a result
-has its name in the file and no other. Parameters bind by these names, and begin with the saved arrays. A slot or
-attribute that a row does not read is an error.
+`SavedProgram` calls the rows of `original/ops` in the order of the ops. Each call is inside `core.unrecorded`, so that
+a result has its name in the file and no other name. Parameters are found by their names in the file, and begin with the
+saved arrays. A slot or attribute that a row does not read is an error.
 """
 
 import os
@@ -110,7 +110,7 @@ class SavedProgram:
 
 
 class _Saved(NamedTuple):
-    """A saved parameter or statistic."""
+    """A saved parameter or statistic: shape, dtype, and the initializer and ParamAttr that create it with its array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -125,7 +125,7 @@ class _Saved(NamedTuple):
 
 
 class _Run:
-    """The variables of one run; implements `op.Values`."""
+    """The variables of one call of a SavedProgram; implements `op.Values`."""
 
     def __init__(self, desc: ProgramDesc, saved: Mapping[str, _Saved]):
         self._desc = desc
@@ -135,7 +135,7 @@ class _Run:
         self._makers: dict[str, OpDesc] = {}
 
     def declare(self, name: str) -> None:
-        """Declare a feed."""
+        """Declare the feed `name`."""
         variable = self._desc.variables[name]
         shape = [-1, *variable.shape[1:]] if variable.lod_level else list(variable.shape)
         self._known[name] = layers.data(
@@ -143,7 +143,12 @@ class _Run:
         )
 
     def op(self, desc: OpDesc, named: set[str]) -> None:
-        """Run an op, and record the outputs that no later op writes again."""
+        """Run an op and keep the values of its outputs.
+
+        Args:
+          desc: the description of the op.
+          named: names of the outputs that no later op writes again; these values get their names.
+        """
         op = Op(desc, self)
         with core.as_fluid(), core.unrecorded(self._frame.scoped(f"@{next(iter(desc.writes()))}")):
             results = ROWS[desc.type](op)
@@ -173,11 +178,11 @@ class _Run:
         )
 
     def parameter(self, name: str) -> ParamAttr:
-        """Return the ParamAttr with which a layer creates a parameter."""
+        """Return the ParamAttr with which a layer creates the parameter `name`."""
         return self._claimed(name).setting
 
     def statistic(self, name: str) -> str:
-        """Create a state that layers update; return its name."""
+        """Create the state `name`, such as a moving mean, which layers update; return its name."""
         saved = self._claimed(name)
         core.create_state(name, saved.shape, saved.dtype, saved.initializer)
         return name
@@ -189,11 +194,11 @@ class _Run:
         return self._desc.variables[name]
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return the op that wrote a variable, or None."""
+        """Return the op that has written a variable, or None for a feed or a parameter."""
         return self._makers.get(name)
 
     def _claimed(self, name: str) -> _Saved:
-        """Return the saved array `name`; refuse a name that another layer has created already."""
+        """Return the saved parameter `name`; raise a ProgramError if another layer has created one of this name."""
         known = self._frame.declared.arrays.get(name)
         if known is not None and known.initializer is not self._saved[name].initializer:
             raise errors.ProgramError(
@@ -203,14 +208,14 @@ class _Run:
         return self._saved[name]
 
     def _check_sizes(self, op: Op) -> None:
-        """Refuse an op whose layer creates parameters of other sizes than the saved arrays."""
+        """Raise a ProgramError if the layer of an op has created a parameter of another shape than the saved array."""
         for name in op.desc.reads():
             known = self._frame.declared.arrays.get(name)
             if known is not None and name in self._saved and known.shape != self._saved[name].shape:
                 raise op.refuse(f"{name!r} was saved as {list(self._saved[name].shape)}, expected {list(known.shape)}")
 
     def _shaped(self, name: str, value: Any) -> Any:
-        """Reshape a scalar to one element where the program declares shape `(1,)`, because later ops may rely on it."""
+        """Return `value`; reshape a scalar to `(1,)` if the program declares this shape: later ops may rely on it."""
         variable = self._desc.variables.get(name)
         scalar = isinstance(value, jax.Array) and value.ndim == 0
         if not scalar or variable is None or variable.shape != (1,):
@@ -254,10 +259,10 @@ def _check_values(desc: ProgramDesc, source: str) -> None:
 
 
 def _held(name: str, array: np.ndarray, source: str) -> np.ndarray:
-    """Return an array in the dtype that JAX stores.
+    """Return an array in the dtype in which JAX stores it, by default int32 for int64.
 
     Raises:
-      ParameterFileError: integers do not fit into this dtype.
+      ParameterFileError: an integer does not fit into this dtype.
     """
     held = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
     if array.dtype.kind in "iu" and not np.array_equal(held, array):
@@ -273,8 +278,8 @@ class InferenceModel(NamedTuple):
 
     Attributes:
       program: the program function, with the parameters in `program.params`; a Program for an exported model.
-      feed_target_names: names of its feeds.
-      fetch_targets: names of its outputs.
+      feed_target_names: names of the feeds of the program.
+      fetch_targets: names of the outputs of the program.
     """
 
     program: SavedProgram | Program

@@ -1,8 +1,8 @@
-"""PaddlePaddle's binary format of a variable.
+"""Variables: PaddlePaddle's binary format of a variable.
 
-All numbers are little-endian. `uint32` version, 0; `uint64` number of LoD levels, and for each level its `uint64` size
-in bytes and its `uint64` offsets; `uint32` version of the tensor, 0; `int32` size of a message `Tensor`, and the
-message; then the elements. A file holds one variable, or several variables one after another, without names.
+All numbers are little-endian. The parts are: `uint32` version, 0; `uint64` number of LoD levels, and for each level its
+`uint64` size in bytes and its `uint64` offsets; `uint32` version of the tensor, 0; `int32` size of a message `Tensor`,
+and the message; then the elements. A file holds one variable, or several variables one after another, without names.
 """
 
 import io
@@ -24,13 +24,13 @@ def read_file(path: pathlib.Path, names: list[str]) -> dict[str, np.ndarray]:
 
     Args:
       path: the file.
-      names: the names of its variables, in file order.
+      names: the names of the variables in the file, in their order.
 
     Returns:
       The arrays by name.
 
     Raises:
-      ParameterFileError: the file does not exist, or is not a file of variables; the message says where.
+      ParameterFileError: the file does not exist, or is not a file of variables; the message names the position.
     """
     found = {}
     with open_file(path) as file:
@@ -53,7 +53,7 @@ def count_variables(path: pathlib.Path) -> int:
     """Count the variables in a file.
 
     Raises:
-      ParameterFileError: as in `read_file`.
+      ParameterFileError: the file does not exist, or is not a file of variables.
     """
     count = 0
     with open_file(path) as file:
@@ -65,7 +65,7 @@ def count_variables(path: pathlib.Path) -> int:
 
 
 def open_file(path: pathlib.Path) -> io.BufferedReader:
-    """Open a file.
+    """Open a file for reading bytes.
 
     Raises:
       ParameterFileError: the file cannot be read.
@@ -108,7 +108,7 @@ class _Reader:
         self._check(count * dtype.itemsize, name, f"{dtype}{list(shape)}")
         elements = np.fromfile(self._file, dtype, count)
         self.left -= elements.nbytes
-        if elements.size != count:  # another process truncated the file
+        if elements.size != count:  # another process has truncated the file since it was opened
             raise self._error(name, f"{elements.size} elements of {dtype}{list(shape)}")
         return elements.reshape(shape)
 

@@ -1,4 +1,4 @@
-"""Plans: the memory, FLOPs and communication of a training step on a mesh, found without its devices."""
+"""Plans: the memory, FLOPs and communication of a training step on a mesh, computed without the devices of the mesh."""
 
 from fluid.planning.plan import Candidate, Plan, plan
 

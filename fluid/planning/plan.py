@@ -1,4 +1,4 @@
-"""Plans: compile the steps of an Engine for any mesh, with shapes instead of arrays."""
+"""Plans: the training step of a program compiled for any mesh, with shapes instead of arrays, and what it needs."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,35 +18,35 @@ from fluid.planning.work import Work, work_of
 from fluid.runtime import Engine, Request, bind
 from fluid.trainer.programs.training_program import trained_program
 
-# A shape and a dtype, with the sharding that the array would have.
+# The shape and dtype of an array that is not created, with the sharding that it would have.
 Shape = jax.ShapeDtypeStruct
 
 
 class ShapesOnMesh(OnMesh):
-    """A layout on a mesh that returns shapes with their shardings instead of arrays."""
+    """A layout on a mesh with which an Engine has shapes, with dtypes and shardings, instead of arrays."""
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """Return the shapes of a program's parameters and states, by name."""
+        """Return the shapes of a program's parameters and states, by name; `root` is ignored."""
         specs = program.parameters | program.states
         return {n: Shape(spec.shape, spec.dtype, sharding=self.sharding(n)) for n, spec in specs.items()}
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """Return the shapes of the initial optimizer state."""
+        """Return the shapes of the initial optimizer state for `parameters`."""
         return self.slot_shapes(rule, parameters)
 
     def feed(self, program: Program, batch_size: int, time: int) -> dict[str, Any]:
-        """Return the shapes of a minibatch, by name of feed.
+        """Return the shapes of a minibatch, by feed name.
 
         Args:
           program: the program to plan.
-          batch_size: number of rows.
-          time: number of steps of each sequence.
+          batch_size: the number of rows of the minibatch.
+          time: the number of time steps of each sequence.
         """
         specs = program.feeds
         return self.take(jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()}))
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the shapes of a feed, by name."""
+        """Return the arrays or shapes of a minibatch as shapes with shardings, by feed name."""
         return {n: jax.tree.map(lambda array, name=n: self._fed(name, array), value) for n, value in feed.items()}
 
     def _fed(self, name: str, array: Any) -> Shape:
@@ -54,7 +54,7 @@ class ShapesOnMesh(OnMesh):
 
 
 def bytes_of(tree: Any) -> int:
-    """Return the number of bytes that one device holds of a tree of arrays or shapes."""
+    """Return the number of bytes that one device holds of all arrays, or shapes with shardings, in a pytree."""
 
     def size(array: Any) -> int:
         return math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
@@ -67,16 +67,16 @@ _HEADER = ("mesh", "devices", "parameters", "slots", "feed", "activations", "pea
 
 @dataclass(frozen=True)
 class Candidate:
-    """The memory and the work of each device of a mesh in a training step.
+    """A mesh of a plan, with the memory and the work of each of its devices in a training step.
 
     Attributes:
       mesh: the mesh.
-      devices: number of devices of the mesh.
-      parameters: bytes of parameters and states.
-      slots: bytes of the optimizer state.
-      feed: bytes of the minibatch.
-      activations: bytes of all intermediate values at their peak.
-      peak: bytes of everything at that moment.
+      devices: the number of devices of the mesh.
+      parameters: bytes of parameters and states on each device.
+      slots: bytes of the optimizer state on each device.
+      feed: bytes of the minibatch on each device.
+      activations: bytes of all intermediate values at the moment when they take most memory.
+      peak: bytes of all arrays at this moment: intermediate values, and the arguments and results of the step.
       work: FLOPs of matrix products and convolutions, and the bytes sent by each kind of collective.
     """
 
@@ -91,13 +91,13 @@ class Candidate:
 
 
 class Plan:
-    """The memory and the work of training a program on several meshes, returned by `fluid.plan`.
+    """A plan of `fluid.plan`: the memory and the work of training a program on each of several meshes.
 
     Attributes:
       candidates: a Candidate for each mesh.
-      memory: bytes of memory of one device, or None.
+      memory: bytes of memory of one device; None if every candidate counts as fitting.
       program: the planned program.
-      batch_size: number of rows of a minibatch.
+      batch_size: the number of rows of the global minibatch.
     """
 
     def __init__(self, candidates: Sequence[Candidate], memory: int | None, program: Program, batch_size: int):
@@ -108,12 +108,15 @@ class Plan:
 
     @property
     def smallest(self) -> Candidate | None:
-        """The candidate with the fewest devices that fits in memory; of several, the one with the fewest FLOPs."""
+        """The candidate with the fewest devices whose peak fits in `memory`; None if no candidate fits.
+
+        Of several such candidates, it is the one with the fewest FLOPs, then with the fewest bytes sent.
+        """
         fitting = [c for c in self.candidates if self._fits(c)]
         return min(fitting, key=lambda c: (c.devices, c.work.flops, sum(c.work.sent.values())), default=None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole plan as a dict that JSON can hold."""
+        """Return all numbers of the plan as a dict that can be written as JSON."""
         rows = []
         for candidate in self.candidates:
             row = {**asdict(candidate), **candidate.work._asdict(), "mesh": candidate.mesh.axes}
@@ -144,7 +147,7 @@ class Plan:
         return f"{self.program.name}, {counted(self.program.parameter_count, 'parameter')}, {self.batch_size:,} rows"
 
     def _kinds(self) -> list[str]:
-        """Describe the bytes sent by each kind of collective, one line for each candidate that sends any."""
+        """Return a line with the bytes sent by each kind of collective, for each candidate with communication."""
         return [
             f"{_axes(c.mesh)} sends "
             + ", ".join(f"{scaled(c.work.sent[kind], 'B')} by {counted(n, kind)}" for kind, n in _kinds(c.work))
@@ -188,10 +191,10 @@ def plan(
     Args:
       program_func: as for `fluid.Trainer`.
       optimizer: as for `fluid.Trainer`.
-      batch_size: number of rows of the global minibatch.
+      batch_size: the number of rows of the global minibatch.
       meshes: the candidates, such as `[fluid.Mesh(fsdp=64), fluid.Mesh(data=16, model=4)]`.
       memory: bytes of memory of each device; None skips the check for candidates that do not fit.
-      time: number of steps of each sequence.
+      time: the number of time steps of each sequence.
       shardings: as for `fluid.Trainer`.
       precision: as for `fluid.Trainer`.
 
@@ -245,7 +248,11 @@ def _candidate(program: Program, mesh: Mesh, shardings: Shardings | None, batch_
 
 
 def _devices(mesh: Mesh) -> list[jax.Device]:
-    """Return as many CPU devices as a mesh has."""
+    """Return CPU devices of this process for a mesh, as many as the mesh has.
+
+    Raises:
+      ArgumentError: an axis of the mesh has no size, or JAX has fewer CPU devices.
+    """
     sizes = list(mesh.axes.values())
     if -1 in sizes:
         raise errors.ArgumentError(f"{mesh!r} has an axis of size -1; a plan needs its size, as in fluid.Mesh(data=64)")

@@ -1,7 +1,7 @@
-"""Work: the FLOPs and the communication of a compiled step, read from the text of its module.
+"""Work: the FLOPs and the communication of a compiled step, read from the text of its HLO module.
 
-`compiled.cost_analysis()` says neither: it counts a loop once (65,538 FLOPs for ten products of 65,536 in a `scan`, jax
-0.10.2), as in `layers.repeat`, and no collectives.
+`compiled.cost_analysis()` returns neither. It counts the body of a loop, as in `layers.repeat`, only once: 65,538 FLOPs
+for ten products of 65,536 FLOPs in a `scan`, with jax 0.10.2. It counts no collectives.
 """
 
 import functools
@@ -21,7 +21,8 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _GROUPS = re.compile(r"replica_groups=(\{\{[\d,]+|\[[\d,]+\]|mesh\[[^\]]*\] \{[^}]*\})")
-# The share of its result that a device sends, for a group of n devices in a ring.
+# The bytes that each device sends in a collective of a group of n devices in a ring, as a multiple of the bytes of the
+# collective's result.
 _SENT = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
@@ -34,14 +35,14 @@ _SENT = {
 
 
 class Instruction(NamedTuple):
-    """One instruction (one line) of a compiled module.
+    """One instruction of a compiled module, which is one line of its text.
 
     Attributes:
-      name: name of its result.
-      shape: shape of its result, as text; a tuple has several.
+      name: the name of the result.
+      shape: the shape of the result as text, such as "f32[2,3]"; a tuple of results has several shapes.
       kind: the opcode, such as "all-reduce".
-      operands: names of its operands.
-      rest: its attributes, as text.
+      operands: the names of the operands.
+      rest: the attributes after the operands, as text.
     """
 
     name: str
@@ -57,8 +58,8 @@ class Work(NamedTuple):
     Attributes:
       flops: FLOPs of matrix products and convolutions; a multiplication and an addition count as two.
       sent: bytes sent by each kind of collective, if the devices of each group form a ring.
-      collectives: number of collectives of each kind.
-      partial: True if there is a loop whose trip count depends on the data; the loop counts as one iteration.
+      collectives: the number of collectives of each kind.
+      partial: True if the number of iterations of a loop depends on the data; the loop then counts as one iteration.
 
     Example:
       >>> (Work(10) + Work(5, {"all-reduce": 8.0}, {"all-reduce": 1}).times(2)).sent
@@ -79,7 +80,7 @@ class Work(NamedTuple):
         )
 
     def times(self, count: int) -> "Work":
-        """Return this work repeated `count` times."""
+        """Return the work of `count` repetitions of this work, such as the iterations of a loop."""
         sent = {kind: size * count for kind, size in self.sent.items()}
         collectives = {kind: number * count for kind, number in self.collectives.items()}
         return Work(self.flops * count, sent, collectives, self.partial)
@@ -102,7 +103,7 @@ def work_of(text: str) -> Work:
 
 
 class _Counter:
-    """A counter of the work of computations, which visits each computation once."""
+    """A counter of the work of the computations (functions) in a module, which caches the work of each."""
 
     def __init__(self, computations: Mapping[str, list[Instruction]]):
         self._computations = computations
@@ -126,7 +127,7 @@ class _Counter:
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[Instruction]]]:
-    """Return pairs of the name and the instructions of each computation of a module; the entry comes last."""
+    """Return pairs of the name and the instructions of each computation of a module; the entry computation is last."""
     found: dict[str, list[Instruction]] = {}
     entry = name = ""
     for line in text.splitlines():
@@ -152,7 +153,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str) -> int:
-    """Return the index after the parenthesis that closes the first one."""
+    """Return the index after the parenthesis that closes the one at the start of `text`; the length without one."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -162,7 +163,7 @@ def _closing(text: str) -> int:
 
 
 def _called(instruction: Instruction) -> list[str]:
-    """Return the computations that an instruction calls, except the scalar ones of reductions."""
+    """Return the names of the computations that an instruction calls, except the scalar computation of a reduction."""
     if instruction.kind not in ("call", "fusion", "while", "conditional", "async-start", "custom-call"):
         return []
     return [name.strip().lstrip("%") for found in _CALLED.findall(instruction.rest) for name in found.split(",")]
@@ -191,7 +192,7 @@ def _own(instruction: Instruction, shapes: Mapping[str, str]) -> Work:
 
 
 def _group(rest: str) -> int:
-    """Return the number of devices in a group of a collective; 2 if the text does not say."""
+    """Return the number of devices in each group of a collective, from its attributes; 2 if they do not name groups."""
     found = _GROUPS.search(rest)
     if found is None:
         return 2
@@ -210,7 +211,7 @@ def _dimensions(shape: str) -> list[int]:
 
 
 def _bytes(shape: str) -> float:
-    """Return the number of bytes of all arrays in the text of a shape."""
+    """Return the number of bytes of all arrays in the text of a shape, such as "(f32[2,3], s32[])"."""
     return sum(
         math.prod(int(size) for size in sizes.split(",") if size) * _width(dtype)
         for dtype, sizes in _ARRAY.findall(shape)
@@ -218,7 +219,7 @@ def _bytes(shape: str) -> float:
 
 
 def _width(dtype: str) -> float:
-    """Return the number of bytes of an element, by the name of its dtype: "f32", "bf16", "f8e4m3fn" or "pred"."""
+    """Return the number of bytes of one number, by the name of its dtype: "f32", "bf16", "f8e4m3fn" or "pred"."""
     bits = _BITS.search(dtype)
     return int(bits[0]) / 8 if bits else 1.0
 

@@ -1,4 +1,4 @@
-"""Populations: many independent trainings of one program as one XLA program, with different seeds and numbers."""
+"""Populations: many independent trainings of one program, with different seeds and numbers, as one XLA program."""
 
 from fluid.population.population import Population
 

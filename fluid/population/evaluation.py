@@ -1,4 +1,4 @@
-"""Evaluation of a population: its reader, its tests, and the mean over its members as one model."""
+"""Evaluation of a population: tests of all members, outputs of an ensemble, and readers with data for each member."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,42 +25,42 @@ from fluid.trainer.programs import Member
 
 
 class GatheredOfMembers(Gathered):
-    """The accumulated values of each member, which `values` stacks.
+    """The collected outputs and metrics of each member over a data set; `values` stacks them over the members.
 
     Args:
       program: the program.
       metrics: as for Gathered.
       rows: as for Gathered.
-      size: number of members.
+      size: the number of members.
     """
 
     def __init__(self, program: Program, metrics: Metrics, rows: bool, size: int):
         self._each = [Gathered(program, metrics, rows) for _ in range(size)]
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Add the results of one minibatch; this waits for the device."""
+        """Add the results of one minibatch, with a leading axis of members, after waiting for the device."""
         here = jax.device_get(found)
         for member, gathered in enumerate(self._each):
             gathered.add(jax.tree.map(lambda array, i=member: array[i], here), names)
 
     @property
     def kept(self) -> dict[int, int]:
-        """Bytes of the rows that are kept, by the index of the output."""
+        """The number of bytes of the rows that are kept for all members, by the index of the output."""
         each = [gathered.kept for gathered in self._each]
         return {index: sum(kept[index] for kept in each) for index in each[0]}
 
     def values(self) -> list[Any]:
-        """Return one value for each output and each metric, with a leading axis of members."""
+        """Return one value for each output, then one for each metric, with a leading axis of members."""
         columns = zip(*(gathered.values() for gathered in self._each), strict=True)
         return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
 
 
 class MembersEvaluator(Evaluator):
-    """An evaluator that tests a population and keeps the results of the last test.
+    """An evaluator that tests all members of a population and keeps the results of the last test.
 
     Args:
       session: the session of the population.
-      size: number of members.
+      size: the number of members.
     """
 
     def __init__(self, session: Any, size: int):
@@ -71,14 +71,17 @@ class MembersEvaluator(Evaluator):
     def test(
         self, member: Member, reader: ReaderLike, feed_order: FeedOrder, metrics: Metrics, *rest: Any, **more: Any
     ) -> Results:
-        """Run one pass of a reader as `Evaluator.test`; every value has a leading axis of members."""
+        """Test all members over one pass of a reader, as `Evaluator.test`; each result has a leading axis of members.
+
+        The results are kept for `best`, except in a test with `fetch`.
+        """
         results = super().test(member, reader, feed_order, metrics, *rest, **more)
         if more.get("fetch") is None:
             self._results = Results(list(results), [*output_names(member.program), *metrics])
         return results
 
     def best(self, name: str | None, mode: str) -> int:
-        """Return the member with the best value of the last test; see `Population.best`."""
+        """Return the index of the member with the best value of the last test; see `Population.best`."""
         if self._results is None:
             raise errors.ArgumentError(
                 "best() compares the results of the last test, and there is none; population.test(reader) makes one"
@@ -102,7 +105,7 @@ class MembersEvaluator(Evaluator):
 
 
 class MembersValidation(Validation):
-    """The measurements of a population while it trains; it refuses handlers that follow a single training."""
+    """The Validation of a population, which refuses handlers that expect the numbers of a single training."""
 
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
@@ -128,20 +131,28 @@ class MembersValidation(Validation):
 
 
 def mean_of_members(results: Any) -> Any:
-    """Return the mean over the members of each result of a test-mode run."""
+    """Return each result of a test-mode run, `[members, ...]`, as its mean over the members, `[...]`.
+
+    Raises:
+      ArgumentError: a result is a sequence, or is not floating-point.
+    """
     return jax.tree.map(_mean, results, is_leaf=_is_sequence)
 
 
 def each_member(results: Any) -> Any:
-    """Return each result of a test-mode run with the axis of members after the axis of the batch."""
+    """Return each result of a test-mode run, `[members, batch, ...]`, as `[batch, members, ...]`.
+
+    Raises:
+      ArgumentError: a result is a sequence.
+    """
     return jax.tree.map(_behind_rows, results, is_leaf=_is_sequence)
 
 
 class Separately:
-    """Parameters of an ensemble for an Inferencer that returns the outputs of each member; see `Population.each`.
+    """A value for `Inferencer(params=)` with which it returns the outputs of each member; see `Population.each`.
 
     Args:
-      make: a function that returns the session for a program function, a place and a precision.
+      make: a function that returns the session of the Inferencer for a program function, a place and a precision.
     """
 
     def __init__(self, make: Callable[..., PopulationSession]):
@@ -180,7 +191,7 @@ _END = object()
 
 
 def separate(readers: Sequence[ReaderLike]) -> Reader:
-    """Return a reader of one minibatch from each of several readers at a time; see `Population.separate`."""
+    """Return a reader whose items hold one minibatch of each reader, for one member each; see `Population.separate`."""
     found = as_readers("Population.separate", readers)
 
     def iterate(epoch: int, start: int) -> Rows:

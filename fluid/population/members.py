@@ -1,8 +1,8 @@
-"""Members: the strategy that runs the step of one training over the stacked arrays of many.
+"""Members: the strategy of an Engine that runs the step of one training over the stacked arrays of many trainings.
 
-Arguments that differ among members are overrides of named values; numbers of the optimizer are replaced in the rule
-inside the trace. From the first stop of a member on, the step selects between the old and the new arrays of each
-member.
+Arguments of the program function that differ among members are named values, which each step overrides. Numbers of the
+optimizer are replaced in its update rule while the step is traced. When a member has stopped, the step selects for each
+member between its old and its new arrays.
 """
 
 import copy
@@ -25,25 +25,28 @@ from fluid.runtime.step import Constants, Step, TrainingState
 from fluid.runtime.strategies import Single
 from fluid.runtime.update_rules import Rates, Rule
 
-# The axis of the members in each argument of a step; all members share the counter of steps and the learning rates.
+# The axis of the members in each argument of a step; None for the step counter and the learning rates, which all
+# members share.
 _STATE: Any = TrainingState(arrays=0, slots=0, step=None)  # type: ignore[arg-type]
 _CONSTANTS: Any = Constants(arrays=0, root=0, rates=None, members=0)  # type: ignore[arg-type]
 
 
 class Members(Single):
-    """The members of a population in their compiled steps: `jax.vmap` of the step of one training.
+    """A strategy that computes the steps of all members of a population at once, by `jax.vmap` of one training's step.
 
-    All members share the feeds. A feed with one axis more than its declaration has an entry for each member, after
-    the axis of the batch. A member that is not active runs the step, but none of its arrays change. The step is
-    compiled again when the first member stops, because a step that may keep arrays has to copy them.
+    All members share a feed, unless the feed has one axis more than its declaration: then it has an entry for each
+    member, along the axis after the axis of the batch. A stopped member still computes the step, but its arrays do not
+    change. The step is compiled again when the first member stops, because a step that may keep old arrays has to copy
+    them.
 
     Args:
       varied: the values that differ among the members.
       seeds: seeds of the initial values and random layers of each member.
-      combine: a function of the stacked results of a test-mode run; None returns the stacked results.
+      combine: a function that is applied to the stacked results of a test-mode run, such as their mean over members;
+        None returns the stacked results.
 
     Attributes:
-      size: number of members.
+      size: the number of members.
       varied: the values that differ among the members.
       seeds: seeds of the initial values and random layers of each member.
       arguments: arrays `[size]` on the device, by name of an argument of the program function.
@@ -67,35 +70,35 @@ class Members(Single):
 
     @property
     def variant(self) -> str:  # type: ignore[override]
-        """The reason for another compilation of the step, or ""."""
+        """The reason why a step needs a separate compilation, "members have stopped"; "" while all are active."""
         return "" if self.flags is None else "members have stopped"
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Move the values that differ among the members to a device."""
+        """Copy the values that differ among the members, and the flags of active members, to a device with `place`."""
         self._place = place
         self.arguments = place(self.varied.arguments)
         self.numbers = place(self.varied.numbers)
         self.activate(self.active)
 
     def activate(self, active: np.ndarray) -> None:
-        """Set the members that are trained from the next step on: bool `[size]`."""
+        """Set which members are trained from the next step on: bool `[size]`, False for a stopped member."""
         self.active = np.array(active, bool)
         self.flags = None if active.all() else self._place(self.active)
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
-        """Return the specs with a leading axis of members."""
+        """Return the specs of parameters and states with a leading axis of members in each shape."""
         return {n: replace(spec, shape=(self.size, *spec.shape)) for n, spec in specs.items()}
 
     def draw(self, seed: int) -> Draw:
-        """Return the random root of each member for a test-mode run, `[size, ...]`, and the step number 0."""
+        """Return the random root of each member, `[size, ...]`, and step number 0, for a test-mode run with `seed`."""
         return np.stack([root_of(seed_of(seed, i)) for i in range(self.size)]), np.int32(0)
 
     def constants(self) -> Any:
-        """Return `Constants.members`: the values that differ among the members."""
+        """Return the value of `Constants.members`: the flags of active members, and the values that differ."""
         return {"active": self.flags, "arguments": self.arguments, "numbers": self.numbers}
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return the training step and the test-mode step, over all members at once."""
+        """Return two functions: the training step and the test-mode step of all members at once."""
 
         def train(state: TrainingState, constants: Constants, feeds: Any, overrides: Any) -> Any:
             def one(state: TrainingState, constants: Constants, feeds: Any) -> Any:
@@ -117,7 +120,7 @@ class Members(Single):
         return train, test
 
     def learning_rates(self, rates: Rates, program: str, rules: Sequence[Rule], slots: Any) -> list[jax.Array]:
-        """Return the learning rates of the next training step, one for each `minimize`: `[size]` on the device."""
+        """Return the learning rates of the next training step for each `minimize`, as arrays `[size]` on the device."""
         if self.varied.replaces_rate(rules):
             return [self.numbers[RATE]]
         given = rates.of(program)
@@ -129,7 +132,7 @@ class Members(Single):
         return jax.vmap(one, axis_size=self.size)(slots, self.numbers)
 
     def unused(self, engine: Engine, program: Program) -> set[str]:
-        """Return the names of varied values on which a training step does not depend."""
+        """Return the names in `vary` whose values have no effect on a training step."""
         step = Step(program, engine.rules[program.name], Request(TRAIN, None, tuple(program.feeds)), engine.function)
         state, constants = engine.arguments(step)
         one = jax.tree.map(_of_one, (state, constants._replace(members=None)))
@@ -146,7 +149,10 @@ class Members(Single):
     def _train_one(
         self, step: Step, state: TrainingState, constants: Constants, feeds: Any, overrides: Any
     ) -> tuple[TrainingState, Any]:
-        """Run one step of one member; arguments and results as for `Step.train`."""
+        """Run one training step of one member, inside `jax.vmap`; arguments and results as for `Step.train`.
+
+        A member that is not active keeps its arrays and its optimizer state.
+        """
         active, arguments, numbers = (constants.members[name] for name in ("active", "arguments", "numbers"))
         own = copy.copy(step)
         own.rules = self.varied.rules(step.rules, numbers)
@@ -155,7 +161,7 @@ class Members(Single):
         after, results = own.train(state, constants._replace(members=None), feeds, {**arguments, **overrides})
 
         def changed(new: Any, old: Any) -> Any:
-            new = new.astype(old.dtype)  # a traced number of the optimizer has a dtype, unlike a number of Python
+            new = new.astype(old.dtype)  # unlike Python numbers, traced numbers promote the dtype
             return new if active is None else jnp.where(active, new, old)
 
         arrays = jax.tree.map(changed, after.arrays, dict(state.arrays))
@@ -173,5 +179,5 @@ def _feed_axes(program: Program, feeds: Mapping[str, Any]) -> dict[str, int | No
 
 
 def _of_one(array: Any) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of one member in a stacked array."""
+    """Return the shape and dtype of one member's part of a stacked array: without the leading axis."""
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)

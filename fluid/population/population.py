@@ -1,4 +1,4 @@
-"""Population: many independent trainings of one program, as one XLA program."""
+"""Population: a Trainer of many independent trainings of one program, which run as one XLA program."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +48,7 @@ class Population(Trainer):
     Args:
       program_func: as for Trainer. It may take the arguments that `vary` names.
       optimizer: as for Trainer.
-      size: number of members; by default the number of seeds, or of values in `vary`.
+      size: the number of members; by default the number of seeds, or of values in `vary`.
       seeds: seeds of the initial values and random layers of each member; `0, 1, 2 ...` by default.
       vary: other differences among the members: a list with one number per member, by name. A name is an argument of
         the program function or a number of the optimizer. An argument, as in `def program(dropout=0.5)`, is passed as a
@@ -60,7 +60,8 @@ class Population(Trainer):
       max_compilations: as for Trainer.
       checkpoint_config: as for Trainer, without `keep_best`: the best checkpoint differs among the members.
       step: as for Trainer.
-      params: initial arrays by name: `[members, ...]`, or the arrays of one training for all members.
+      params: initial arrays by name: stacked `[members, ...]`, or the arrays of one training, from which all members
+        start.
       param_path: a file with initial arrays.
 
     Attributes:
@@ -222,7 +223,7 @@ class Population(Trainer):
         return Separately(functools.partial(self._inference_session, each_member))
 
     def inference_session(self, function: ProgramFunction, place: Place, precision: str | None) -> PopulationSession:
-        """Return the session of `fluid.Inferencer(function, params=population)`, whose outputs are member means."""
+        """Return the session of `fluid.Inferencer(function, params=population)`: outputs are means over the members."""
         return self._inference_session(mean_of_members, function, place, precision)
 
     @staticmethod
@@ -230,7 +231,8 @@ class Population(Trainer):
         """Return a reader for `train` with separate minibatches for each member, instead of shared ones.
 
         Args:
-          readers: one for each member, with equal numbers and sizes of minibatches. Sequences are not supported.
+          readers: one reader for each member, with equal numbers and sizes of minibatches. Sequences are not
+            supported.
 
         Raises:
           ReaderError: one reader ends before the others; raised while reading.
@@ -302,7 +304,7 @@ class Population(Trainer):
 
 
 def _checked(function: Any) -> ProgramFunction:
-    """Return the program function after a check.
+    """Check the argument `program_func`, and return it.
 
     Raises:
       ArgumentTypeError: there is no program function, or there are several.
@@ -316,10 +318,11 @@ def _checked(function: Any) -> ProgramFunction:
 
 
 def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[int, ...]:
-    """Return the seed of each member.
+    """Return the seed of each member, from the arguments `size`, `seeds` and `vary` of Population.
 
     Raises:
-      ArgumentError: the number of members is not given, or given twice with different values; or a seed is no integer.
+      ArgumentError: no argument gives the number of members, it is below 2, or `size` and `seeds` give different
+        numbers; or a seed is not an integer of at least 0.
     """
     given = next((len(v) for v in vary.values() if hasattr(v, "__len__")), None) if isinstance(vary, Mapping) else None
     count = size if size is not None else len(seeds) if seeds is not None else given

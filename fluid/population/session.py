@@ -1,4 +1,4 @@
-"""PopulationSession: a Session whose arrays stack the arrays of many trainings."""
+"""PopulationSession: a Session whose arrays are the stacked arrays of many trainings of one program."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -22,11 +22,11 @@ _VARIED = "@vary/"
 
 
 class StackedOnDevice(OneDevice):
-    """The layout of the arrays of a population: on one device, each with a leading axis of members.
+    """A layout that places the arrays of a population on one device, each with a leading axis of members.
 
     Args:
       device: the device.
-      size: number of members.
+      size: the number of members.
     """
 
     def __init__(self, device: jax.Device, size: int):
@@ -38,7 +38,12 @@ class StackedOnDevice(OneDevice):
         return StackedOnDevice(device, self._size)
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
-        """Return the stacked initial values of all members, by name; `root` has a key per member, None means zeros."""
+        """Return the stacked initial values of all parameters and states, by name.
+
+        Args:
+          program: the program.
+          root: an array with a random key for each member; None for zeros.
+        """
         keys: list[Any] = [None] * self._size
         if root is not None:
             keys = [jax.random.wrap_key_data(one) for one in np.asarray(jax.random.key_data(root))]
@@ -52,17 +57,17 @@ class StackedOnDevice(OneDevice):
 
 
 class PopulationSession(Session):
-    """A Session of one program and many trainings of it.
+    """A Session with many trainings of one program, the members of a population.
 
-    The arrays and optimizer states of its scope, and the random roots, have a leading axis of members. All members
+    The arrays and optimizer states in the scope, and the random roots, have a leading axis of members. All members
     share one step counter.
 
     Args:
       program: the program.
       members: the members of the population.
-      place: a device.
-      mode: mode of runs that do not name one, see Session.
-      options: as for Engine.
+      place: a device; None for JAX's default.
+      mode: the mode of calls of `run` that do not name a mode, see Session.
+      options: further arguments of Engine.
     """
 
     def __init__(
@@ -76,13 +81,13 @@ class PopulationSession(Session):
         self._open(engine, [program], mode)
 
     def _take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
-        """Set parameters and states from arrays of all members, or from one training for all members.
+        """Set parameters and states of all members from stacked arrays, or from the arrays of one training.
 
         Args:
-          source: the arrays.
-          program: ignored, because there is one program; callers of Session pass it.
-          rest: as for Session.
-          allowed: as for Session.
+          source: the arrays by name, each `[members, ...]`, or without the axis of members to set all members equally.
+          program: ignored, because there is only one program; callers of a Session pass this argument.
+          rest: as for `Session._take_params`.
+          allowed: as for `Session._take_params`.
         """
         specs = self.scope.specs
         shared = {n: a for n, a in source.arrays.items() if n in specs and a.shape == specs[n].shape[1:]}
@@ -94,10 +99,10 @@ class PopulationSession(Session):
         return tuple(np.asarray(rate) for rate in self.engine.current_rates(self.engine.find(program)))
 
     def set_learning_rates(self, rates: Any, program: Any = None) -> None:
-        """Set the learning rates of all members.
+        """Set learning rates that all members share; arguments as for Session.
 
         Raises:
-          ArgumentError: the learning rates differ among the members.
+          ArgumentError: `vary` sets a learning rate for each member.
         """
         if RATE in self._members.numbers:
             raise errors.ArgumentError(
@@ -107,15 +112,19 @@ class PopulationSession(Session):
         super().set_learning_rates(rates, program)
 
     def state(self) -> dict[str, Any]:
-        """Return all state of a later run by name, with `@active`, and the varied values as `@vary/...`."""
+        """Return all arrays that a later session needs to continue, by name.
+
+        Beside the arrays of a Session, these are the flags of active members, `@active`, and the varied values,
+        `@vary/NAME`.
+        """
         differing = {f"{_VARIED}{n}": v for n, v in {**self._members.arguments, **self._members.numbers}.items()}
         return {**super().state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
-        """Restore what `state` returned in a session of an equal program.
+        """Restore the result of `state` from a session of an equal program; arguments as for `Session.restore`.
 
         Raises:
-          ParameterError: the varied values differ from the saved ones; nothing is changed then.
+          ParameterError: the varied values differ from the saved ones; then nothing is changed.
         """
         for name, values in self._members.varied.values.items():
             before = np.asarray(state[f"{_VARIED}{name}"])

@@ -21,26 +21,26 @@ from fluid.runtime.update_rules import Rule
 Vary = Mapping[str, Sequence[float]]
 """The type of `fluid.Population(vary=...)`: one number per member, by name."""
 
-# A batch size for trial runs of a program function.
+# The batch size with which a program function is traced to find errors.
 _BATCH = 37
 # Numbers of an optimizer that decide the structure of its state, or how often it updates.
 _STRUCTURE = ("accumulate_steps", "k")
 
 
 class Varied:
-    """The values that differ among the members of a population, by name.
+    """The values that differ among the members of a population, by name: the argument `vary` of Population.
 
     A name is an argument of the program function, or else a number of the optimizer.
 
     Args:
       function: the program function.
-      vary: one number per member, by name.
-      size: number of members.
+      vary: a list with one number per member, by name.
+      size: the number of members.
 
     Attributes:
-      size: number of members.
-      arguments: values `[size]` of the arguments of the program function.
-      numbers: values `[size]`, float32, of the numbers of the optimizer.
+      size: the number of members.
+      arguments: for each varied argument of the program function, by name, its values `[size]`.
+      numbers: for each varied number of the optimizer, by name, its values, float32 `[size]`.
 
     Raises:
       ArgumentError: the length of a list differs from the number of members, or an item is no number.
@@ -65,15 +65,20 @@ class Varied:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """All varied values, by name."""
+        """All varied values, of arguments and of numbers of the optimizer, as arrays `[size]` by name."""
         return {**self.arguments, **self.numbers}
 
     def program(self, function: Callable[..., Any]) -> Callable[[], Any]:
-        """Return a program function without arguments: varied arguments become named values that members override.
+        """Return a program function without arguments, in which the varied arguments are named values.
+
+        A step of the population overrides these named values with the value of each member.
 
         Args:
-          function: the trained function, or another one with some of its arguments. A function without varied arguments
-            is returned as it is.
+          function: the trained program function, or another function that takes some of the varied arguments. A
+            function that takes none of them is returned unchanged.
+
+        Raises:
+          ProgramError: the function needs another argument, beside varied ones.
         """
         parameters = _arguments(function)
         mine = {name: values[0] for name, values in self.arguments.items() if name in parameters}
@@ -90,16 +95,17 @@ class Varied:
 
     @contextlib.contextmanager
     def explaining(self, precision: str | None) -> Iterator[None]:
-        """Run a block that traces the program function, and explain an error that a traced scalar causes.
+        """Surround a block that traces the program function, and explain an error that a traced scalar causes.
 
         Raises:
-          ArgumentError: a value decides the structure of the program: plain numbers work, and traced scalars do not.
+          ArgumentError: a varied argument decides the structure of the program: the program function works with a
+            plain number, and fails with a traced scalar, which stands for the numbers of all members.
         """
         try:
             yield
         except Exception as error:
             plain = self._plain(0)
-            # Run with plain numbers, and with one traced scalar at a time, to find the argument that causes the error.
+            # To find the argument that causes the error, pass one traced scalar at a time, and plain numbers otherwise.
             name = next((n for n in plain if _fails(self._with_one_traced(n, plain), precision)), None)
             if name is None or _fails(functools.partial(self._function, **plain), precision):
                 raise
@@ -117,7 +123,9 @@ class Varied:
         )
 
     def check_values(self, precision: str | None) -> None:
-        """Run the program function with the smallest and the largest values as plain numbers, which layers check.
+        """Trace the program function with the smallest and the largest values as plain numbers.
+
+        Layers check the range of plain numbers, but cannot check traced scalars.
 
         Raises:
           FluidError: a layer refuses a number.
@@ -128,14 +136,15 @@ class Varied:
             discover(functools.partial(self._function, **plain), "program", precision, _BATCH, {})
 
     def check_names(self, rules: Sequence[Rule]) -> None:
-        """Check that the optimizer has the numbers that are no arguments of the program function.
+        """Check that each varied name that is no argument of the program function is a number of the optimizer.
 
         Args:
           rules: the update rules of the program.
 
         Raises:
-          UnknownNameError: the optimizer has no number of a name.
-          ArgumentError: a name is both an argument and a number, or a value is out of range.
+          UnknownNameError: a name is neither an argument nor a number of the optimizer.
+          ArgumentError: a name is both; a number is varied, and the program calls `minimize` several times; or a value
+            is out of range.
         """
         known = {name for rule in rules for name in _numbers(rule.optimizer)}
         arguments = sorted(_arguments(self._function))
@@ -157,15 +166,15 @@ class Varied:
                 f"this may be of any of them; expected one optimizer: fluid.Population(program, optimizer, ...)"
             )
         for name, values in self.numbers.items():
-            for value in values:  # __post_init__ of the optimizer checks each value
+            for value in values:  # the optimizer checks each value in its __post_init__
                 _with_number(rules[0].optimizer, name, float(value), _checked)
 
     def rules(self, rules: Sequence[Rule], numbers: Mapping[str, Any]) -> list[Rule]:
-        """Return the update rules of one member, inside a trace.
+        """Return the update rules of one member, with its numbers in the optimizer, while a step is traced.
 
         Args:
           rules: the update rules of the program.
-          numbers: scalars of the member, by name of a number of the optimizer.
+          numbers: traced scalars of the member, by name of a number of the optimizer.
         """
         made = list(rules)
         for name, value in numbers.items():
@@ -173,7 +182,7 @@ class Varied:
         return made
 
     def replaces_rate(self, rules: Sequence[Rule]) -> bool:
-        """Return True if the members' learning rates replace a number; they multiply a schedule."""
+        """Return whether varied learning rates replace a number of the optimizer; False if they multiply a schedule."""
         return RATE in self.numbers and not callable(rules[0].optimizer.declared_rate)
 
     def _plain(self, member: int) -> dict[str, Any]:
@@ -188,7 +197,7 @@ _SPELLED = 'vary={"learning_rate": [0.001, 0.01]}'
 
 
 def _values(name: str, values: Any, size: int) -> np.ndarray:
-    """Return the values of one name, `[size]`: float32, int32 or bool.
+    """Return the varied values of one name as an array `[size]` of float32, int32 or bool.
 
     Raises:
       ArgumentTypeError: `values` is no list.
@@ -207,19 +216,22 @@ def _values(name: str, values: Any, size: int) -> np.ndarray:
 
 
 def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function that can be passed by name."""
+    """Return the parameters of a function that accept arguments by name, as an `inspect.Parameter` by name."""
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in callables have none
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return {}
     return {n: p for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def _traced(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a program function that calls `function` with named values, at the given numbers unless overridden."""
+    """Return a program function that calls `function` with a named value for each name in `values`.
+
+    A named value has the number in `values`, unless a step overrides it.
+    """
 
     def program() -> Any:
-        # An operation makes them, so that they are values of the trace like the values that override them.
+        # The operation `jnp.full` makes the scalars traced, like the values that override them.
         scalars = {name: jnp.full((), value, value.dtype) for name, value in values.items()}
         return function(**{name: core.record(name, scalar, "Population") for name, scalar in scalars.items()})
 
@@ -232,7 +244,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _fails(function: Callable[[], Any], precision: str | None) -> bool:
-    """Return True if a program function raises an error."""
+    """Return whether tracing a program function raises an error."""
     try:
         discover(function, "program", precision, _BATCH, {})
     except Exception:
@@ -241,7 +253,10 @@ def _fails(function: Callable[[], Any], precision: str | None) -> bool:
 
 
 def _numbers(optimizer: Any) -> list[str]:
-    """Return the names of the numbers of an optimizer and of its inner optimizer."""
+    """Return the names of the numbers that may vary in an optimizer and its inner optimizer.
+
+    A learning rate that is a schedule counts as a number.
+    """
     if not dataclasses.is_dataclass(optimizer):
         return []
     inner = getattr(optimizer, "inner_optimizer", None)
@@ -255,14 +270,21 @@ def _is_number(value: Any) -> bool:
 
 
 def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]) -> Any:
-    """Return an optimizer with a number replaced, also in its inner optimizer; a schedule is multiplied instead."""
+    """Return an optimizer, or a wrapper of one, in which the number `name` is `value`; a schedule is multiplied by it.
+
+    Args:
+      optimizer: the optimizer; if it has no such number, the inner optimizer has it.
+      name: the name of the number.
+      value: the new number, or the factor of a schedule.
+      make: returns a copy of an optimizer with other fields: `replaced`, or `_checked`, which checks their range.
+    """
     if name not in {field.name for field in dataclasses.fields(optimizer)}:
         return replaced(optimizer, inner_optimizer=_with_number(optimizer.inner_optimizer, name, value, make))
     declared = getattr(optimizer, name)
     if not callable(declared):
         return make(optimizer, **{name: value})
     if make is _checked:
-        make(optimizer, **{name: value})  # a factor must pass the checks of a rate
+        make(optimizer, **{name: value})  # the factor of a schedule must pass the checks of a learning rate
     return replaced(optimizer, **{name: lambda count: value * declared(count)})
 
 

@@ -1,4 +1,4 @@
-"""Messages of the Open Inference Protocol, version 2, over HTTP, for servers and clients."""
+"""The Open Inference Protocol, version 2, over HTTP: messages and tensors, for servers and clients."""
 
 from fluid.protocol.messages import (
     HEADER_LENGTH,

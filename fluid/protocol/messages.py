@@ -1,4 +1,4 @@
-"""Requests and responses of the Open Inference Protocol, version 2: conversion to bytes and back."""
+"""Messages of the Open Inference Protocol, version 2: requests and responses, converted to bytes and back."""
 
 import collections
 import functools
@@ -19,7 +19,7 @@ HEADER_LENGTH = "inference-header-content-length"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A requested output: its name, and whether its numbers are sent as bytes."""
+    """A requested output: `name`, and `binary`, which says whether its numbers are sent as bytes and not as JSON."""
 
     name: str
     binary: bool
@@ -27,14 +27,14 @@ class Wanted:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A request to infer.
+    """An inference request.
 
     Attributes:
       inputs: tensors of the feeds.
-      outputs: requested outputs, or None for all.
-      id: repeated in the response, or None.
-      binary: whether outputs are sent as bytes by default.
-      seed: of the random numbers of a model that samples; None for other numbers in each response.
+      outputs: the requested outputs, or None for all.
+      id: a text of the client that the response repeats, or None.
+      binary: whether outputs are sent as bytes if `outputs` does not say it.
+      seed: seed of the random numbers of a model that samples; with None, each response has other random numbers.
     """
 
     inputs: Sequence[Tensor]
@@ -46,13 +46,13 @@ class InferRequest:
 
 @dataclass(frozen=True)
 class InferResponse:
-    """A response to a request to infer.
+    """A response to an inference request.
 
     Attributes:
       model: name of the model.
-      version: of the model.
+      version: version of the model.
       outputs: tensors of the outputs.
-      id: of the request, or None.
+      id: the id of the request, or None.
       binary: names of the outputs that are sent as bytes.
     """
 
@@ -64,7 +64,10 @@ class InferResponse:
 
 
 class _Described(NamedTuple):
-    """The description of a tensor in a message; its size in bytes is None when the data is in the JSON."""
+    """The description of a tensor in the JSON of a message.
+
+    `data` has the numbers of a tensor in JSON, and `size` is None. For a binary tensor, `size` is its number of bytes.
+    """
 
     name: str
     datatype: str
@@ -83,29 +86,29 @@ class _Header(NamedTuple):
     seed: int | None
 
 
-# Clients with binary tensors send the same few hundred bytes of JSON each time; to parse them takes longer than a small
-# model.
-# The number is bounded, since clients choose the bytes.
+# A cache of parsed JSON: clients with binary tensors send the same few hundred bytes of JSON in each request, and
+# parsing them takes longer than a small model. The number of entries is bounded, because clients choose the bytes.
 _KNOWN: dict[tuple[bytes, int], _Header] = {}
 _MOST_KNOWN = 256
-_SHORT = 2048  # bytes
+_SHORT = 2048  # most bytes of JSON of one entry in the cache
 LONG = 1 << 16
-"""Bytes of JSON from which on reading them takes milliseconds, so that a server reads them in another thread."""
-# Python frees a million lists at once, and looks through them for garbage, while no other thread runs. Long JSON with
-# more than these is refused: no tensor needs strings, and rows of numbers, which are lists, have some length.
+"""Number of bytes of JSON above which parsing takes milliseconds, so that a server parses it in another thread."""
+# Python frees a million lists at once, and searches them for garbage, while no other thread runs. Long JSON with more
+# lists or strings than these limits is refused. No tensor needs so many: it has no strings, and a list is a row of
+# several numbers.
 _MOST_LISTS, _MOST_STRINGS = 1 << 19, 1 << 17
 
 
 def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
-    """Return an object of strict JSON: UTF-8, no name twice, no NaN, not nested too deeply.
+    """Parse an object of strict JSON: UTF-8, no name twice in one object, no NaN, not nested too deeply.
 
     Args:
       text: the JSON.
-      in_thread: let other threads run between the numbers of a long text, which takes up to three times as long, and
-        refuse a long text of many lists or strings.
+      in_thread: True lets other threads run between the numbers of a text longer than `LONG`. This takes up to three
+        times as long. A long text with too many lists or strings is refused.
 
     Raises:
-      ProtocolError: the text is no such object.
+      ProtocolError: the text is not such an object.
 
     Example:
       >>> read_json(b'{"a": 1, "a": 2}')
@@ -121,7 +124,7 @@ def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
         found = (_YIELDING if in_thread else _DECODER).decode(text.decode("utf-8"))
     except RecursionError:
         raise errors.ProtocolError("no JSON: it is nested too deeply") from None
-    except ValueError as error:  # bad UTF-8, bad JSON, a number of thousands of digits
+    except ValueError as error:  # raised for invalid UTF-8, invalid JSON, or a number of thousands of digits
         raise errors.ProtocolError(f"no JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise errors.ProtocolError(f"expected a JSON object, found {type(found).__name__}")
@@ -129,10 +132,10 @@ def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
 
 
 def check_lists(text: bytes) -> None:
-    """Check the number of lists and objects in JSON.
+    """Check that JSON has at most 524,288 lists and objects.
 
     Raises:
-      ProtocolError: there are more than 524,288.
+      ProtocolError: the JSON has more lists and objects.
     """
     if text.count(b"[") + text.count(b"{") > _MOST_LISTS:
         raise errors.ProtocolError(
@@ -141,15 +144,15 @@ def check_lists(text: bytes) -> None:
 
 
 def read_request(body: bytes, header_length: int | None = None, most_inputs: int = 64) -> InferRequest:
-    """Parse a request.
+    """Parse an inference request.
 
     Args:
-      body: of the HTTP request.
-      header_length: bytes of JSON in the body; None for all.
-      most_inputs: most tensors of the request.
+      body: body of the HTTP request.
+      header_length: number of bytes of JSON at the start of the body; None if the whole body is JSON.
+      most_inputs: most input tensors of the request.
 
     Raises:
-      ProtocolError: the body is no request.
+      ProtocolError: the body is not a valid request.
     """
     header, rest = _split(body, header_length)
     found = _KNOWN.get((header, most_inputs)) or _read_header(header, most_inputs)
@@ -157,7 +160,7 @@ def read_request(body: bytes, header_length: int | None = None, most_inputs: int
 
 
 def write_request(request: InferRequest) -> tuple[bytes, int]:
-    """Return the body of a request with binary tensors, and the bytes of JSON in the body."""
+    """Return the body of a request with binary tensors, and the number of bytes of JSON at the start of the body."""
     header: dict[str, Any] = {"parameters": {"binary_data_output": request.binary}}
     if request.seed is not None:
         header["parameters"]["seed"] = request.seed
@@ -169,10 +172,10 @@ def write_request(request: InferRequest) -> tuple[bytes, int]:
 
 
 def read_response(body: bytes, header_length: int | None = None) -> InferResponse:
-    """Parse a response; see `read_request`.
+    """Parse a response to an inference request; for the arguments, see `read_request`.
 
     Raises:
-      ProtocolError: the body is no response.
+      ProtocolError: the body is not a valid response.
     """
     header, rest = _split(body, header_length)
     found = read_json(header)
@@ -184,7 +187,7 @@ def read_response(body: bytes, header_length: int | None = None) -> InferRespons
 
 
 def write_response(response: InferResponse) -> tuple[bytes, int | None]:
-    """Return the body of a response, and the bytes of JSON in the body; None for all."""
+    """Return the body of a response, and the number of bytes of JSON at its start; None if the whole body is JSON."""
     if response.id is None and response.binary.issuperset(names := [tensor.name for tensor in response.outputs]):
         arrays = [np.asarray(tensor.data) for tensor in response.outputs]
         described = tuple([(name, a.dtype, a.shape) for name, a in zip(names, arrays, strict=True)])
@@ -198,7 +201,14 @@ def write_response(response: InferResponse) -> tuple[bytes, int | None]:
 
 
 def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: Any) -> tuple[bytes, int]:
-    """Return a message with tensors under `key`, and its bytes of JSON; tensors with a name in `binary` are bytes."""
+    """Return the bytes of a message, and how many of them are JSON.
+
+    Args:
+      header: the other members of the JSON.
+      key: the name of the member with the tensors.
+      values: the tensors.
+      binary: names of the tensors whose numbers follow the JSON as bytes.
+    """
     described, chunks = [], []
     for tensor in values:
         array = np.asarray(tensor.data)
@@ -213,7 +223,7 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: 
 
 
 def _numbers(array: np.ndarray) -> str:
-    """Return the numbers of an array as JSON."""
+    """Return the numbers of an array as JSON, separated by commas, without brackets."""
     return ",".join(_ENCODER.encode(piece)[1:-1] for piece in tensors.to_json(array))
 
 
@@ -223,7 +233,7 @@ def _tensor_header(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str
 
 @functools.lru_cache(256)
 def _binary_header(model: str, version: str, described: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]) -> bytes:
-    """Return the JSON of a response of binary tensors, which most responses of a model share."""
+    """Return the JSON of a response with binary tensors only; cached, because most responses of a model share it."""
     outputs = [
         _tensor_header(name, dtype, shape) | {"parameters": {"binary_data_size": math.prod(shape) * dtype.itemsize}}
         for name, dtype, shape in described
@@ -242,7 +252,7 @@ def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
 
 
 def _read_header(header: bytes, most_inputs: int) -> _Header:
-    """Parse the JSON of a request."""
+    """Parse the JSON of a request; keep the result in the cache `_KNOWN` if later requests may repeat the JSON."""
     found = read_json(header, in_thread=True)
     parameters = _parameters(found, "the request")
     inputs = _listed(found, "inputs", most_inputs)
@@ -269,7 +279,7 @@ def _read_header(header: bytes, most_inputs: int) -> _Header:
 
 
 def _described(found: Sequence[Any]) -> list[_Described]:
-    """Return the descriptions of tensors in a message."""
+    """Check and return the descriptions of the tensors in the JSON of a message."""
     described: dict[str, _Described] = {}
     for each in found:
         name, datatype, shape = tensors.checked_header(each)
@@ -286,7 +296,7 @@ def _described(found: Sequence[Any]) -> list[_Described]:
 
 
 def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[Tensor]:
-    """Return the tensors of a message; `rest` has the bytes of its binary tensors."""
+    """Return the described tensors of a message; `rest` has the bytes of its binary tensors, one after another."""
     read = []
     for name, datatype, shape, size, data in described:
         if size is None:
@@ -369,7 +379,8 @@ def _float(digits: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
-# The decoder is C code, which holds the lock of the interpreter to its end; where it calls Python, other threads run.
+# The decoder is C code, which holds the lock of the interpreter until its end. This one calls a Python function for
+# each number, where other threads can run.
 _YIELDING = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_int, parse_float=_float
 )  # fmt: skip

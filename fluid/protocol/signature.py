@@ -1,4 +1,4 @@
-"""Signatures of served models: feeds and outputs, sequences included, as metadata and as tensors."""
+"""Signatures of served models: their feeds and outputs in the metadata of a model, and values as tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
 from fluid.protocol.tensors import ANY, DTYPES, Tensor, datatype_of
 from fluid.reader.buckets import padded_time
 
-# A sequence is padded data, and beside it a tensor for the lengths of each level.
+# The endings of tensor names: sequences are a tensor of padded data, and a tensor of lengths for each level.
 _LENGTHS = (".lengths", ".inner_lengths")
 
 
@@ -20,9 +20,9 @@ class Output:
     """An output of a served model.
 
     Attributes:
-      name: of its tensor.
-      shape: of its array, without the time steps of sequences; None for a size that follows the batch.
-      dtype: of its array.
+      name: name of the output and of its tensor.
+      shape: shape of the array, without the time steps of sequences; None for a size that follows the batch.
+      dtype: dtype of the array.
       lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
     """
 
@@ -38,7 +38,7 @@ class Signature:
 
     Attributes:
       feeds: declarations of the feeds by name.
-      outputs: in order.
+      outputs: outputs in the order in which the model returns them.
       named: whether the program names its outputs.
       random: whether the model draws random numbers, so that a `seed` repeats a response; None if the server does not
         report it.
@@ -50,18 +50,18 @@ class Signature:
     random: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return this signature as a part of the metadata of a model."""
+        """Return this signature as JSON, a part of the metadata of a model."""
         inputs = [part for spec in self.feeds.values() for part in _described(spec, _limits(spec))]
         outputs = [part for output in self.outputs for part in _described(output, {})]
         return {"inputs": inputs, "outputs": outputs, "parameters": {"named": self.named, "random": bool(self.random)}}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], site: str) -> "Signature":
-        """Return the signature in the metadata of a model.
+        """Return the Signature in the metadata of a model.
 
         Args:
-          found: the metadata.
-          site: origin of the metadata, for messages.
+          found: the metadata of the model, as JSON.
+          site: origin of the metadata, for error messages.
 
         Raises:
           ProtocolError: the metadata has no signature.
@@ -77,10 +77,10 @@ class Signature:
 
 
 def to_tensors(values: Mapping[str, Any]) -> list[Tensor]:
-    """Return feeds or outputs as tensors; a sequence is data padded to the longest, and lengths.
+    """Convert feeds or outputs to tensors; sequences become data padded to the longest sequence, and lengths.
 
     Args:
-      values: by name: arrays, SequenceBatches, NestedSequenceBatches, on the host.
+      values: arrays, SequenceBatches and NestedSequenceBatches by name, on the host.
 
     Example:
       >>> [(t.name, t.data.tolist()) for t in to_tensors({"s": SequenceBatch.from_rows([[1, 2], [3]], time=8)})]
@@ -102,18 +102,18 @@ def to_tensors(values: Mapping[str, Any]) -> list[Tensor]:
 
 
 def from_tensors(tensors: Sequence[Tensor], levels: Mapping[str, int]) -> dict[str, Any]:
-    """Return the values of tensors by name: the inverse of `to_tensors`.
+    """Convert tensors to values by name: the inverse of `to_tensors`.
 
     Args:
-      tensors: of a message.
+      tensors: the tensors of a message.
       levels: lod levels of all known values, by name.
 
     Returns:
-      Arrays, SequenceBatches, NestedSequenceBatches; rows as lists where the message has lists, and arrays where it has
-      no lengths. Lengths are whole numbers; nothing else is checked.
+      Arrays, SequenceBatches and NestedSequenceBatches. A tensor without lengths stays an array, or nested lists of
+      rows if the message has lists. Lengths are checked to be whole numbers; nothing else is checked.
 
     Raises:
-      ProtocolError: there are lengths without data, or a tensor with an unknown name.
+      ProtocolError: a tensor has an unknown name, lengths have no data, or lengths of a level are missing.
     """
     given = {tensor.name: tensor.data for tensor in tensors}
     values = {}
@@ -134,7 +134,7 @@ def from_tensors(tensors: Sequence[Tensor], levels: Mapping[str, int]) -> dict[s
 
 
 def padded_as_before(value: Any) -> Any:
-    """Return sequences padded to powers of two, as an Inferencer returns them."""
+    """Return sequences padded to powers of two, as an Inferencer returns them; return an array unchanged."""
     if not isinstance(value, SequenceBatch | NestedSequenceBatch):
         return value
     sizes = [padded_time(size) for size in value.shape[1 : 1 + len(_lengths_of(value))]]
@@ -148,13 +148,13 @@ _BATCHES = {1: SequenceBatch, 2: NestedSequenceBatch}
 
 
 def _extended(array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Return an array padded with zeros to `sizes` in the dimensions after the first."""
+    """Return an array padded with zeros; `sizes` are the new sizes of the second and the following dimensions."""
     missing = [(0, more - size) for more, size in zip(sizes, array.shape[1:], strict=False)]
     return np.pad(array, [(0, 0), *missing, *[(0, 0)] * (array.ndim - 1 - len(missing))])
 
 
 def _lengths_of(value: Any) -> list[np.ndarray]:
-    """Return the lengths of a value by level; none for an array."""
+    """Return the arrays of lengths of a batch of sequences, one for each level; an empty list for an array."""
     names = ("lengths", "inner_lengths")[: {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)]
     return [np.asarray(getattr(value, name)) for name in names]
 
@@ -162,12 +162,12 @@ def _lengths_of(value: Any) -> list[np.ndarray]:
 def _whole(name: str, value: Any) -> np.ndarray:
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
         raise errors.ProtocolError(f"the tensor {name!r} holds lengths: whole numbers")
-    # Larger ones are too large anyway, and stay so.
+    # Invalid lengths beyond the range of int32 are clipped to lengths that are invalid too.
     return np.clip(value, -1, np.iinfo(np.int32).max).astype(np.int32)
 
 
 def _described(spec: FeedSpec | Output, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the tensors of one value in the metadata."""
+    """Return the descriptions, for the metadata, of the tensors of one feed or output: its data and its lengths."""
     level = spec.lod_level
     shape = [ANY if size is None else size for size in spec.shape]
     shape[1:1] = [ANY] * level
@@ -190,7 +190,7 @@ def _values(found: Sequence[Any]) -> list[Any]:
 
 
 def _read(tensor: Mapping[str, Any]) -> tuple[str, tuple[int | None, ...], str, int]:
-    """Return name, shape, dtype and lod level of a value in the metadata."""
+    """Return name, shape, dtype and lod level of a feed or output, from the description of its data in the metadata."""
     level = tensor.get("parameters", {}).get("lod_level", 0)
     shape = [None if size == ANY else size for size in tensor["shape"]]
     return tensor["name"], (*shape[:1], *shape[1 + level :]), str(DTYPES[tensor["datatype"]]), level

@@ -12,7 +12,7 @@ import numpy as np
 
 from fluid import errors
 
-# Little-endian, as the protocol has it.
+# The dtypes of the protocol by name; all are little-endian, as the protocol says.
 DTYPES = {
     "BOOL": np.dtype("bool"),
     "UINT8": np.dtype("<u1"),
@@ -29,15 +29,16 @@ DTYPES = {
     "FP64": np.dtype("<f8"),
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-# The kinds of JSON arrays, as NumPy has them, for each kind of datatype.
+# For each `dtype.kind` of a datatype: the kinds that NumPy may give to an array of its numbers in JSON.
 _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}
 _MOST_DIMENSIONS = 32
 _MOST_SIZE = 2**31 - 1
-# A tensor with a size of 0 has no bytes that bound its number of rows, each of which costs time and memory.
+# Most rows of a tensor with a size of 0. Such a tensor has no bytes that limit its number of rows, and each row costs
+# time and memory.
 _MOST_EMPTY = 1024
 PIECE = 8192
-"""Numbers that are converted at once: NumPy lets no other thread run meanwhile."""
-ANY = -1  # a size that differs from row to row
+"""How many numbers are converted in one call of NumPy, during which no other thread runs."""
+ANY = -1  # in a shape: an open size, or a size that differs from row to row
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Tensor:
     """One tensor of a message.
 
     Attributes:
-      name: of a feed or of a result.
+      name: name of a feed or an output, or of its lengths.
       data: an array; or nested lists, when the rows differ in length.
     """
 
@@ -54,12 +55,12 @@ class Tensor:
 
 
 def short(value: Any) -> str:
-    """Return a short text of a value, for messages."""
+    """Return the repr of a value, shortened for error messages."""
     return reprlib.repr(value)
 
 
 def datatype_of(dtype: Any) -> str:
-    """Return the name of a dtype in the protocol.
+    """Return the datatype, the name that the protocol gives to a dtype.
 
     Raises:
       ProtocolError: the protocol has no such datatype.
@@ -71,10 +72,10 @@ def datatype_of(dtype: Any) -> str:
 
 
 def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
-    """Return name, datatype and shape of a tensor in a message.
+    """Return name, datatype and shape from the description of a tensor in a message.
 
     Raises:
-      ProtocolError: one of them is missing or invalid.
+      ProtocolError: any of them is missing or invalid.
     """
     if not isinstance(found, Mapping):
         raise errors.ProtocolError(f"expected a tensor, an object with name, shape and datatype, found {short(found)}")
@@ -103,13 +104,13 @@ def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tensor:
-    """Return a tensor whose numbers are in JSON, flat or nested.
+    """Return a tensor from its numbers in JSON, a flat list or nested lists.
 
     Args:
-      name: of the tensor.
-      datatype: of the message.
-      shape: of the message; -1 where rows differ in length, with nested data.
-      data: lists of numbers.
+      name: name of the tensor.
+      datatype: datatype in the message.
+      shape: shape in the message; -1 stands where rows differ in length, which needs nested lists.
+      data: the lists of numbers.
 
     Raises:
       ProtocolError: data, datatype and shape do not fit together.
@@ -122,7 +123,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
     """
     if not isinstance(data, list):
         raise errors.ProtocolError(f"tensor {short(name)}: expected its data as a list, found {short(data)}")
-    if not _holds_numbers(data):  # before NumPy makes room for the longest string in the place of each element
+    if not _holds_numbers(data):  # first, because NumPy allocates memory for the longest string for each element
         raise errors.ProtocolError(f"tensor {short(name)}: its data is not of the datatype {datatype}")
     if ANY in shape:
         if len(data) != shape[0] and shape[0] != ANY:
@@ -145,7 +146,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
 
 
 def _holds_numbers(data: list[Any], depth: int = 1) -> bool:
-    """Return whether lists hold numbers and booleans only, and are nested no deeper than a tensor has dimensions."""
+    """Return whether lists hold numbers and booleans only, and are nested in at most `_MOST_DIMENSIONS` levels."""
     found = _types(data)
     if not found <= {int, float, bool, list}:
         return False
@@ -172,10 +173,10 @@ def _types(data: list[Any]) -> set[type]:
 
 
 def _array(data: list[Any]) -> np.ndarray:
-    """Return nested lists of numbers as `np.asarray` does, converted in pieces.
+    """Convert nested lists of numbers to an array as `np.asarray` does, in pieces, between which other threads run.
 
     Raises:
-      ValueError: lists differ in length.
+      ValueError: lists of one level differ in length.
     """
     sizes = [len(data)]
     while list in (kinds := _types(data)):
@@ -191,7 +192,7 @@ def _array(data: list[Any]) -> np.ndarray:
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Tensor:
-    """Return a tensor whose numbers are bytes, little-endian and in row-major order.
+    """Return a tensor from the bytes of its numbers, little-endian and in row-major order.
 
     Raises:
       ProtocolError: there are more or fewer bytes than the shape needs.
@@ -213,10 +214,12 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview)
 
 
 def to_json(array: np.ndarray) -> Iterator[list[Any]]:
-    """Yield the numbers of an array in pieces, flat; non-finite numbers as "NaN", "Infinity" or "-Infinity".
+    """Yield the numbers of an array as flat lists of at most `PIECE` numbers.
 
-    Other threads run between two pieces: nothing in a piece gives up Python's lock for a moment, which would restart
-    the time that a waiting thread waits before it asks for the lock.
+    Non-finite numbers become "NaN", "Infinity" or "-Infinity".
+
+    Other threads run between two pieces. Nothing inside a piece releases Python's lock for a moment: this would restart
+    the time that a waiting thread waits before it requests the lock.
 
     Example:
       >>> list(to_json(np.array([[1.5, np.inf], [np.nan, 2.0]])))
@@ -243,15 +246,15 @@ _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def _kind(dtype: np.dtype) -> str:
-    """Return the kind of a dtype as NumPy has it; "f" also for bfloat16."""
+    """Return `dtype.kind` of a dtype, and "f" for bfloat16."""
     return "f" if jnp.issubdtype(dtype, jnp.floating) else dtype.kind
 
 
 def _within(name: str, array: np.ndarray, datatype: str) -> np.ndarray:
-    """Return an array of JSON numbers as its datatype.
+    """Convert an array of numbers from JSON to the dtype of a datatype.
 
     Raises:
-      ProtocolError: a number is too large.
+      ProtocolError: a number is too large for the datatype.
     """
     dtype = DTYPES[datatype]
     if _kind(dtype) in "iu" and array.size:
@@ -272,5 +275,5 @@ def _shaped(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         raise errors.ProtocolError(f"tensor {short(name)}: found {array.size} numbers, and the shape {list(shape)}")
     try:
         return array.reshape(tuple(shape))
-    except ValueError:  # no numbers at all, and sizes beyond what NumPy counts to
+    except ValueError:  # an array without numbers, whose sizes have a product beyond the integers of NumPy
         raise errors.ProtocolError(f"tensor {short(name)}: found the shape {list(shape)}, which is too large") from None

@@ -1,4 +1,4 @@
-"""Connection: requests over HTTP to one server, over connections that are kept open."""
+"""Connection: HTTP requests to one server, over connections that are kept open."""
 
 import http.client
 import json
@@ -9,24 +9,24 @@ from typing import Any
 
 from fluid import errors, protocol
 
-_TIMEOUT = 60.0  # seconds
+_TIMEOUT = 60.0  # seconds without an answer of the server after which a request fails
 
 
 class Connection:
-    """Connections to one server, for several threads.
+    """A pool of HTTP connections to one server, which several threads may use.
 
     Args:
-      url: of the server, or of a path on it.
-      token: of the server, or None.
-      start: the command that starts a server, for the message when none responds.
-      kinds: classes of the errors that the server may report by name; all others become RemoteError.
+      url: URL of the server, or of a path on the server.
+      token: the token that the server requires, or None.
+      start: the command that starts a server, for the error message when no server responds.
+      kinds: classes of the errors that the server may report by name; all other errors become RemoteError.
 
     Attributes:
-      url: as given.
+      url: the URL as given.
       path: the path in the URL, without a slash at its end.
 
     Raises:
-      ArgumentError: the URL is none, or the token cannot stand in a header.
+      ArgumentError: `url` is not the URL of a server, or the token cannot stand in a header.
     """
 
     def __init__(self, url: str, token: str | None, start: str, kinds: Iterable[type[errors.FluidError]]):
@@ -55,10 +55,12 @@ class Connection:
         body: bytes | None = None,
         headers: Mapping[str, str] = {},  # noqa: B006
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request and return its response; try again when the server has closed a kept connection.
+        """Send a request and return its response.
+
+        If the server has closed a connection that was kept open, the request is sent again.
 
         Returns:
-          The status, the headers by name in lower case, and the body.
+          The HTTP status, the headers by name in lower case, and the body.
 
         Raises:
           RemoteError: the server does not respond.
@@ -97,7 +99,7 @@ class Connection:
         return protocol.read_json(self.call(method, path))
 
     def error(self, status: int, body: bytes) -> errors.FluidError:
-        """Return the error that a response reports."""
+        """Return the error that the body of a response reports; of an unknown class, a RemoteError."""
         message, kind = reported(body)
         if kind in self._kinds:
             return self._kinds[kind](message)
@@ -109,7 +111,7 @@ class Connection:
 
 
 def reported(body: bytes) -> tuple[str, str | None]:
-    """Return the message of an error response, and the name of its class.
+    """Return the message in the body of an error response, and the name of the class of the error, or None.
 
     Example:
       >>> reported(b'{"error": "no such model", "kind": "UnknownNameError"}')

@@ -16,7 +16,8 @@ from fluid.runtime import Results
 from fluid.runtime.seeds import Seeds, checked_seed
 
 _MODELS = "/v2/models"
-# A path of one call: "/v2/models/digits/versions/2/infer", "/v2/models".
+# Paths of a call of the protocol, which are no URL of a server or a model: "/v2/models/digits/versions/2/infer",
+# "/v2/models".
 _CALL = re.compile(
     r".*?(?:/v2/models/[^/]+(?:/versions/[^/]+)?|(?=/v2(?:/models|/health/\w+)?$))(?!/versions/[^/]+$)(?P<call>/.+)"
 )
@@ -30,19 +31,19 @@ class RemoteModel:
     may use it.
 
     Args:
-      url: of a server with one model; or of a model, "http://host:8000/v2/models/digits", to which "/versions/2" may be
-        added.
-      token: of the server, or None.
-      seed: of random numbers, for calls in their order, as for an Inferencer with the model. None lets the server draw
-        seeds.
+      url: URL of a server with one model; or of a model, "http://host:8000/v2/models/digits", to which "/versions/2"
+        may be added.
+      token: the token that the server requires, or None.
+      seed: seed of random numbers; each call of `infer` gets the next seed of a sequence, as for an Inferencer with
+        the model. None lets the server draw seeds.
 
     Attributes:
-      url: as given.
-      name: of the model.
+      url: the URL as given.
+      name: name of the model.
       signature: feeds and outputs of the model.
 
     Raises:
-      ArgumentError: the URL is none.
+      ArgumentError: `url` is not the URL of a server or a model.
       UnknownNameError: there is no such model, or the URL names none of several models.
       RemoteError: the server does not respond, or refuses.
     """
@@ -76,7 +77,7 @@ class RemoteModel:
         """Return the outputs of the model; see `Inferencer.infer`.
 
         Raises:
-          FeedError: data does not fit.
+          FeedError: data does not fit its feed.
           UnknownNameError: the model has no such feed or output.
           RemoteError: the server does not respond, or refuses.
         """
@@ -104,7 +105,7 @@ class RemoteModel:
         return Results(ready, tuple(names) if signature.named or fetch is not None else None)
 
     def _seed(self, seed: int | None) -> int | None:
-        """Return the seed of a request; None if the server chooses it, or if the model draws nothing."""
+        """Return the seed of a request; None if the server chooses the seed, or the model draws no random numbers."""
         if seed is not None:
             seed = checked_seed("infer", seed)
             self._check_random("infer", seed)
@@ -113,7 +114,7 @@ class RemoteModel:
         return self._seeds.next() if seed is None and self._draws else seed
 
     def _check_random(self, call: str, seed: int) -> None:
-        """Warn, once, of a seed for a model that is known to draw nothing."""
+        """Warn once about a seed for a model that is known to draw no random numbers."""
         if self.signature.random is False:
             self._seeds.unused(call, self.name, seed)
 

@@ -1,4 +1,4 @@
-"""Rows of training data as messages: tensors of a request of the Open Inference Protocol."""
+"""RowFormat: the conversion of training rows to messages and back; a message is a request of the protocol."""
 
 import math
 import threading
@@ -16,15 +16,15 @@ from fluid.reader.feeder import Feeder, FeedOrder
 from fluid.reader.ragged import Ragged, sizes_of
 
 Columns = dict[str, Any]
-"""Feeds of some rows by name: arrays `[rows, ...]`, and for sequences lists of rows."""
+"""The feeds of several rows by name: arrays `[rows, ...]`, and for sequences lists of rows."""
 
 
 class Packed(NamedTuple):
-    """Rows as a message.
+    """Rows packed into a message.
 
     Attributes:
       body: bytes of the message.
-      head: bytes of JSON in the body.
+      head: number of bytes of JSON at the start of the body.
       rows: number of rows.
     """
 
@@ -34,7 +34,7 @@ class Packed(NamedTuple):
 
 
 class RowFormat:
-    """The format of rows of a program: checks rows, and converts them to messages and back.
+    """The format of the rows of a program, which checks rows and converts them to messages and back.
 
     Args:
       specs: the feeds by name.
@@ -43,7 +43,7 @@ class RowFormat:
 
     Attributes:
       specs: the feeds by name.
-      most_numbers: most numbers of a row; None without `max_steps`.
+      most_numbers: most numbers of a row, in all its feeds; None without `max_steps`.
 
     Raises:
       ProgramError: a feed does not consist of rows of one shape, so that separate rows cannot form a minibatch.
@@ -73,17 +73,17 @@ class RowFormat:
         if max_steps is not None:
             sizes = (math.prod(size or 1 for size in s.shape[1:]) * max_steps**s.lod_level for s in specs.values())
             self.most_numbers = sum(sizes)
-        self._lock = threading.Lock()  # a Feeder counts what it pads
+        self._lock = threading.Lock()  # a Feeder has counters of padding, so one thread at a time may use it
 
     def pack(self, minibatch: Any, most_bytes: int | None = None) -> Packed:
         """Check rows, and convert them to a message.
 
         Args:
           minibatch: a list of rows, a tuple of columns, or a dict of columns, as for `Trainer.train`.
-          most_bytes: most bytes of the numbers when sequences are padded; None for any number.
+          most_bytes: most bytes of the arrays when sequences are padded; None for any number.
 
         Raises:
-          FeedError: the rows do not fit; the message names the field and the row.
+          FeedError: the rows do not fit the feeds; the message names the field and the row.
           UnknownNameError: the rows have a field that the program does not declare.
         """
         with self._lock:
@@ -103,7 +103,7 @@ class RowFormat:
         most_rows: int | None = None,
         most_bytes: int | None = None,
     ) -> Columns:
-        """Return the columns of a message; names and shapes are unchecked, so pass the columns of a client to `pack`.
+        """Return the columns of a message. Names and shapes are not checked, so pass columns of a client to `pack`.
 
         Raises:
           ProtocolError: the message is damaged, or holds no rows.
@@ -121,7 +121,7 @@ class RowFormat:
         return {name: value.rows() if isinstance(value, sequences) else value for name, value in values.items()}
 
     def _check(self, name: str, value: Any) -> None:
-        """Refuse NaN and infinities, from which a model does not recover."""
+        """Raise a FeedError for NaN or an infinity, from which a model does not recover, unless the feed allows NaN."""
         is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
         data = np.asarray(value.data if is_sequence else value)
         if self.specs[name].allow_nan or data.dtype.kind in "biu" or np.isfinite(data.astype(np.float64)).all():
@@ -133,7 +133,7 @@ class RowFormat:
 
 
 def check_count(rows: int, most: int) -> None:
-    """Check a number of rows, before time and memory are spent on each.
+    """Check that there are at most `most` rows, before time and memory are spent on each row.
 
     Raises:
       FeedError: there are more than `most` rows.
@@ -150,7 +150,7 @@ def _check_lengths(name: str, value: Any) -> None:
     """Check that the lengths of sequences fit the padded data; arrays have no lengths.
 
     Raises:
-      ProtocolError: lengths do not fit.
+      ProtocolError: lengths have another shape than the data, or are negative or too large.
     """
     if isinstance(value, np.ndarray):
         return
@@ -168,7 +168,7 @@ def _check_lengths(name: str, value: Any) -> None:
 
 
 class _Bounded(Buckets):
-    """Buckets that refuse long sequences before the padding.
+    """Buckets that refuse too long sequences and too large minibatches before padding them.
 
     Args:
       specs: the feeds by name.
@@ -210,7 +210,7 @@ def _check_size(size: int, most: int | None) -> None:
 
 
 def _padded_size(value: Any) -> int:
-    """Return the bytes of an array, or of sequences that are padded to the longest."""
+    """Return the number of bytes of an array, or of sequences when they are padded to the longest."""
     sizes = sizes_of(value)
     if sizes is None:
         return int(value.nbytes)

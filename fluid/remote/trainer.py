@@ -1,4 +1,4 @@
-"""RemoteTrainer: a client of an OnlineTrainer, or of a Trainer with its readers, behind HTTP."""
+"""RemoteTrainer: a client, over HTTP, of an OnlineTrainer, or of a Trainer with its readers."""
 
 import dataclasses
 import time
@@ -22,8 +22,8 @@ _KINDS = (
     errors.ProtocolError,
     errors.UnknownNameError,
 )
-_RETRIED = (429, 503)  # statuses
-_PAUSE = 1.0  # seconds before another try, if the server does not name them
+_RETRIED = (429, 503)  # HTTP statuses after which `send` tries again
+_PAUSE = 1.0  # seconds before another try, unless the response has a header Retry-After
 
 
 class RemoteTrainer:
@@ -38,14 +38,14 @@ class RemoteTrainer:
     Several threads may use a client.
 
     Args:
-      url: of the server.
-      token: of the server, or None.
+      url: URL of the server.
+      token: the token that the server requires, or None.
 
     Attributes:
-      url: as given.
+      url: the URL as given.
 
     Raises:
-      ArgumentError: the URL is none.
+      ArgumentError: `url` is not the URL of a server.
       RemoteError: the server does not respond, refuses, or has no training.
 
     Example:
@@ -69,15 +69,15 @@ class RemoteTrainer:
         self._next_event = 0
 
     def send(self, rows: Any, key: str | None = None, wait: float = 60.0) -> int:
-        """Send rows; when this returns, they are on the disk of the server.
+        """Send rows; when this call returns, the rows are on the disk of the server.
 
-        Rows that are sent again with the same key are not added twice. This method sends them again while the journal
-        is full, or the server does not respond.
+        Rows that are sent again with the same key are not added twice. This method sends the rows again while the
+        journal is full, or the server does not respond.
 
         Args:
           rows: as for `OnlineTrainer.send`.
-          key: unique to these rows; by default random.
-          wait: seconds to try; 0 tries once.
+          key: a text that is unique to these rows; by default random.
+          wait: seconds for which to try again; 0 tries once.
 
         Returns:
           The position of the first row in the stream.
@@ -85,8 +85,9 @@ class RemoteTrainer:
         Raises:
           FeedError, UnknownNameError: the rows do not fit; none was accepted.
           JournalFullError: the journal was full all the time; none was accepted.
-          OnlineError: other rows had this key.
-          RemoteError: the server refuses; or it does not respond, and rows sent again with the same key are safe.
+          OnlineError: other rows were sent with this key before.
+          RemoteError: the server refuses; or it does not respond. Then the rows may be accepted or not; sending them
+            again with the same key is safe.
         """
         if self._rows is None:
             raise errors.OnlineError(f"{self.url} trains on the rows of its own reader, expected train(num_epochs)")
@@ -124,7 +125,7 @@ class RemoteTrainer:
         return self._post(f"/train/{whole_number('RemoteTrainer.train', 'num_epochs', num_epochs)}")
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of a hosted Trainer as they come, until nothing is trained any more.
+        """Yield the events of a hosted Trainer as they happen, until no training runs.
 
         The first call begins with the first event of the server, and a later call after the events already yielded.
 
@@ -133,7 +134,7 @@ class RemoteTrainer:
           `completed`, `epochs` or `stopped`, as in `fluid.trainer`; and `metrics`, the scalar outputs of a step.
 
         Raises:
-          OnlineError: the server has an OnlineTrainer; or the events are so old that they are not kept.
+          OnlineError: the server has an OnlineTrainer; or the next event is so old that the server has dropped it.
         """
         self._check_hosted("events()")
         while True:
@@ -145,7 +146,7 @@ class RemoteTrainer:
                 return
 
     def test(self) -> dict[str, Any]:
-        """Test a hosted Trainer on its test reader, between two steps; return the scalar results by name.
+        """Test a hosted Trainer on its test reader, between two steps; return the scalar outputs by name.
 
         Raises:
           OnlineError: there is no test reader, or the server has an OnlineTrainer.
@@ -154,27 +155,30 @@ class RemoteTrainer:
         return self._post("/test")
 
     def start(self) -> dict[str, Any]:
-        """See `OnlineTrainer.start`."""
+        """Begin or continue the training of an OnlineTrainer, see `OnlineTrainer.start`; return the status."""
         return self._post("/start")
 
     def pause(self) -> dict[str, Any]:
-        """Pause after the current step, see `OnlineTrainer.pause`; return the status."""
+        """Pause the training after the current step, see `OnlineTrainer.pause`; return the status."""
         return self._post("/pause")
 
     def resume(self) -> dict[str, Any]:
-        """Continue after `pause`; return the status."""
+        """Continue the training after `pause`; return the status."""
         return self._post("/resume")
 
     def save(self) -> dict[str, Any]:
-        """Save, see `OnlineTrainer.save`; a hosted Trainer writes its parameters to the folder of the server."""
+        """Write a checkpoint, see `OnlineTrainer.save`; return the status.
+
+        A hosted Trainer writes its parameters to the folder of the server instead.
+        """
         return self._post("/save")
 
     def publish(self) -> dict[str, Any]:
-        """See `OnlineTrainer.publish`."""
+        """Write a version of an exported model, see `OnlineTrainer.publish`; return the status."""
         return self._post("/publish")
 
     def stop(self) -> dict[str, Any]:
-        """End the training after the current step, see `OnlineTrainer.stop`; the server goes on, and accepts rows."""
+        """End the training after the current step, see `OnlineTrainer.stop`; the server still runs and accepts rows."""
         return self._post("/stop")
 
     def status(self) -> dict[str, Any]:
@@ -182,7 +186,7 @@ class RemoteTrainer:
         return self._get("/status")
 
     def metrics(self) -> str:
-        """See `OnlineTrainer.metrics`; also with the number of requests."""
+        """Return the status in the text format of Prometheus, see `OnlineTrainer.metrics`, and counts of requests."""
         return self._connection.call("GET", self._path("/metrics")).decode()
 
     def _check_hosted(self, call: str) -> None:
@@ -202,7 +206,7 @@ class RemoteTrainer:
 
 
 def _row_format(found: Mapping[str, Any], url: str) -> RowFormat:
-    """Return the row format of `OnlineTrainer.signature`."""
+    """Return the RowFormat for a result of `OnlineTrainer.signature`."""
     specs = protocol.Signature.from_json(found, url).feeds
     columns = found.get("columns", {})
     specs = {name: dataclasses.replace(spec, column=columns.get(name)) for name, spec in specs.items()}

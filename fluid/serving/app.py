@@ -1,9 +1,10 @@
-"""App: models behind the paths of the Open Inference Protocol, with metrics and a page.
+"""App: the ASGI application that serves models by the Open Inference Protocol, with metrics and a web page.
 
-A request passes the connection (limits), `http` (access, body), the App, the protocol, `Runner.job` (checks, padding),
-the Batcher and `Runner.run`. The event loop is the bottleneck of small models: head and body of a response are sent
-together, the loop is woken once for a batch, and requests are logged several at once. A model that is quick on a CPU
-runs in the event loop for a client that sends alone. Large requests and responses go through one worker thread.
+A request passes through the connection (limits), `http` (access, body), the App, the protocol, `Runner.job` (checks,
+padding), the Batcher and `Runner.run`. The event loop is the bottleneck of small models. Therefore head and body of a
+response are sent together, the loop is woken once for a batch, and several requests are logged at once. A model that
+takes a millisecond at most on a CPU runs in the event loop while only one client sends requests. One worker thread
+parses large requests and writes large responses.
 """
 
 import asyncio
@@ -26,20 +27,21 @@ from fluid.serving.settings import Settings
 
 T = TypeVar("T")
 LOG = logging.getLogger("fluid.serving")
-# Bytes of binary tensors, and of JSON, above which a worker thread reads or writes: some milliseconds of work.
+# Sizes in bytes of binary tensors, and of JSON, above which a worker thread parses a request or writes a response:
+# this takes some milliseconds, during which the event loop would serve no other request.
 _LARGE, _LARGE_AS_JSON = 1 << 20, 1 << 15
-# Seconds without a request of another client after which a client is the only one.
+# A client counts as the only one when no other client has sent a request for this many seconds.
 _ALONE = 0.01
-# Seconds for a result before the connection is watched: most results come earlier, and a watch costs a task.
+# Seconds to wait for a result before a task watches whether the client disconnects: most results come earlier.
 _UNWATCHED = 0.02
-# How often a request follows a model that is replaced while the request is checked.
+# How many times a request is submitted; each time but the first to the newer version that has replaced its model.
 _REPLACEMENTS = 3
 _MODEL_PATH = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
-# Bounds of histograms: from half a millisecond to half a minute, and numbers of rows.
+# Bucket bounds of the histograms: durations from half a millisecond to half a minute, and numbers of rows.
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _STATIC = pathlib.Path(__file__).parent / "static"
-# The page loads nothing from elsewhere, and no other page may frame it.
+# The web page loads nothing from other servers, and no other page may show it in a frame.
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,10 +49,10 @@ _PAGE_HEADERS = {
 
 
 class Metrics(http.Metrics):
-    """Counters and histograms of requests to infer, and gauges of models.
+    """The metrics of inference requests, as counters and histograms, and of models, as gauges.
 
     Args:
-      versions: returns the versions of all models.
+      versions: returns the served version of each model.
     """
 
     def __init__(self, versions: Callable[[], Iterable[Version]]):
@@ -67,21 +69,21 @@ class Metrics(http.Metrics):
         self._rows = self.client.Histogram(
             "fluid_batch_rows", "Rows of the batches that ran.", labels, buckets=_ROWS, registry=self.registry
         )
-        # Looking up a metric by its labels takes as long as counting.
+        # Cached, because the look-up of a metric by its labels takes as long as counting a request.
         self._labelled = functools.cache(lambda metric, *values: metric.labels(*values))
 
     def count(self, request: Request) -> None:
-        """Count a request to infer; an unknown model is counted under an empty name, so that clients add no names."""
+        """Count an inference request; an unknown model is counted under an empty name, so clients cannot add labels."""
         if request.infers:
             self._labelled(self._requests, request.model, request.version, str(request.status)).inc()
             self._labelled(self._seconds, request.model, request.version).observe(request.seconds)
 
     def count_batch(self, model: str, version: str, rows: int) -> None:
-        """Count a batch that runs."""
+        """Count the rows of a batch that runs."""
         self._labelled(self._rows, model, version).observe(rows)
 
     def collect(self) -> Iterable[Any]:
-        """Return the number of waiting requests and of compilations of each model."""
+        """Return two gauges with a value for each model: the number of waiting requests, and of compilations."""
         from prometheus_client.core import GaugeMetricFamily
 
         labels = ["model", "version"]
@@ -94,10 +96,10 @@ class Metrics(http.Metrics):
 
 
 class LoneClient:
-    """A record of which client sends requests while no other client does.
+    """A record of the last requests, which tells whether only one client sends requests.
 
     Args:
-      seconds: without a request of another client.
+      seconds: a client counts as the only one when no other client has sent a request for this many seconds.
 
     Example:
       >>> lone = LoneClient(60.0)
@@ -111,7 +113,7 @@ class LoneClient:
         self._last = self._last_of_others = -math.inf
 
     def sends(self, client: Any) -> bool:
-        """Record a request of a client; return whether no other client has sent one for `seconds`."""
+        """Record a request of `client`; return whether no other client has sent a request for `seconds`."""
         now = time.monotonic()
         if client != self._client:
             self._client, self._last_of_others = client, self._last
@@ -123,18 +125,18 @@ class App(http.Application):
     """An ASGI application that serves models by the Open Inference Protocol.
 
     Args:
-      models: by name, as for `fluid.serve`.
+      models: files, folders or Inferencers by name, as for `fluid.serve`.
       settings: batching and limits.
       access: the access policy.
       place: a device, see `fluid.place.device_of`.
       reload_every: seconds between searches for new versions; None searches never.
 
     Attributes:
-      models: the models.
-      on_loaded: called when all models are compiled, and again after new versions have replaced others.
+      models: the loaded models.
+      on_loaded: called when all models are compiled, and again when new versions have replaced older ones.
     """
 
-    # Paths without information about models, for supervisors that restart a server.
+    # These paths need no token, because they tell nothing about models; supervisors that restart a server read them.
     public = frozenset({"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"})
     statuses: ClassVar[Mapping[type[errors.FluidError], int]] = {errors.UnknownNameError: 404}
     log = LOG
@@ -174,11 +176,11 @@ class App(http.Application):
 
     @property
     def ready(self) -> bool:
-        """True when every model can infer, and the server does not drain."""
+        """True when every model is compiled, and the server is not about to end."""
         return self.models.ready and not self.draining
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
-        """Return the method and the endpoint of a path."""
+        """Return the HTTP method and the endpoint for the path of a request."""
         if endpoint := self._paths.get(request.path):
             return "GET", endpoint
         match = _MODEL_PATH.fullmatch(request.path)
@@ -189,7 +191,7 @@ class App(http.Application):
         return method, functools.partial(of_model, find=lambda: self._find(request, model, version))
 
     def _find(self, request: Request, model: str, version: str | None) -> Version:
-        """Return the version of a model that a path names, and note it in the request."""
+        """Return the version that the path of a request names, and record its model and version in the request."""
         found = self.models.find(model, version)
         request.model, request.version = found.model, found.version
         return found
@@ -209,7 +211,7 @@ class App(http.Application):
         return await self._run(is_long, lambda: _inference_response(version, inference, values))
 
     async def _run(self, is_long: bool, call: Callable[[], T]) -> T:
-        """Return the result of a call; a long call runs in a thread, so that the event loop goes on."""
+        """Return the result of `call`; a long call runs in the worker thread, so as not to block the event loop."""
         if not is_long:
             return call()
         try:
@@ -219,13 +221,13 @@ class App(http.Application):
             raise self._too_late() from None
 
     def _too_late(self) -> Refusal:
-        """Return the error of a request that takes longer than `timeout`."""
+        """Return the error for a request that takes longer than the setting `timeout`."""
         return Refusal(504, f"no answer within {self.settings.timeout:g} seconds")
 
     def _parse(
         self, version: Version, body: bytes, length: int | None, is_long: bool
     ) -> tuple[protocol.InferRequest, Job]:
-        """Parse a body, and return the request with its job."""
+        """Parse the body of a request; return the parsed request and the job that runs it."""
         inference = protocol.read_request(body, length, self.settings.max_inputs)
         if is_long:
             version.runner.check_sizes(inference.inputs)
@@ -246,7 +248,10 @@ class App(http.Application):
         inference: protocol.InferRequest,
         job: Job,
     ) -> tuple[Version, Job]:
-        """Run a job now, or queue it; return it with its version, which may have replaced the given one meanwhile."""
+        """Run a job now, or queue it; return the version that runs it, and the job.
+
+        If a newer version has replaced the given one meanwhile, both the version and the job are new.
+        """
         is_alone = self._lone_client.sends(request.client)
         for _ in range(_REPLACEMENTS):
             try:
@@ -263,7 +268,7 @@ class App(http.Application):
         raise Refusal(503, f"the model {version.model!r} is not served any more")
 
     async def _result(self, request: Request, version: Version, job: Job) -> Values:
-        """Return the results of a job; cancel the job at its deadline, or when the client disconnects."""
+        """Wait for a job and return its results; cancel the job at its deadline, or when the client disconnects."""
         try:
             if not job.future.done() and await self._is_disconnected(request, job):
                 raise Refusal(400, "the client went away")
@@ -275,7 +280,7 @@ class App(http.Application):
                 version.batcher.cancel(job)
 
     async def _is_disconnected(self, request: Request, job: Job) -> bool:
-        """Wait for a job until its deadline; return whether the client disconnects first."""
+        """Wait until a job ends, at most until its deadline; return whether the client disconnects before that."""
         await _wait(job, min(_UNWATCHED, self.settings.timeout))
         if job.future.done():
             return False
@@ -288,9 +293,9 @@ class App(http.Application):
             disconnect.cancel()
 
     def _wake(self, jobs: Sequence[Job]) -> None:
-        """Wake the requests of a batch, all at once: to wake the event loop costs system calls."""
+        """Wake the requests whose jobs have ended, with one call for all: waking the event loop takes system calls."""
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # after a second signal, the event loop is closed
+        with contextlib.suppress(RuntimeError):  # a second SIGTERM or Ctrl-C closes the event loop before the jobs end
             self._loop.call_soon_threadsafe(_set_all, [job.ended for job in jobs])
 
     async def _describe_model(self, request: Request, find: Callable[[], Version]) -> Response:
@@ -309,7 +314,7 @@ class App(http.Application):
         return json_response({"name": "fluid", "version": _version(), "extensions": ["binary_tensor_data"]})
 
     async def startup(self) -> None:
-        """Begin to compile the models."""
+        """Start a task that compiles the models."""
         self._loop = asyncio.get_running_loop()
         self._loading = asyncio.create_task(self._load())
         await super().startup()
@@ -318,11 +323,11 @@ class App(http.Application):
         """Stop the search for new versions, and close all models."""
         if self._loading is not None:
             self._loading.cancel()
-        self.models.close()  # not in a thread: Python starts none for asyncio at its end
+        self.models.close()  # in this thread, because asyncio can start no thread while Python ends
         await super().shutdown()
 
     async def _load(self) -> None:
-        """Compile the models; then search for new versions until the end."""
+        """Compile the models; then search for new versions every `reload_every` seconds until the server ends."""
         try:
             await asyncio.to_thread(self.models.warm_up)
         except Exception as error:
@@ -335,12 +340,12 @@ class App(http.Application):
             try:
                 if await asyncio.to_thread(self.models.reload):
                     self.on_loaded()
-            except Exception:  # the next search may succeed
+            except Exception:  # logged only, because the next search may succeed
                 LOG.exception("new versions were not looked for")
 
 
 def _static_file(name: str, content_type: str) -> http.Endpoint:
-    """Return the endpoint of a file of the page."""
+    """Return the endpoint that responds with a file of the web page."""
 
     async def endpoint(request: Request) -> Response:
         content = (_STATIC / name).read_bytes()
@@ -362,12 +367,12 @@ def _set_all(events: Sequence[asyncio.Event]) -> None:
 
 
 def _size(values: Values) -> int:
-    """Return the bytes of results, without the lengths of sequences."""
+    """Return the size of results in bytes, without the arrays of sequence lengths."""
     return sum((value.data if hasattr(value, "lengths") else value).nbytes for value in values.values())
 
 
 def _inference_response(version: Version, inference: protocol.InferRequest, values: Values) -> Response:
-    """Return the results of an inference as a response."""
+    """Return the response with the requested results, each as JSON or as a binary tensor as the request says."""
     if inference.outputs is None:
         tensors = protocol.to_tensors(values)
         binary = frozenset([tensor.name for tensor in tensors] if inference.binary else ())
@@ -383,7 +388,7 @@ def _inference_response(version: Version, inference: protocol.InferRequest, valu
 
 
 def _check_outputs(version: Version, inference: protocol.InferRequest) -> None:
-    """Check that the requested outputs exist, each once.
+    """Check that every requested output exists, and that none is requested twice.
 
     Raises:
       ProtocolError: an output is unknown, or requested twice.

@@ -1,4 +1,4 @@
-"""Batcher: a bounded queue of jobs, and a thread that runs jobs of one shape together."""
+"""Batcher: a bounded queue of jobs, and a thread that runs jobs of equal shapes as one batch."""
 
 import asyncio
 import collections
@@ -16,17 +16,17 @@ Values = dict[str, Any]
 
 @dataclass(eq=False)
 class Job:
-    """One request for a model.
+    """One inference request for a model, in the queue of a Batcher.
 
     Attributes:
-      values: checked feeds, by name.
+      values: checked and padded feeds, by name.
       rows: number of rows.
-      shape: jobs of equal shapes may run together; None runs alone.
-      deadline: the end of the wait for the results, in seconds of `time.monotonic`.
-      seed: of random numbers; None draws other numbers than all jobs before.
-      future: the results by name.
-      arrived: the time of the request, in seconds of `time.monotonic`.
-      ended: for the event loop of a server, which sets it for all jobs of a batch at once.
+      shape: jobs of equal shapes may run as one batch; a job of shape None runs alone.
+      deadline: the time at which the request gives up waiting for results, in seconds of `time.monotonic`.
+      seed: of random numbers; with None, they differ from the numbers of all jobs before.
+      future: the results of this job by name, once it has run.
+      arrived: the time at which this job was made, in seconds of `time.monotonic`.
+      ended: an event for the request that waits; the event loop sets the events of all jobs of a batch in one call.
     """
 
     values: Mapping[str, Any]
@@ -40,26 +40,28 @@ class Job:
 
 
 class QueueFull(errors.FluidError):
-    """The limit of waiting jobs is reached."""
+    """An error of `Batcher.submit`: the limit of waiting jobs is reached."""
 
 
 class Closed(errors.FluidError):
-    """The batcher is closed, and runs no jobs."""
+    """An error of `Batcher.submit`: the Batcher is closed, and runs no more jobs."""
 
 
 class Batcher:
-    """A bounded queue of jobs, and a thread that runs jobs of one shape together.
+    """A bounded queue of jobs, and a thread that runs jobs of equal shapes as one batch.
 
-    While a batch runs, the next batch gathers. An idle batcher runs a job at once, unless the batch before had several
-    jobs. Then as many are likely to come again, and it waits for them, `max_delay` at most.
+    While a batch runs, new jobs gather for the next batch. An idle Batcher runs a job at once, unless the last batch
+    had several jobs. Then the same number is likely to come again, and the Batcher waits for them, at most `max_delay`
+    seconds.
 
     Args:
-      run: returns the results of jobs of one shape, in order.
+      run: called with jobs of equal shapes; returns the results of each job, in the order of the jobs.
       max_rows: most rows of a batch.
-      max_delay: most seconds that a job waits for others.
-      max_jobs: most jobs that wait.
-      failed: called with an exception of `run`, which is the result of the jobs too.
-      choose: called with a shape and the number of its waiting rows, `max_rows` at most; returns the rows to run next.
+      max_delay: most seconds that a job waits for other jobs.
+      max_jobs: most jobs that wait in the queue.
+      failed: called with an exception that `run` raises; the futures of its jobs get the exception too.
+      choose: called with a shape and the number of its waiting rows, `max_rows` at most; returns how many of these
+        rows to run next.
       finished: called with the jobs of a batch that has ended.
 
     Example:
@@ -87,8 +89,8 @@ class Batcher:
         self._max_jobs = max_jobs
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
-        self._rows = 0  # rows of the waiting jobs
-        self._last = 1  # jobs of the last batch
+        self._rows = 0  # number of rows of all waiting jobs
+        self._last = 1  # number of jobs in the last batch
         self._closed = False
         self._running = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
@@ -96,7 +98,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting jobs."""
+        """Number of jobs that wait in the queue."""
         return len(self._jobs)
 
     def submit(self, job: Job) -> None:
@@ -104,7 +106,7 @@ class Batcher:
 
         Raises:
           QueueFull: the queue has `max_jobs` jobs.
-          Closed: the batcher is closed.
+          Closed: this Batcher is closed.
         """
         with self._changed:
             if self._closed:
@@ -113,11 +115,11 @@ class Batcher:
                 raise QueueFull("too many requests are waiting")
             self._jobs.append(job)
             self._rows += job.rows
-            if len(self._jobs) == 1 or self._is_full():  # otherwise the thread would keep waiting
+            if len(self._jobs) == 1 or self._is_full():  # any other job would not end the wait of the thread
                 self._changed.notify()
 
     def run_now(self, job: Job) -> bool:
-        """Run a job in the calling thread, which saves two switches of threads, if the batcher is idle.
+        """Run a job in the calling thread if the Batcher is idle; this saves two switches between threads.
 
         Returns:
           Whether the job has run.
@@ -137,7 +139,7 @@ class Batcher:
             self._running.release()
 
     def cancel(self, job: Job) -> None:
-        """Remove a job from the queue; a job that runs goes on."""
+        """Remove a job from the queue and cancel its future; a job that already runs continues."""
         with self._changed:
             if job in self._jobs:
                 self._jobs.remove(job)
@@ -164,7 +166,7 @@ class Batcher:
                 results = self._run(jobs)
             for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
-        except Exception as error:  # an error of the model; the next batch may succeed
+        except Exception as error:  # the model failed on this batch, and the next batch may succeed
             self._failed(error)
             for job in jobs:
                 if not job.future.done():
@@ -172,7 +174,10 @@ class Batcher:
         self._finished(jobs)
 
     def _next(self) -> list[Job] | None:
-        """Wait for the next batch and return its jobs, none when all were cancelled; None at the end."""
+        """Wait for the next batch and return its jobs, or an empty list when all were cancelled.
+
+        Return None when the Batcher is closed and no job waits.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
@@ -183,11 +188,17 @@ class Batcher:
             return self._take()
 
     def _is_full(self) -> bool:
-        """Return whether the next batch is complete: as many jobs as in the last batch, or as many rows as may run."""
+        """Return whether the next batch need not wait for more jobs.
+
+        It has as many jobs as the last batch, or `max_rows` rows, or all jobs were cancelled.
+        """
         return not self._jobs or len(self._jobs) >= self._last or self._rows >= self._max_rows
 
     def _take(self) -> list[Job]:
-        """Remove and return the first job, and all that run with it; the other jobs keep their order."""
+        """Remove and return the first job and the jobs of its shape that fit into one batch; others keep their order.
+
+        Jobs beyond their deadline are cancelled.
+        """
         now = time.monotonic()
         for job in self._jobs:
             if job.deadline <= now:
@@ -206,7 +217,7 @@ class Batcher:
         return taken
 
     def _batch_rows(self, waiting: Sequence[Job]) -> int:
-        """Return the most rows of a batch that begins with the first of some jobs."""
+        """Return the most rows for a batch that begins with the first of the waiting jobs; 0 if that job runs alone."""
         if not waiting or waiting[0].shape is None:
             return 0
         rows = sum(job.rows for job in waiting if job.shape == waiting[0].shape)

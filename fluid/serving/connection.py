@@ -7,30 +7,33 @@ from fluid.serving.http import PendingBytes, Refusal
 from fluid.serving.settings import Settings
 
 _RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-# The end of every head, and the least bytes that are parsed at once: a body of line ends would otherwise cost
-# many calls.
+# The bytes that end every request head, and the least number of bytes parsed in one call: otherwise a body that
+# consists of line ends would take one call for every four bytes.
 _END, _PIECE = b"\r\n\r\n", 256
-# Connections beyond max_connections that get status 503; further ones are closed, to save open files.
+# The number of connections beyond max_connections that get status 503; any further connection is closed at once, to
+# save open files.
 SPARE = 64
-_GRACE = 0.25  # seconds after SIGTERM for a request that is on its way
+_GRACE = 0.25  # seconds after SIGTERM in which a request that the client has already sent may arrive
 
 
 class BufferedTransport:
-    """A transport that sends the head and the body of a response together, and has two reasons to pause reading.
+    """A transport that sends the head and the body of a response together.
+
+    Reading pauses between `pause_reading` and `resume_reading`, and also while `hold` forbids reading.
 
     Args:
-      transport: of asyncio.
-      loop: sends the written bytes at the end of its iteration.
+      transport: the transport of asyncio that reads and sends bytes.
+      loop: the event loop, which sends the written bytes at the end of its current iteration.
     """
 
     def __init__(self, transport: Any, loop: Any):
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
         self._wanted, self._held, self._reads = True, False, True
-        self.is_closing = transport.is_closing  # called for every request
+        self.is_closing = transport.is_closing  # an attribute: every request calls it, and `__getattr__` is slow
 
     def write(self, data: bytes) -> None:
-        """Send bytes at the end of this iteration of the loop."""
+        """Send `data` at the end of the current iteration of the event loop."""
         if not self._written:
             self._loop.call_soon(self._send)
         self._written.append(data)
@@ -51,7 +54,7 @@ class BufferedTransport:
         self._update()
 
     def hold(self, held: bool) -> None:
-        """Forbid reading, or allow it again."""
+        """Forbid reading if `held` is True, else allow it again."""
         self._held = held
         self._update()
 
@@ -65,12 +68,12 @@ class BufferedTransport:
             (self._transport.resume_reading if reads else self._transport.pause_reading)()
 
     def _send(self) -> None:
-        if self._written and not self.is_closing():  # the client may have disconnected, or be refused
+        if self._written and not self.is_closing():  # closing: the client has disconnected, or was refused
             self._transport.write(b"".join(self._written))
         self._written.clear()
 
 
-# The base class HttpToolsProtocol of uvicorn, which is imported on use.
+# A placeholder: `connection_class` adds the base class HttpToolsProtocol of uvicorn, which is imported on use.
 _Protocol: Any = object
 
 
@@ -78,45 +81,45 @@ class LimitedConnection(_Protocol):
     """One HTTP connection with limits: size and time of a request head, pipelined requests, time to read responses.
 
     Attributes:
-      settings: the limits; of a subclass, see `connection_class`.
+      settings: the limits; a class attribute that `connection_class` sets.
       pending: counts the bytes of pipelined requests and of unread responses.
     """
 
     settings: ClassVar[Settings]
     pending: ClassVar[PendingBytes]
 
-    _head = 0  # bytes of an incomplete head
+    _head = 0  # number of bytes of an incomplete request head
     _head_timer: Any = None
-    _complete = False  # the newest request has arrived to its end
-    _pipelined = b""  # bytes of the requests after it
-    _unread = 0  # bytes of the response that the client does not read
+    _complete = False  # whether the current request has arrived completely
+    _pipelined = b""  # bytes of the requests after the current one
+    _unread = 0  # number of bytes of a response that the client has not read yet
     _unread_timer: Any = None
     _ending = False
     _buffered: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first head, or refuse a connection beyond the limit."""
-        transport.set_write_buffer_limits(high=0)  # every unread byte calls `pause_writing`
+        """Wait for the first request head, or refuse the connection if it is beyond the limit."""
+        transport.set_write_buffer_limits(high=0)  # asyncio calls `pause_writing` for any unread byte
         self._buffered = BufferedTransport(transport, self.loop)
         super().connection_made(self._buffered)
         if len(self.connections) > self.settings.max_connections + SPARE:
             transport.abort()
             return
-        # Only this connection is refused, and earlier ones stay open.
+        # Set for this connection only: it is refused, and earlier connections stay open.
         self.limit_concurrency = 0 if len(self.connections) > self.settings.max_connections else None
         self._wait_for_head()
         if getattr(self.server_state, "ending", False):
             self.shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Subtract the bytes of this connection from the count."""
+        """Stop the timers, and subtract the bytes of this connection from `pending`."""
         self._stop_waiting()
         self._take_pipelined()
         self._forget_unread()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes up to the end of a request; the bytes after it wait for the response."""
+        """Parse bytes up to the end of a request; the bytes after this end wait until its response was sent."""
         start = 0
         while start < len(data) and not self.transport.is_closing():
             if self._pipelined or self._is_busy():
@@ -130,30 +133,30 @@ class LimitedConnection(_Protocol):
             start = end
 
     def on_message_begin(self) -> None:
-        """Note the begin of a request."""
+        """Record that a request has begun."""
         super().on_message_begin()
         self._complete = False
 
     def on_message_complete(self) -> None:
-        """Note the end of a request."""
+        """Record that a request has arrived completely."""
         super().on_message_complete()
         self._complete = True
 
     def on_headers_complete(self) -> None:
-        """Announce in the last response of a server that ends that the connection closes."""
+        """Announce in the response that the connection closes, if the server is about to end."""
         super().on_headers_complete()
         if self._ending:
             self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
-        """Go on with the next pipelined request."""
+        """Schedule the parsing of the next pipelined request."""
         super().on_response_complete()
         self._head = 0
         if self._pipelined:
             self.loop.call_soon(self._go_on)
 
     def pause_writing(self) -> None:
-        """Count the bytes of a response that the client does not read, and limit the time to read them."""
+        """Count the bytes of a response that the client has not read; after `write_timeout`, close the connection."""
         super().pause_writing()
         self._unread = self.transport.get_write_buffer_size()
         self._unread_timer = self.loop.call_later(self.settings.write_timeout, self.transport.abort)
@@ -161,14 +164,14 @@ class LimitedConnection(_Protocol):
         self._count(self._unread)
 
     def resume_writing(self) -> None:
-        """Go on when the client has read its response."""
+        """Continue with the next request, now that the client has read the response."""
         super().resume_writing()
         self._forget_unread()
         self._buffered.hold(bool(self._pipelined))
         self._go_on()
 
     def shutdown(self) -> None:
-        """Close the connection after the responses to all requests, a request that arrives now included."""
+        """Close the connection after the response to the current request, or to one that arrives within `_GRACE`."""
         self._ending = True
         if self._in_request():
             super().shutdown()
@@ -185,7 +188,7 @@ class LimitedConnection(_Protocol):
             return
         before = self.cycle
         super().data_received(data)
-        if self.cycle is not before:  # the head is complete
+        if self.cycle is not before:  # uvicorn makes a new cycle when the head of a request is complete
             self._stop_waiting()
             return
         self._head += len(data)
@@ -198,11 +201,11 @@ class LimitedConnection(_Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _is_busy(self) -> bool:
-        """Return whether the next request has to wait."""
+        """Return whether the next request has to wait, for the current response to be sent or to be read."""
         return self._unread > 0 or (self._complete and self._in_request())
 
     def _go_on(self) -> None:
-        """Parse the next request, unless it still has to wait."""
+        """Parse the next pipelined request, unless it still has to wait."""
         if not self._is_busy() and not self.transport.is_closing():
             self.data_received(self._take_pipelined())
             self._buffered.hold(bool(self._pipelined))
@@ -210,7 +213,7 @@ class LimitedConnection(_Protocol):
     def _count(self, size: int) -> None:
         try:
             self.pending.add(size)
-        except Refusal:  # there is no memory even for a response
+        except Refusal:  # beyond the limit of pending bytes, a response with status 503 would take memory too
             self.transport.abort()
 
     def _take_pipelined(self) -> bytes:
@@ -242,7 +245,7 @@ class LimitedConnection(_Protocol):
 
 
 def connection_class(settings: Settings, pending: PendingBytes) -> Any:
-    """Return the class of connections for `uvicorn.Config(http=...)`, with these attributes."""
+    """Return the class of connections for `uvicorn.Config(http=...)`, with `settings` and `pending` as attributes."""
     try:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
     except ImportError as error:

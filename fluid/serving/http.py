@@ -23,18 +23,18 @@ Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 _ACCESS_LOG = logging.getLogger("fluid.serving.access")
 _LONGEST = 200  # most characters of a method or a path in the access log
-# Seconds after which requests to infer are logged, several at once. A line after each response takes 8% of the rate of
-# LeNet with 64 connections (`benchmarks/serving.py`).
+# Seconds after which inference requests are logged, several at once. Logging one line after each response lowers the
+# requests per second of LeNet with 64 connections by 8% (`benchmarks/serving.py`).
 _LOG_DELAY = 0.005
 _FOLDERS = re.compile(r"""(?<![^\s'"(=])(?:[A-Za-z]:)?[/\\][^\s'":;,()]*[/\\]""")
 _SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
 class Refusal(errors.FluidError):
-    """A request that is refused; responses name this class as the kind of the error.
+    """An error that refuses a request with an HTTP status; the response names this class as the kind of the error.
 
     Attributes:
-      status: of HTTP.
+      status: HTTP status.
     """
 
     def __init__(self, status: int, message: str):
@@ -48,9 +48,9 @@ class Response:
 
     Attributes:
       body: bytes of the body.
-      status: of HTTP.
-      content_type: of the body.
-      headers: all others, by name.
+      status: HTTP status.
+      content_type: media type of the body.
+      headers: all other headers, by name.
     """
 
     body: bytes
@@ -74,21 +74,21 @@ class Request:
     """A request of a client.
 
     Args:
-      scope: of ASGI.
+      scope: the connection scope of ASGI.
       receive: returns the next message of the client, as in ASGI.
 
     Attributes:
-      client: address of the connection, or None.
-      method: of HTTP.
+      client: address of the client, as host and port, or None.
+      method: HTTP method.
       path: unquoted, without the prefix of an enclosing application.
-      headers: by name in lower case; the first of several with one name.
+      headers: values by name in lower case; of several headers with one name, the first.
       received: bytes of the body that have arrived.
       model: name of the model that responds; empty for an unknown model.
-      version: of the model that responds.
-      infers: whether the request asks a model for an inference.
-      status: of the response; 0 before, and without a response.
-      sent: bytes of the response.
-      seconds: from the head of the request to its response.
+      version: version of the model that responds.
+      infers: whether this is an inference request.
+      status: HTTP status of the response; 0 before, and without a response.
+      sent: bytes of the body of the response.
+      seconds: time from the head of the request to the end of its response.
     """
 
     def __init__(self, scope: Any, receive: Receive):
@@ -108,12 +108,12 @@ class Request:
         self._start = time.perf_counter()
 
     def end(self) -> None:
-        """Note the time of the response."""
+        """Record the time at which the response was sent."""
         self.seconds = time.perf_counter() - self._start
         self._ended = time.time()
 
     def log(self) -> None:
-        """Write one line of JSON to the access log."""
+        """Write one line of JSON about this request to the access log."""
         if not _ACCESS_LOG.isEnabledFor(logging.INFO):
             return
         line = {
@@ -128,13 +128,13 @@ class Request:
             "model": self.model,
             "version": self.version,
         }
-        # Logger.info looks up the line of the caller, which takes longer than all other work here.
+        # Not Logger.info, which looks up the source line of its caller: this takes longer than all other work here.
         record = _ACCESS_LOG.makeRecord(_ACCESS_LOG.name, logging.INFO, __file__, 0, json.dumps(line), (), None)
         _ACCESS_LOG.handle(record)
 
 
 class AccessPolicy:
-    """Rules for the requests that an application accepts.
+    """The access rules of an application: the token and the host names that requests must have.
 
     Args:
       token: required in the header `Authorization: Bearer TOKEN`; None requires none.
@@ -159,17 +159,17 @@ class AccessPolicy:
         self._hosts = hosts
 
     def check_host(self, headers: Mapping[str, str]) -> None:
-        """Check the name by which the client calls the server.
+        """Check that the header `Host`, if there is one, has an accepted name of the server.
 
         Raises:
-          Refusal: 403 for an unknown name.
+          Refusal: 403 for any other name.
         """
         host = headers.get("host")
         if self._hosts is not None and host is not None and _without_port(host) not in self._hosts:
             raise Refusal(403, "the server has no such name; it listens for this machine only")
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
-        """Check that a page in a browser comes from this server, unless a token is required.
+        """Check that a web page which sends a request comes from this server; if `hosts` is None, accept every page.
 
         Raises:
           Refusal: 403 for a page of another origin.
@@ -179,10 +179,10 @@ class AccessPolicy:
             raise Refusal(403, "pages of another origin cannot ask this server, which has no token")
 
     def check_token(self, headers: Mapping[str, str]) -> None:
-        """Check the token, in constant time.
+        """Check that a request has the required token, with a comparison in constant time.
 
         Raises:
-          Refusal: 401 for another token, or none.
+          Refusal: 401 for a wrong token, or none.
         """
         given = headers.get("authorization", "").encode("utf-8", "replace")
         if self._expected is not None and not hmac.compare_digest(given, self._expected):
@@ -190,7 +190,7 @@ class AccessPolicy:
 
 
 def access_policy(host: str, token: str | None, allow_anonymous: bool) -> AccessPolicy:
-    """Return the access policy of a server that listens on the address `host`.
+    """Return the AccessPolicy of a server that listens on the address `host`.
 
     Raises:
       ArgumentError: other machines reach the address, there is no token, and `allow_anonymous` is False.
@@ -206,7 +206,7 @@ def access_policy(host: str, token: str | None, allow_anonymous: bool) -> Access
 
 
 def _is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether `host` is an address that only this machine reaches."""
     if host == "localhost":
         return True
     try:
@@ -216,7 +216,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _without_port(host: str) -> str:
-    """Return the name in a `Host` header."""
+    """Return the value of a `Host` header without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0] if host.count(":") == 1 else host
@@ -237,10 +237,10 @@ class PendingBytes:
         self.size = 0
 
     def add(self, size: int) -> None:
-        """Count more bytes.
+        """Add `size` bytes to the count.
 
         Raises:
-          Refusal: 503 beyond the limit; the bytes are counted all the same.
+          Refusal: 503 beyond the limit; the bytes are counted nevertheless, so `remove` must follow.
         """
         self.size += size
         if self.size > self._limit:
@@ -252,11 +252,11 @@ class PendingBytes:
 
 
 class Metrics(abc.ABC):
-    """A registry of Prometheus metrics: counters, and gauges that are read for each scrape.
+    """A registry of Prometheus metrics: counters, and gauges that are computed each time Prometheus reads the metrics.
 
     Attributes:
       client: the module prometheus_client.
-      registry: its registry of this application.
+      registry: the CollectorRegistry with the metrics of this application.
 
     Raises:
       ArgumentError: prometheus_client is not installed.
@@ -279,44 +279,44 @@ class Metrics(abc.ABC):
         return self.client.generate_latest(self.registry), self.client.CONTENT_TYPE_LATEST
 
     def describe(self) -> Iterable[Any]:
-        """Return nothing, so that registering reads no gauge."""
+        """Return an empty list, so that the registry does not call `collect` when this object is registered."""
         return []
 
     @abc.abstractmethod
     def collect(self) -> Iterable[Any]:
-        """Return the gauges; the registry calls this for each scrape."""
+        """Return the gauges; the registry calls this each time Prometheus reads the metrics."""
 
     @abc.abstractmethod
     def count(self, request: Request) -> None:
-        """Count one request in the metrics, after its response was sent."""
+        """Count one request, after its response was sent."""
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Application(abc.ABC):
-    """An ASGI application: endpoints behind access control and limits; each failure becomes a status and JSON.
+    """An ASGI application: endpoints behind access control and limits; each error becomes a response of JSON.
 
     Args:
-      settings: the limits.
+      settings: the limits for clients.
       access: the access policy.
-      metrics: of the path `/metrics`.
+      metrics: the metrics that the path `/metrics` returns.
 
     Attributes:
-      pending: bytes of requests that are read or wait, and of responses that clients do not read.
-      failure: the error for which this application will never be ready, or None.
+      pending: a count of the bytes of requests in memory, and of responses that clients have not read.
+      failure: the error that keeps this application from ever being ready, or None.
       started: whether `startup` has run.
       draining: whether the server is about to end.
-      folders: names for the folders of this machine in error messages, by path.
+      folders: by path, the names that replace folders of this machine in error messages to clients.
     """
 
     public: ClassVar[frozenset[str]]
     """Paths that need no token."""
     statuses: ClassVar[Mapping[type[errors.FluidError], int]]
-    """Statuses of errors, of the first class that fits; all others are 400."""
+    """HTTP statuses by class of error; the first class that fits an error counts, and all other errors get 400."""
     log: ClassVar[logging.Logger]
     failed: ClassVar[str]
-    """Message of status 500."""
+    """Error message of a response with status 500."""
     folders: Mapping[str, str] = {}
 
     def __init__(self, settings: Settings, access: AccessPolicy, metrics: Metrics):
@@ -335,23 +335,23 @@ class Application(abc.ABC):
 
     @abc.abstractmethod
     def route(self, request: Request) -> tuple[str, Endpoint]:
-        """Return the method and the endpoint of a path.
+        """Return the HTTP method and the endpoint for the path of a request.
 
         Raises:
           Refusal: 404 for an unknown path.
         """
 
     async def startup(self) -> None:
-        """Begin; the event loop of the server runs."""
+        """Start this application; the server calls this when its event loop runs."""
         self.started = True
 
     async def shutdown(self) -> None:
-        """End; all requests have their responses."""
+        """End this application; the server calls this when all requests have their responses."""
         self._worker.shutdown(wait=False)
         self._log_all()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        """Respond to one request, as in ASGI."""
+        """Handle one ASGI connection: respond to an HTTP request, or call `startup` and `shutdown` for the server."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
@@ -365,7 +365,7 @@ class Application(abc.ABC):
                 self._log_soon(request)
 
     def _log_soon(self, request: Request) -> None:
-        """Count and log a request, inferences some milliseconds later."""
+        """Count and log a request at once, or an inference request `_LOG_DELAY` seconds later."""
         self._unlogged.append(request)
         if not request.infers:
             self._log_all()
@@ -400,18 +400,21 @@ class Application(abc.ABC):
             return await endpoint(request)
         except errors.FluidError as error:
             return self._error_response(error)
-        except Exception:  # its message may contain internals
+        except Exception:  # the client does not get its message, which may contain internals
             self.log.exception("a request failed")
             return self._error_response(Refusal(500, self.failed))
         finally:
             self.pending.remove(request.received)
 
     def check_origin(self, request: Request) -> None:
-        """Check the origin of a page; see `AccessPolicy.check_origin`."""
+        """Check the origin of a web page that sends a request; see `AccessPolicy.check_origin`."""
         self.access.check_origin(request.headers)
 
     def _error_response(self, error: errors.FluidError) -> Response:
-        """Return the response for an error: its message without folders, and its class for clients of fluid."""
+        """Return the response for an error: the message without folders of this machine, and the class of the error.
+
+        A client of fluid raises an error of the same class.
+        """
         text = str(error)
         if isinstance(error, Refusal):
             status = error.status
@@ -421,7 +424,7 @@ class Application(abc.ABC):
             if text != str(error):
                 self.log.warning("a client is told of this without its folders: %s", error)
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
-        # The connection is closed if the client still sends a body that nobody reads.
+        # With these statuses the client may still send a body, which no one reads: the connection is closed.
         extra = {"connection": "close"} if status in (400, 408, 413) else headers.get(status, {})
         return json_response({"error": text, "kind": type(error).__name__}, status, extra)
 
@@ -464,7 +467,7 @@ class Application(abc.ABC):
             raise Refusal(413, f"a request may have {self.settings.max_body} bytes")
 
     def json_length(self, header: str | None, body: bytes) -> int | None:
-        """Return the bytes of JSON in a body, after which binary tensors follow; None without the header.
+        """Return the number of bytes of JSON in a body, after which binary tensors follow; None without the header.
 
         Raises:
           Refusal: 400 for a header that is no number, 413 for too much JSON.
@@ -477,11 +480,11 @@ class Application(abc.ABC):
         return length
 
     async def run_long(self, call: Callable[[], T]) -> T:
-        """Run a long call in the worker thread, after the long calls before it, and return its result."""
+        """Run `call` in the worker thread, which runs one call after the other, and return its result."""
         return await run_in_thread(call, self._worker)
 
     async def read_metrics(self, request: Request) -> Response:
-        """Respond with the metrics, for Prometheus."""
+        """Respond with all metrics, in the text format of Prometheus."""
         self._log_all()
         body, content_type = await run_in_thread(self.metrics.text)
         return Response(body, content_type=content_type)
@@ -496,28 +499,29 @@ class Application(abc.ABC):
 
 
 async def run_in_thread(call: Callable[[], T], executor: Executor | None = None) -> T:
-    """Run a call in a thread of `executor`, by default of the event loop, and return its result."""
+    """Run `call` in a thread of `executor`, by default the executor of the event loop, and return its result."""
     try:
         future = asyncio.get_running_loop().run_in_executor(executor, call)
-    except RuntimeError:  # at the end of Python, threads start no calls; requests in flight have their responses
+    except RuntimeError:  # while Python ends, executors accept no calls, but requests in flight still need responses
         return call()
     try:
         return await future
     finally:
-        del future, call  # an error refers to this frame; the cycle would keep a large request in memory
+        del future, call  # an error refers to this frame, and `future` to the error: this cycle keeps large requests
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = {}) -> Response:  # noqa: B006
-    """Return a response of JSON."""
+    """Return a response whose body is `value` as JSON."""
     return Response(json.dumps(value).encode(), status, headers=headers)
 
 
 def without_folders(text: str, folders: Mapping[str, str] = {}) -> str:  # noqa: B006
-    """Return a message without the folders of this machine.
+    """Return an error message without the folders of this machine, which clients must not see.
 
     Args:
       text: the message.
-      folders: names for folders that stand in quotes in the message, and may be relative; other paths are absolute.
+      folders: by path, absolute or relative, the names that replace folders which stand in quotes in the message. Of
+        all other absolute paths, only the last part stays.
 
     Example:
       >>> without_folders("'/srv/secret/digits.fluid' and 'runs/a' are damaged", {"runs/a": "the folder of versions"})

@@ -1,4 +1,4 @@
-"""Models of a server: each loaded and compiled, with a Batcher, and replaced by newer versions."""
+"""Models: the models of a server; each is loaded, compiled, given a Batcher, and replaced by newer versions."""
 
 import logging
 import pathlib
@@ -20,22 +20,22 @@ from fluid.storage import instead
 LOG = logging.getLogger("fluid.serving")
 FILE = "model.fluid"
 NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
-_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # clients would resolve "." and ".."
+_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # neither "." nor "..", which clients resolve in URLs
 
 
 class Version:
     """One version of a model, with its Batcher.
 
     Args:
-      source: name of the model, or of the file with several models.
-      model: name of the model.
+      source: name of the source, a key of `sources` of Models; a file with several entry points has several models.
+      model: name of the model, which clients use.
       version: number of the version.
-      session: with the arrays.
-      program: the model.
-      settings: how to batch.
-      count_batch: called with the model, the version and the rows of each batch.
+      session: the Session with the parameters of the model.
+      program: the Program of the model.
+      settings: batching and limits.
+      count_batch: called with the name of the model, the version and the number of rows of each batch.
       finished: called with the jobs of each batch that has ended.
-      seeds: of requests without a seed; None draws a seed from the system.
+      seeds: returns seeds for requests without a seed; None begins with a seed from the operating system.
 
     Attributes:
       ready: whether this version is compiled, and not closed.
@@ -68,13 +68,13 @@ class Version:
         )
 
     def warm_up(self) -> None:
-        """Compile this version; afterwards it is ready."""
+        """Compile this version, which is ready afterwards."""
         self.runner.warm_up()
         self.ready = True
         LOG.info("model %s version %s is ready, %d compilations", self.model, self.version, self.runner.compilations)
 
     def close(self) -> None:
-        """Run all waiting jobs, and end."""
+        """Run all waiting jobs of this version, and end its Batcher."""
         self.ready = False
         self.batcher.close()
 
@@ -87,13 +87,13 @@ class Version:
 
 
 class Models:
-    """All models of a server by name, each in one version.
+    """All models of a server by name, each in the one version that is served.
 
     Args:
       sources: by name: the file of `trainer.save_inference_model`, a folder of versions as in `models/digits/3`, or an
         Inferencer. A file with several entry points has a model for each entry point: "translator.encode".
-      settings: how to batch.
-      count_batch: called with the model, the version and the rows of each batch.
+      settings: batching and limits.
+      count_batch: called with the name of the model, the version and the number of rows of each batch.
       finished: called with the jobs of each batch that has ended.
       place: a device, see `fluid.place.device_of`.
 
@@ -116,8 +116,8 @@ class Models:
         self._place = place
         self._versions: dict[str, Version] = {}
         self._folders: dict[str, pathlib.Path] = {}
-        self._tried: dict[pathlib.Path, tuple[int, int]] = {}  # time and size of files that were loaded or failed
-        self._unreadable: dict[str, str] = {}  # why a folder cannot be read
+        self._tried: dict[pathlib.Path, tuple[int, int]] = {}  # by folder: time and size of a file that `reload` tried
+        self._unreadable: dict[str, str] = {}  # by source: the error of a folder that cannot be read
         for name, source in sources.items():
             _check_name(name)
             found = self._first(name, source)
@@ -126,7 +126,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """True when every model is compiled."""
+        """True when every model is compiled, and none is closed."""
         return all(version.ready for version in self)
 
     def names(self) -> list[str]:
@@ -134,14 +134,14 @@ class Models:
         return list(self._versions)
 
     def __iter__(self) -> Iterator[Version]:
-        return iter(self._versions.values())  # never changed in place: `_replace` makes a new dict
+        return iter(self._versions.values())  # safe in any thread, because `_replace` makes a new dict
 
     def find(self, name: str, version: str | None = None) -> Version:
-        """Return the version of a model that is served.
+        """Return the served version of a model.
 
         Args:
-          name: of the model.
-          version: its number, or None for any.
+          name: name of the model.
+          version: number of the version, or None for any.
 
         Raises:
           UnknownNameError: there is no such model or version.
@@ -163,12 +163,12 @@ class Models:
             version.warm_up()
 
     def reload(self) -> bool:
-        """Replace models by newer versions in their folders; the old version serves until the new one is ready.
+        """Replace models by newer versions from their folders; an old version serves until the new one is compiled.
 
         A file that cannot be loaded is reported once, and tried again when it has changed.
 
         Returns:
-          Whether a model was replaced.
+          Whether any model was replaced.
         """
         replaced = False
         for name, folder in self._folders.items():
@@ -189,12 +189,12 @@ class Models:
         return replaced
 
     def close(self) -> None:
-        """Run all waiting jobs, and end."""
+        """Run all waiting jobs of all models, and end their Batchers."""
         for version in self:
             version.close()
 
     def _load_newer(self, name: str, number: int, path: pathlib.Path) -> list[Version]:
-        """Load and compile the models of a version; return none when one of them cannot be served."""
+        """Load and compile the models of a newer version; return an empty list when any of them cannot be served."""
         found: list[Version] = []
         try:
             stat = (path / FILE).stat()
@@ -206,7 +206,7 @@ class Models:
             self._check_models(name, found)
             for version in found:
                 version.warm_up()
-        except Exception as error:  # the earlier version goes on serving
+        except Exception as error:  # the server continues with the earlier version
             LOG.error("version %d of the model %s is not served: %s", number, name, error)
             for version in found:
                 version.close()
@@ -214,7 +214,7 @@ class Models:
         return found
 
     def _check_models(self, source: str, found: list[Version]) -> None:
-        """Check the names of models: a part of a URL each, and no name of another source."""
+        """Check that the name of each model can stand in a URL, and that no other source has a model of this name."""
         for version in found:
             _check_name(version.model)
             if version.model in self._versions and self._versions[version.model].source != source:
@@ -229,7 +229,7 @@ class Models:
             version.close()
 
     def _first(self, name: str, source: Any) -> list[Version]:
-        """Load the models of a source; a folder has the models of its newest version."""
+        """Load the models of a source when the server starts; of a folder of versions, load the newest version."""
         if isinstance(source, Inferencer):
             if source.remote is not None:
                 raise errors.ArgumentError(f"the model {name!r} is at {source.remote.url} already; give a file of it")
@@ -247,8 +247,8 @@ class Models:
         return self._load(name, str(numbers[-1]), path / str(numbers[-1]))
 
     def _load(self, name: str, version: str, path: pathlib.Path) -> list[Version]:
-        """Load the models of a file."""
-        from fluid import artifact  # on use: takes 0.1 s, and some commands load no model
+        """Load the models of an exported file, one for each entry point."""
+        from fluid import artifact  # imported on use: the import takes 0.1 s, and some commands load no model
 
         exported = artifact.load(path)
         programs = {entry: exported.program(entry, self._place) for entry in exported.entries}
@@ -260,7 +260,7 @@ class Models:
 
 
 def version_numbers(folder: pathlib.Path) -> list[int]:
-    """Return the numbers of the complete versions in a folder, in increasing order."""
+    """Return the numbers of the versions in `folder` that have a model file, in increasing order."""
     names = [path.name for path in folder.iterdir() if NUMBER.fullmatch(path.name)]
     return sorted(int(name) for name in names if (folder / name / FILE).is_file())
 

@@ -1,7 +1,8 @@
-"""Runner: one version of a model, compiled for all its shapes, which runs the rows of several requests at once.
+"""Runner: one version of a model, compiled for all its shapes, which runs the rows of several requests as one batch.
 
-All sizes that ever run are compiled before the server is ready. A trial shows whether rows depend on each other; only
-independent rows of several requests are joined.
+All sizes of `Settings` are compiled before the server is ready; at most `max_shapes` further shapes are compiled later.
+A trial with random feeds shows whether the rows of a batch depend on each other. Only independent rows of several
+requests are joined.
 """
 
 import itertools
@@ -29,24 +30,27 @@ from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.serving")
 Rung = Mapping[str, Sizes]
-"""Time steps to which the sequences of each feed are padded."""
+"""By feed, the number of time steps to which its sequences are padded; for nested sequences, two numbers."""
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
-# The largest difference of rounding between batch sizes; a larger one means that rows depend on each other.
+# The largest relative difference that counts as rounding between the results of two batch sizes. A larger difference
+# means that the rows depend on each other.
 _NEAR = 1e-2
-# Seconds for which a model may block the event loop.
+# The most seconds for which a model may block the event loop.
 _QUICK = 1e-3
 
 
 class Shapes:
-    """The sizes for which a model is compiled: numbers of rows, and rungs of time steps that all its sequences share.
+    """The sizes for which a model is compiled: numbers of rows, and rungs.
+
+    A rung has the numbers of time steps to which the sequences of all feeds are padded in one batch.
 
     Args:
-      program: the model; an exported model may have sizes of its own.
-      settings: the sizes of all other models.
+      program: the Program of the model; an exported model may fix its sizes.
+      settings: the sizes for all other models.
 
     Attributes:
       rows: numbers of rows, in increasing order.
-      rungs: time steps of each sequence, in increasing order.
+      rungs: the rungs, in increasing order of time steps.
     """
 
     def __init__(self, program: Program, settings: Settings):
@@ -56,7 +60,7 @@ class Shapes:
         self._open = [n for n, s in program.feeds.items() if None in s.shape[1:] or s.shape[:1] != (None,)]
 
     def rung(self, values: Mapping[str, Any]) -> int:
-        """Return the index of the smallest rung that holds all sequences.
+        """Return the index of the smallest rung that is long enough for all sequences of the feeds `values`.
 
         Raises:
           FeedError: a sequence is longer than the last rung.
@@ -73,7 +77,7 @@ class Shapes:
         )
 
     def key(self, rung: int, values: Mapping[str, Any]) -> Hashable:
-        """Return a key that is equal for feeds that may run together."""
+        """Return a key for feeds padded to a rung; feeds with equal keys may run as one batch."""
         return (rung, *(values[name].shape[1:] for name in self._open))
 
     def padded_rows(self, rows: int) -> int:
@@ -81,22 +85,22 @@ class Shapes:
         return next((size for size in self.rows if size >= rows), rows)
 
     def padded(self, rung: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return feeds whose sequences are padded to a rung."""
+        """Return the feeds `values` with their sequences padded to the rung of index `rung`."""
         return {n: padded(v, self.rungs[rung][n]) if n in self._specs else v for n, v in values.items()}
 
 
 class Runner:
-    """A compiled model that runs the rows of several requests at once.
+    """A compiled model that runs the rows of several requests as one batch.
 
     Args:
-      session: with the arrays.
-      program: the model.
-      settings: the sizes to compile for.
-      name: of the model, for messages.
-      seeds: of requests without a seed; None draws a seed from the system.
+      session: the Session with the parameters of the model.
+      program: the Program of the model.
+      settings: the sizes to compile for, and the limits.
+      name: name of the model, for error messages.
+      seeds: returns seeds for requests without a seed; None begins with a seed from the operating system.
 
     Attributes:
-      signature: feeds and results; complete after `warm_up`.
+      signature: feeds and outputs of the model; the outputs are known after `warm_up`.
       together: whether a batch may have rows of several requests; known after `warm_up`.
     """
 
@@ -105,7 +109,7 @@ class Runner:
         self._seeds = seeds or Seeds("serve")
         self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds)))
         site = f"the model {name}"
-        # Messages to clients must not contain the path of a model.
+        # The declarations with another site, because error messages to clients must not contain paths of this machine.
         self._specs = {
             n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
         }
@@ -121,7 +125,7 @@ class Runner:
         self.together = False
         self._padded = False
         self._name = name
-        self._warned = False  # whether a warning about a seed without effect was logged
+        self._warned = False  # whether a warning was logged about a seed for a model without random numbers
 
     @property
     def max_rows(self) -> int:
@@ -130,11 +134,11 @@ class Runner:
 
     @property
     def compilations(self) -> int:
-        """Number of compilations."""
+        """Number of compilations of the model so far."""
         return self._step.compiled
 
     def warm_up(self) -> None:
-        """Compile every shape, and find out the results and whether rows are independent of each other."""
+        """Compile and time every size; then set `signature` and `together` from trial runs with random feeds."""
         random = np.random.default_rng(0)
         sizes = self._shapes.rows if self._has_rows() else (1,)
         for index, rung in enumerate(self._shapes.rungs):
@@ -146,14 +150,14 @@ class Runner:
                 self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
         self.signature = replace(self.signature, outputs=self._outputs(values))
         self._padded = self._has_rows() and self._is_independent(random)
-        self.together = self._padded and not self._program.draws  # random numbers belong to one request
+        self.together = self._padded and not self._program.draws  # a random key serves one request only
         self._warm = len(self._keys)
         if self.together and self.session.device.platform == "cpu":
             code = str(self._step.lowered(feeds).compile().as_text())
             self._quick = {k for k, seconds in self._seconds.items() if seconds <= _QUICK} if is_steady(code) else set()
 
     def job(self, values: Mapping[str, Any], timeout: float, seed: int | None = None) -> Job:
-        """Return a job for the feeds of a request, checked and padded.
+        """Return a job with the feeds of a request, checked, and with sequences padded to a rung.
 
         Args:
           values: feeds by name.
@@ -161,8 +165,7 @@ class Runner:
           seed: of random numbers, or None.
 
         Raises:
-          FeedError: data does not fit, or is more than is served.
-          UnknownNameError: a feed is missing.
+          FeedError: a feed is missing or does not fit its declaration, or has more rows or steps than the sizes.
         """
         missing = [name for name in self._specs if name not in values]
         if missing:
@@ -173,7 +176,7 @@ class Runner:
             self._warned = True
             LOG.warning("a request for the model %s has a seed, and its answers are the same with any", self._name)
         if self._has_rows():
-            self._check_most(max(map(_count, values.values())))  # before the checks of each row
+            self._check_most(max(map(_count, values.values())))  # first, because `read_feed` takes time for each row
         checked = {name: read_feed(spec, values[name]) for name, spec in self._specs.items()}
         rung = self._shapes.rung(checked)
         rows = batch_size(checked) if self._has_rows() else 1
@@ -184,10 +187,12 @@ class Runner:
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
 
     def check_sizes(self, tensors: Sequence[Tensor]) -> None:
-        """Check the number of elements of lists, before a conversion during which no other thread runs.
+        """Check that tensors given as lists have no more numbers than the largest batch.
+
+        The conversion of a list to an array follows, during which no other thread runs.
 
         Raises:
-          FeedError: there are more.
+          FeedError: a list has more numbers.
         """
         for tensor in tensors:
             spec = self._specs.get(tensor.name)
@@ -205,17 +210,18 @@ class Runner:
                 )
 
     def is_quick(self, job: Job) -> bool:
-        """Return whether a job alone takes a millisecond at most, whatever its values are.
+        """Return whether a batch of this job alone takes a millisecond at most, whatever its values are.
 
-        Only on a CPU: an accelerator may be busy with the work of others.
+        False on any device but a CPU, because other work may keep an accelerator busy.
         """
         return (job.shape, self._shapes.padded_rows(job.rows)) in self._quick
 
     def choose(self, key: Hashable, rows: int) -> int:
-        """Return how many of the waiting rows to run next: all of them padded, or as many as need no padding.
+        """Return how many of `rows` waiting rows to run next: all with padding, or as many as need no padding.
 
-        Padding takes as long as rows where arithmetic takes the time, and no time where reading the parameters does.
-        The seconds of each size were measured after its compilation.
+        The choice takes the least seconds for each row, as measured for each size after its compilation. Padding
+        takes as long as other rows if arithmetic takes most of the time. It takes no time if reading the parameters
+        does.
         """
         more = self._shapes.padded_rows(rows)
         fewer = max((size for size in self._shapes.rows if size <= rows), default=more)
@@ -224,7 +230,7 @@ class Runner:
         return rows if self._seconds[key, more] / rows <= self._seconds[key, fewer] / fewer else fewer
 
     def run(self, jobs: Sequence[Job]) -> list[Values]:
-        """Return the results by name of jobs of equal shapes."""
+        """Run jobs of equal shapes as one batch; return the results of each job by name."""
         draw = self._draw(jobs[0].seed) if self._program.draws else None
         rows = sum(job.rows for job in jobs)
         size = self._shapes.padded_rows(rows)
@@ -238,24 +244,24 @@ class Runner:
         ]
 
     def _run(self, feeds: Mapping[str, Any], draw: Draw | None = None) -> list[Any]:
-        # Walking a tree takes longer than copying a small array.
+        # No `jax.tree.map` for a single array: it takes longer than copying a small array.
         return [
             np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
             for value in self._step(feeds, draw=draw).values
         ]
 
     def _draw(self, seed: int | None) -> Draw | None:
-        """Return the random key of a request."""
+        """Return the random key for a request with the given seed, or with the next of `seeds`."""
         return self.session.engine.draw(self._seeds.next() if seed is None else seed)
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
-        """Return the seconds that a batch takes."""
+        """Run a batch, and return how many seconds it takes."""
         start = time.perf_counter()
         self._run(feeds)
         return time.perf_counter() - start
 
     def _has_rows(self) -> bool:
-        """Return whether the first dimension of all feeds is the batch."""
+        """Return whether the first dimension of every feed is the number of rows of the batch."""
         specs = self._specs.values()
         return bool(specs) and all(spec.shape[:1] == (None,) for spec in specs)
 
@@ -275,10 +281,10 @@ class Runner:
             )
 
     def _check_key(self, key: Any) -> None:
-        """Refuse a new shape beyond the number of shapes that may be compiled."""
+        """Record a new shape; raise a FeedError if `max_shapes` new shapes were compiled since `warm_up`."""
         if key in self._keys:
             return
-        with self._lock:  # large requests are checked in another thread
+        with self._lock:  # the worker thread checks large requests, and the event loop all others
             if len(self._keys) - self._warm >= self._settings.max_shapes:
                 raise errors.FeedError(
                     f"no more than {self._settings.max_shapes} shapes are compiled for inputs whose sizes are not "
@@ -295,12 +301,15 @@ class Runner:
         return found
 
     def _is_independent(self, random: np.random.Generator) -> bool:
-        """Return whether a row has equal results beside any other rows, and beside any number of rows."""
+        """Return whether the results of a row depend neither on the other rows of its batch, nor on their number.
+
+        A trial compares them: between other rows bit by bit, and between batch sizes up to `_NEAR`.
+        """
         if any(output.shape[:1] != (None,) for output in self.signature.outputs):
             return False
         small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
         if not small:
-            return True  # batches have one row
+            return True  # every batch has one row, so that there are no other rows
         rung = self._shapes.rungs[0]
         mine = random_feeds(self._specs, 1, rung, random)
         others = [random_feeds(self._specs, small - 1, rung, random) for _ in range(3)]
@@ -313,18 +322,18 @@ class Runner:
 
 
 def _count(value: Any) -> int:
-    """Return the number of rows of a feed; 0 for a number."""
+    """Return the number of rows of the data of a feed; 0 for a scalar."""
     data = value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
     return len(data) if isinstance(data, list) or np.ndim(data) else 0
 
 
 def is_steady(code: str) -> bool:
-    """Return whether compiled code takes equally long for all values: it has no loops and no calls of Python."""
+    """Return whether compiled code takes equally long for all values, as it has neither loops nor calls of Python."""
     return " while(" not in code and "callback" not in code
 
 
 def _names_of(program: Program) -> list[str]:
-    """Return the names of the outputs, by default their numbers."""
+    """Return the names of the outputs; outputs without names are called output_0, output_1 and so on."""
     if program.output_names is not None:
         return list(program.output_names)
     return [f"output_{i}" for i in range(len(program.outputs))]
@@ -344,12 +353,15 @@ def _near(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 
 def joined(parts: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    """Return several feeds as one of `rows` rows, padded with copies of the last row, so that no values are made up."""
+    """Join feeds of several requests to feeds of `rows` rows, padded with copies of the last row.
+
+    A row of zeros could be an invalid value for the model.
+    """
     return {name: _joined([part[name] for part in parts], rows) for name in parts[0]}
 
 
 def rows_of(value: Any, start: int, end: int) -> Any:
-    """Return the rows from `start` to before `end` of a result."""
+    """Return the rows from `start` to before `end` of a result, which is an array or a batch of sequences."""
     if isinstance(value, SequenceBatch):
         return SequenceBatch(value.data[start:end], value.lengths[start:end])
     if isinstance(value, NestedSequenceBatch):
@@ -358,7 +370,10 @@ def rows_of(value: Any, start: int, end: int) -> Any:
 
 
 def random_feeds(specs: Mapping[str, FeedSpec], rows: int, rung: Rung, random: np.random.Generator) -> dict[str, Any]:
-    """Return random feeds for declarations: open sizes are 1, and sequences have the length of the rung."""
+    """Return random feeds of `rows` rows for the feeds of a model.
+
+    Sizes that `specs` leave open are 1, and all sequences have the lengths of the rung.
+    """
     return {name: _random_feed(spec, rows, rung.get(name, ()), random) for name, spec in specs.items()}
 
 
@@ -392,7 +407,10 @@ def _joined(values: Sequence[Any], rows: int) -> Any:
 
 
 def _exported_rows(program: Program, settings: Settings) -> tuple[int, ...]:
-    """Return the numbers of rows for which a model was exported, `max_batch` at most; none for any number."""
+    """Return the numbers of rows that an exported model fixes, `max_batch` at most.
+
+    If all are larger, return the smallest. Return an empty tuple for a model that runs any number of rows.
+    """
     found = program.batch_sizes or ()
     return tuple(size for size in found if size <= settings.sizes()[-1]) or tuple(found[:1])
 

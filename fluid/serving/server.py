@@ -1,4 +1,4 @@
-"""Servers: an application behind uvicorn, in a thread of a program or for a whole process."""
+"""Servers: an ASGI application run by uvicorn, in a thread of a program or for a whole process."""
 
 import asyncio
 import atexit
@@ -24,12 +24,12 @@ from fluid.serving.settings import Settings
 LOG = logging.getLogger("fluid.serving")
 _BACKLOG = 2048
 _LAST_PORT = 65535
-_RESERVE = 128  # open files for models, logs and connections beyond the limit
+_RESERVE = 128  # open files reserved for models, logs, and connections beyond max_connections
 Models = Mapping[str, Any] | str | os.PathLike[str]
 
 
 class HTTPServer:
-    """An application behind uvicorn, in a thread of a program or for a whole process.
+    """An ASGI application run by uvicorn, in a thread of a program (`start`) or for a whole process (`run`).
 
     Args:
       make_app: called with the access policy; returns the application.
@@ -67,16 +67,16 @@ class HTTPServer:
         self._server.run([self._socket])
 
     def start(self) -> None:
-        """Serve in a thread, and return when the application is ready; the end of Python calls `close`.
+        """Serve in a thread, and return when the application is ready; Python calls `close` when it ends.
 
         Raises:
-          RemoteError: the application will not be ready.
+          RemoteError: the application has failed, and will not be ready.
         """
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="fluid-server", daemon=True
         )
         self._thread.start()
-        atexit.register(self.close)  # Python must not end under threads that run JAX
+        atexit.register(self.close)  # Python must not end while a thread runs JAX
         while not self.app.ready:
             if not self._thread.is_alive() or self.app.failure is not None:
                 self.close()
@@ -84,7 +84,7 @@ class HTTPServer:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Respond to all requests, and end."""
+        """Respond to all requests in flight, and end the server."""
         atexit.unregister(self.close)
         self._drain()
         if self._thread is not None:
@@ -100,7 +100,7 @@ class HTTPServer:
     def _drain(self, *signalled: Any) -> None:
         self.app.draining = True
         if self._server.should_exit and signalled:
-            self._server.force_exit = True  # a second signal
+            self._server.force_exit = True  # a second SIGTERM or Ctrl-C ends the server at once
         self._server.should_exit = True
 
     def _uvicorn_server(self) -> Any:
@@ -122,12 +122,12 @@ class HTTPServer:
 
         class DrainingServer(uvicorn.Server):
             def handle_exit(self, sig: int, frame: Any) -> None:
-                # Otherwise uvicorn would raise the signal again at its end, and the exit status would not be 0.
+                # The handler of uvicorn would raise the signal again when the server ends: the exit status is not 0.
                 drain(sig)
 
             async def shutdown(self, sockets: Any = None) -> None:
                 state: Any = self.server_state
-                state.ending = True  # connections that are accepted right now see it
+                state.ending = True  # a connection that is accepted from now on closes after its first response
                 late = [one for listening in sockets or () for one in _accept_backlog(listening)]
                 for server in self.servers:
                     server.close()
@@ -143,7 +143,7 @@ class HTTPServer:
 
 
 class Server(HTTPServer):
-    """Models behind HTTP; `fluid.serve` makes and starts it, and the end of a `with` block closes it.
+    """A server of models over HTTP; `fluid.serve` makes and starts a Server, and the end of a `with` block closes it.
 
     Args:
       models, host, port, token, allow_anonymous, place, reload_every, settings: see `fluid.serve`.
@@ -167,7 +167,7 @@ class Server(HTTPServer):
         settings = settings or Settings()
 
         def make_app(access: AccessPolicy) -> Application:
-            from fluid.serving.app import App  # imported on use: other commands and OnlineTrainer need no App
+            from fluid.serving.app import App  # imported on use, because OnlineTrainer and other commands need no App
 
             return App(_by_name(models), settings, access, place, reload_every)
 
@@ -237,9 +237,9 @@ def create_app(
     reload_every: float | None = None,
     **settings: Any,
 ) -> Any:
-    """Return the ASGI application of `fluid.serve`, for another server: `uvicorn module:app`.
+    """Return the ASGI application of `fluid.serve`, to run it with another server: `uvicorn module:app`.
 
-    That server limits connections and the heads of requests.
+    The other server has to limit the number of connections and the size of request heads.
 
     Args:
       models, token, place, reload_every, settings: see `fluid.serve`.
@@ -258,7 +258,7 @@ def create_app(
 
 
 def checked_settings(given: Mapping[str, Any]) -> Settings:
-    """Return the settings of keyword arguments.
+    """Return the Settings with the values of keyword arguments.
 
     Raises:
       ArgumentTypeError: there is no such setting.
@@ -272,14 +272,14 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
 
 
 def freeze_garbage() -> None:
-    """Exclude all objects from garbage collection: a collection over JAX and the models takes 100 ms."""
-    gc.unfreeze()  # replaced versions may be garbage
+    """Exclude all present objects from garbage collection: one over JAX and the models takes 100 ms."""
+    gc.unfreeze()  # versions that were replaced since the last call may be garbage
     gc.collect()
     gc.freeze()
 
 
 def _by_name(models: Models) -> Mapping[str, Any]:
-    """Return models by name; the model of one file has its name without the ending."""
+    """Return the models by name; a single file gives its name without the ending, and a single Inferencer "model"."""
     if isinstance(models, str | os.PathLike):
         models = {pathlib.Path(models).stem: models}
     if not isinstance(models, Mapping):
@@ -295,7 +295,7 @@ def _by_name(models: Models) -> Mapping[str, Any]:
 
 
 def _most_connections(wanted: int) -> int:
-    """Return the number of connections that the limit of open files allows, `wanted` at most."""
+    """Return the number of connections that the limit of open files of the process allows, at most `wanted`."""
     try:
         import resource
     except ImportError:  # Windows has no such limit
@@ -307,30 +307,30 @@ def _most_connections(wanted: int) -> int:
 
 
 def _accept_backlog(listening: socket.socket) -> list[socket.socket]:
-    """Return the connections in the backlog of a socket; closing the socket would reset them."""
+    """Accept and return the connections that wait in the backlog of a socket; closing the socket would reset them."""
     found = []
-    with contextlib.suppress(OSError):  # no connection is left, or no file descriptor
+    with contextlib.suppress(OSError):  # raised when no connection waits, or no file descriptor is left
         while True:
             found.append(listening.accept()[0])
-    with contextlib.suppress(OSError):  # only Linux stops listening here; the event loop closes the file
+    with contextlib.suppress(OSError):  # only Linux allows `shutdown` here; the event loop closes the socket later
         listening.shutdown(socket.SHUT_RDWR)
     return found
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; connections wait in its backlog until the server runs.
+    """Return a socket that listens at an address; connections wait in its backlog until the server runs.
 
     Raises:
-      ArgumentError: the port is taken or no port, or the address is not an address of this machine.
+      ArgumentError: the port is in use or not a port number, or the address is not an address of this machine.
     """
-    if type(port) is not int or not 0 <= port <= _LAST_PORT:  # a larger port would be taken modulo 65536
+    if type(port) is not int or not 0 <= port <= _LAST_PORT:  # getaddrinfo takes a larger number modulo 65536
         raise errors.ArgumentError(
             f"found port={port!r}, expected a number from 1 to {_LAST_PORT}, or 0 for any free one"
         )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # asyncio sets TCP_NODELAY only on a socket with a protocol number; otherwise a response waits 40 ms for the
-        # acknowledgement of its head.
+        # With the protocol number, because asyncio sets TCP_NODELAY on no other sockets. Without TCP_NODELAY, a
+        # response waits 40 ms for the acknowledgement of its head.
         found = socket.socket(family, kind, protocol)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""Settings: batching of a server, and its limits for clients."""
+"""Settings: how a server batches requests, and its limits for clients."""
 
 import math
 from collections.abc import Sequence
@@ -11,27 +11,28 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """Batching and limits of a server. The defaults suit a model that takes some milliseconds.
+    """Settings of a server: batching and limits. The defaults suit a model that takes some milliseconds for a batch.
 
     Args:
       max_batch: most rows of a batch, and of a request.
-      max_delay_ms: most milliseconds that a request waits for others. A request waits for as many requests as the last
-        batch had: after a batch of one request the next request runs at once.
+      max_delay_ms: most milliseconds that a request waits for others. A batch waits until it has as many requests as
+        the last batch had: after a batch of one request the next request runs at once.
       batch_sizes: numbers of rows to which batches are padded, each a compilation; None for powers of two.
       buckets: numbers of steps to which sequences are padded, each a compilation. Longer sequences are refused.
       outer_buckets: numbers of sequences to which rows of nested sequences are padded, one for each of `buckets`.
-      max_shapes: most shapes of rows that are compiled later, each for all numbers of rows, for feeds with further open
-        sizes.
+      max_shapes: most shapes of rows that are compiled after the start, each for all numbers of rows. They occur if
+        feeds have open sizes besides the rows and the steps.
       max_queue: most requests that wait for a model; more get status 503.
       timeout: seconds from a complete request to its response; after them, status 504.
       read_timeout: seconds that a client has to send a request; after them, status 408.
       write_timeout: seconds that a client has to read a response; after them, its connection is closed.
       max_body: most bytes of a request.
-      max_json: most bytes of JSON in a request; numbers take some ten times as many bytes while they are read.
+      max_json: most bytes of JSON in a request; numbers take about ten times as many bytes of memory while they are
+        parsed.
       max_pending: most bytes of all requests in memory, and of all responses that clients do not read. More requests
         get status 503, and more unread responses close their connections.
       max_header: most bytes of the head of a request.
-      max_inputs: most tensors of a request.
+      max_inputs: most input tensors of a request.
       max_connections: most open connections; more get status 503. The limit of open files of the process, less a
         reserve of 128, bounds the number too.
       drain: seconds that requests in flight have for their responses after SIGTERM.

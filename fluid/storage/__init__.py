@@ -1,4 +1,4 @@
-"""Files of named arrays: writes are atomic, and reading never runs code from a file."""
+"""Storage of named arrays and checkpoints in files: writes are atomic, and reading never runs code from a file."""
 
 from fluid.paths import PathLike
 from fluid.storage.arrays import (

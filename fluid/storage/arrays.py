@@ -1,4 +1,4 @@
-"""Named arrays in one file, which holds arrays and JSON only.
+"""Files of named arrays: one file holds arrays and JSON only.
 
 The file is a zip archive of `.npy` entries, one for each name, and a `manifest.json` with shapes and dtypes. `np.load`
 reads the file too; a dtype that NumPy lacks, for example bfloat16, appears there as raw integers. A path that ends in
@@ -141,7 +141,8 @@ def load_file(path: PathLike) -> Loaded:
         with zipfile.ZipFile(target) as archive:
             if len(set(archive.namelist())) < len(archive.namelist()):
                 raise ValueError("two of its entries have one name")
-            if archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED:  # could expand to any size
+            # A compressed entry could expand to any size.
+            if archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED:
                 raise ValueError("its manifest is compressed")
             manifest = json.loads(archive.read(_MANIFEST))
             if manifest["format"] != FORMAT or manifest["version"] > VERSION:

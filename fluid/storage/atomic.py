@@ -1,4 +1,4 @@
-"""Atomic replacement of files."""
+"""Atomic writes: a file is written under another name, and then replaces the old file."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ def replaced(
     """
     name = str(target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
-        # Not by tempfile: its files are readable by their owner only, and a server often runs as another user.
+        # Not with tempfile, whose files only their owner can read: a server often runs as another user.
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
         raise failure(
@@ -56,7 +56,7 @@ def replaced(
 
 def sync(path: pathlib.Path) -> None:
     """Flush a file or a folder to the disk."""
-    if os.name == "posix" or path.is_file():  # elsewhere a folder cannot be opened
+    if os.name == "posix" or path.is_file():  # other systems, such as Windows, cannot open a folder
         handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
         try:
             os.fsync(handle)

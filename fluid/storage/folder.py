@@ -108,7 +108,7 @@ class Folder:
             ) from error
         self._identity = self._stat()
         self._lock: int | None = None
-        self._failed: list[pathlib.Path] = []  # failed saves, which may reappear in part; see `discard`
+        self._failed: list[pathlib.Path] = []  # folders of failed saves, which may reappear; see `discard`
 
     def acquire(self) -> None:
         """Lock the folder against other trainers; do nothing if this object already holds the lock.
@@ -170,7 +170,7 @@ class Folder:
             )
 
     def steps(self) -> list[int]:
-        """Return all steps in the folder, ascending, whole or damaged; folders of other programs are left out."""
+        """Return the numbers of all steps, whole or damaged, ascending; folders of other programs are left out."""
         names = (entry.name for entry in os.scandir(self.path) if entry.is_dir(follow_symlinks=False))
         return sorted(int(n) for n in names if STEP.fullmatch(n) and self._is_ours(self.path / n))
 
@@ -189,7 +189,7 @@ class Folder:
         return self._nonsense(step) if found is None and META in seal.files_in(path)[share::of] else found
 
     def meta(self, step: int) -> dict[str, Any]:
-        """Return the JSON that `write` stored, with the shapes and dtypes of the arrays under `arrays`."""
+        """Return the JSON that `write` stored for a step, with the shapes and dtypes of the arrays under `arrays`."""
         with (self.path / str(step) / META).open(encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
         return found
@@ -250,7 +250,7 @@ class Folder:
           temporary: the folder from `begin`.
         """
         self._failed.append(temporary)
-        with contextlib.suppress(OSError):  # the caller shall see the original failure
+        with contextlib.suppress(OSError):  # the caller of `write` raises the exception that ended the write
             _remove_while_written(self._failed)
 
     def finish(
@@ -311,7 +311,7 @@ class Folder:
                 return f"{META} is that of step {meta['step']}"
             for array in meta["arrays"].values():
                 jnp.dtype(array["dtype"])
-        except errors.FluidError:  # the store cannot be reached
+        except errors.FluidError:  # raised by RemoteFolder: the object store cannot be reached
             raise
         except (OSError, *seal.NONSENSE) as error:
             return f"{META} makes no sense: {type(error).__name__}: {error}"
@@ -349,7 +349,7 @@ def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tup
 
 
 def _by_itself() -> dict[str, Any]:
-    """Return the options with which Orbax reads or writes in this process alone, without waiting for the others."""
+    """Return the options with which Orbax works in this process alone, without waiting for the other processes."""
     if jax.process_count() == 1:
         return {}
     import orbax.checkpoint as ocp

@@ -9,7 +9,7 @@ from fluid.naming import select
 from fluid.storage.report import LoadReport
 from fluid.storage.source import Source
 
-# Shape and dtype of each array of a program, by name.
+# The arrays that a program needs: shape and dtype by name.
 Wanted = Mapping[str, tuple[tuple[int, ...], str]]
 
 _SHOWN = 20

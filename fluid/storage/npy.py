@@ -1,4 +1,4 @@
-"""Arrays as `.npy` entries of zip archives; dtypes unknown to NumPy, for example bfloat16, become integers."""
+"""NPY format: arrays as `.npy` entries of zip archives; dtypes unknown to NumPy, such as bfloat16, become integers."""
 
 import math
 import zipfile
@@ -85,7 +85,9 @@ _EPOCH, _UNIX, _MODE = (1980, 1, 1, 0, 0, 0), 3, 0o644 << 16
 
 
 def zip_entry(name: str) -> zipfile.ZipInfo:
-    """Return an entry for `writestr` and `open` of an archive, without the date and the operating system.
+    """Return an entry for `writestr` and `open` of an archive, with a fixed date and operating system.
+
+    Equal contents therefore produce equal archives.
 
     Args:
       name: the name of the entry.

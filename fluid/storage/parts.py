@@ -112,7 +112,7 @@ def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
       >>> in_first(Group(), "a sum", lambda: 1 + 2)
       3
     """
-    # No process reads the results of the other processes.
+    # The other processes run nothing, and their results, None, are not read.
     return in_all(group, what, work if group.is_first else lambda: None)[0]  # type: ignore[return-value]
 
 

@@ -118,7 +118,7 @@ _FORMATS = {
 _MAGIC = {
     b"\x89HDF\r\n\x1a\n": "keras",
     b"\x93NUMPY": "npy",
-    b"\x80\x02": "torch",  # PyTorch before 1.6
+    b"\x80\x02": "torch",  # torch.save of PyTorch before 1.6
     b"\x80": "pickle",
 }
 

@@ -48,7 +48,7 @@ def folder_of(path: PathLike, read_only: bool = False) -> Folder:
 
 
 class RemoteFolder(Folder):
-    """Checkpoints by step in an object store.
+    """A folder of checkpoints in an object store, one for each step number.
 
     Args:
       address: for example "s3://bucket/run"; the library of the store finds credentials where its own tools look.
@@ -108,7 +108,7 @@ class RemoteFolder(Folder):
             )
 
     def steps(self) -> list[int]:
-        """Return the steps with a seal, ascending."""
+        """Return the numbers of all steps that have a seal, ascending."""
         return sorted(int(n) for n, files in self._listing().items() if STEP.fullmatch(n) and seal.NAME in files)
 
     def aside(self) -> list[str]:
@@ -120,13 +120,13 @@ class RemoteFolder(Folder):
         return sum(self._listing().get(str(step), {}).values())
 
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
-        """Download a step and return its flaw, or None."""
+        """Download a step, and return its flaw, or None for a step without a flaw; see `Folder.flaw`."""
         remove(self.path / str(step))
         self._download(step)
         return super().flaw(step, share, of)
 
     def meta(self, step: int) -> dict[str, Any]:
-        """Return the JSON that `write` stored."""
+        """Return the JSON that `write` stored; see `Folder.meta`."""
         if (self.path / str(step) / META).exists():
             return super().meta(step)
         if step not in self._metas:
@@ -159,7 +159,7 @@ class RemoteFolder(Folder):
             remove(here)
 
     def delete(self, step: int) -> None:
-        """Remove a step; its seal goes first."""
+        """Remove a step; its seal is removed first, so that a killed process leaves no step with a seal."""
         self._check_owner()
         self._metas.pop(step, None)
         self._remove(str(step))
@@ -207,7 +207,7 @@ class RemoteFolder(Folder):
             self._system.get([f"{self._root}/{step}/{n}" for n in names], [str(here / n) for n in names])
 
     def _remove(self, name: str) -> None:
-        """Remove a step or the remains of a step; its seal goes first."""
+        """Remove the folder of a step, whole or not; its seal is removed first."""
         files = self._listing().get(name, {})
         with self._at_work():
             if seal.NAME in files:

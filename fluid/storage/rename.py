@@ -52,7 +52,7 @@ def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given p
 
 
 class _Rule:
-    """A pattern and the name that replaces a match."""
+    """One entry of `rename`: a pattern for names, and the new name of an array whose name matches."""
 
     def __init__(self, pattern: str, target: str):
         if not isinstance(pattern, str) or not isinstance(target, str):

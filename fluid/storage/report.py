@@ -1,4 +1,4 @@
-"""LoadReport: the arrays that a program took from a source, and those left."""
+"""LoadReport: the arrays that a program took from a source, and the arrays that are missing, extra or skipped."""
 
 import logging
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class LoadReport:
 
     @property
     def complete(self) -> bool:
-        """Return whether the program took every array that it has, and no array of the source was left."""
+        """True if the program took every array that it has, and no array of the source was left."""
         return not (self.missing or self.extra or self.skipped)
 
     def __repr__(self) -> str:

@@ -119,7 +119,7 @@ def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
 
 
 def check_version(folder: pathlib.Path, first: str) -> None:
-    """Refuse a seal in an unknown format.
+    """Check that a seal has a format that this version of fluid knows.
 
     Args:
       folder: the folder of the seal, for the message.

@@ -13,7 +13,7 @@ from fluid.storage.recognize import instead
 from fluid.storage.remote import folder_of
 from fluid.storage.rename import Rename, renamed
 
-# A file of parameters, or arrays by name.
+# The argument of `source_of`: the path of a file of parameters, or arrays by name.
 Parameters = PathLike | Mapping[str, Any]
 
 
@@ -61,7 +61,7 @@ def source_of(given: Parameters) -> Source:
 
 
 def _arrays_of(given: Any) -> str:
-    """Return, for an error, the argument to pass instead of an object, for example a Trainer."""
+    """Return the text for an error message that says what to pass instead of `given`, for example of a Trainer."""
     session = getattr(given, "session", None)
     if hasattr(given, "params") and session is not None:
         return "its parameters, which are arrays by name: trainer.params"

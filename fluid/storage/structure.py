@@ -13,7 +13,7 @@ def natural(value: Any) -> bool:
 
 
 def check_structure(value: Any, kind: Kind, where: str) -> None:
-    """Refuse JSON of another structure.
+    """Check that JSON has the expected structure.
 
     Args:
       value: the JSON.

@@ -1,6 +1,6 @@
-"""The training loop, its events and handlers, and Trainer.
+"""Training: Trainer, the training loop, its events and its handlers.
 
-Names that few scripts use are loaded on first use. `__init__.pyi` lists the file of each name.
+Names that few scripts use are imported on first use. `__init__.pyi` lists the module that defines each name.
 """
 
 from fluid import lazy

@@ -1,4 +1,4 @@
-"""The names of `fluid.trainer` and the modules that define them; `__init__.py` loads each at its first use."""
+"""Training: the names of `fluid.trainer` and their modules. `__init__.py` imports each module on first use."""
 
 from .checkpoint.config import CheckpointConfig
 from .checkpoint.custom_loop import Checkpoint

@@ -1,4 +1,4 @@
-"""Multi-process training: a comparison of all processes at the start, and their agreement after each step."""
+"""Multi-process training: processes compare what they train at the start, and agree after each step when to end."""
 
 import hashlib
 import logging
@@ -24,15 +24,18 @@ log = logging.getLogger("fluid")
 
 
 class Agreement(Policy):
-    """A policy that ends training, and each epoch, after one common step in all processes; alone, it does nothing.
+    """A policy that ends training, and each epoch, after the same step in all processes of a multi-process training.
+
+    With a single process, the policy only records whether the step is the last one of its epoch.
 
     `stop()`, `pause()` or a signal in one process ends the training of all processes. An epoch ends for all processes
-    when the data of one process ends, or when their next minibatches differ in shape: no step could take them.
+    when the data of one process ends, or when the next minibatches of the processes differ in shape, because all
+    processes compute one step together.
 
     Args:
       group: the group of the processes.
-      signals: the signals to this process.
-      progress: the position of the training, whose `last` is set after each step.
+      signals: receives Ctrl-C and SIGTERM in this process.
+      progress: the position of the training; the policy sets `progress.last` after each step.
       told: returns two flags of this process: whether `stop()` or `pause()` was called, and whether it was `pause()`.
       stop: stops the training in this process.
       pause: pauses the training in this process.
@@ -65,22 +68,23 @@ class Agreement(Policy):
 
     @property
     def needs_end(self) -> bool:
-        """True if each step must wait until the next minibatch, or the end of the data, is known."""
+        """True if the loop must read the next minibatch, or reach the end of the data, before a step ends."""
         return self._group.size > 1
 
     def before_epoch(self, batches: Batches) -> bool:
-        """Agree on whether an epoch has a first step.
+        """Agree with the other processes on whether an epoch has a first step.
 
         Args:
-          batches: the minibatches of the epoch; the first one is read already.
+          batches: the minibatches of the epoch; the first minibatch is already read.
 
         Returns:
-          True if the epoch ends here because another process has no minibatch, or a minibatch of another shape.
+          True if the epoch ends before its first step, although this process has a minibatch: another process has
+          none, or one of another shape.
         """
         return self._group.size > 1 and self._agree(batches) and not batches.ended
 
     def after_steps(self, call: Call) -> None:
-        """Agree after a step on whether the epoch ends here."""
+        """Agree with the other processes on whether the epoch ends after this step; set `progress.last`."""
         batches = call.batches
         self._progress.last = batches.ended if self._group.size == 1 else self._agree(batches)
 
@@ -109,7 +113,7 @@ class Agreement(Policy):
 
 
 def _upcoming(batches: Batches) -> str:
-    """Return the shapes of the next minibatch in words, by feed name."""
+    """Return a text with the shape of each feed in the next minibatch; "none" at the end of the data."""
     if batches.ended:
         return _NONE
     batch = batches.upcoming
@@ -149,7 +153,7 @@ def compare(group: Group, session: Session, programs: Sequence[Program], **setti
 
 
 def _described(program: Program) -> dict[str, list[str]]:
-    """Return the feeds, arrays and outputs of a program, in words."""
+    """Return texts with the name, dtype and shape of each feed, parameter, state and output of a program."""
     arrays = program.parameters | program.states
     return {
         "feeds": [f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in program.feeds.items()],
@@ -159,7 +163,7 @@ def _described(program: Program) -> dict[str, list[str]]:
 
 
 def _checksum_of(array: Any) -> str:
-    """Return a checksum of an array that every device holds completely; of a sharded array, return the shape."""
+    """Return a checksum of the values of an array; for an array that is divided among devices, only its shape."""
     if isinstance(array, jax.Array) and not array.is_fully_replicated:
         return str(array.shape)
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()

@@ -1,7 +1,7 @@
 """Calls of `train`: each call starts a new training, continues an interrupted one, or was finished earlier.
 
-`docs/resume.md` promises identical bits for a program with several calls that is killed in one call and run again. So a
-checkpoint holds the index of its call, and the position of each reader after each earlier call.
+`docs/resume.md` promises identical bits for a program with several calls of `train` that is killed in one call and run
+again. Therefore a checkpoint holds the index of its call, and the position of the readers after each earlier call.
 """
 
 import logging
@@ -16,36 +16,36 @@ from fluid.trainer.resume import Progress, check_storable
 log = logging.getLogger("fluid")
 
 Readers = Sequence[ReaderLike | None]
-"""The reader of each program, as passed by the user."""
+"""The type of the readers of a call of `train`: one for each program of the Trainer, as passed by the user."""
 
 
 class Calls:
-    """The calls of `Trainer.train` in their order, and the position where each call begins.
+    """The calls of `Trainer.train` in their order, and the training position where each call begins.
 
     The next call continues a call that Ctrl-C, SIGTERM or `pause` ended. With checkpoints, a program that is run again
     repeats its calls: a finished call returns immediately, and the interrupted call continues. Each continued or
     skipped call is logged.
 
     Args:
-      checkpoints: restores and saves the position; None keeps the position in this process only.
+      checkpoints: restores and saves the training position; None keeps the position in this process only.
     """
 
     def __init__(self, checkpoints: Checkpoints | None):
         self._checkpoints = checkpoints
         self._progress = (checkpoints.restore() if checkpoints is not None else None) or Progress()
-        self._ended = 0  # calls in this process that have ended
+        self._ended = 0  # the number of calls of `train` in this process that have ended, or were restored as ended
         self._open: Readers | None = None  # the readers of the call that was interrupted or paused in this process
 
     def begin(
         self, readers: Readers, source: Source, num_epochs: int, resume: bool | None
     ) -> tuple[Progress, NoCheckpoints]:
-        """Return the position where a call begins, and the object that saves the position.
+        """Return the training position where a call begins, and the policy that saves checkpoints during the call.
 
         Args:
           readers: the readers, as passed by the user.
-          source: the passes over the readers.
+          source: iterates over the minibatches of the readers, pass by pass.
           num_epochs: the requested number of epochs.
-          resume: see `Trainer.train`.
+          resume: the argument `resume` of `Trainer.train`.
 
         Raises:
           ArgumentError: there is nothing to resume, or an earlier finished call had another `num_epochs`.
@@ -82,7 +82,7 @@ class Calls:
         return self._progress, self._checkpoints.of(self._progress)
 
     def end(self, progress: Progress, num_epochs: int) -> None:
-        """Record that a call has ended, after all epochs or by `stop`."""
+        """Record that a call of `train` has ended, after all of its epochs or by `stop`."""
         if self._open is not None and progress is not self._progress:
             return  # this call did nothing; the interrupted call can still be continued
         self._open = None
@@ -95,7 +95,7 @@ class Calls:
 
         Args:
           readers: the readers, as passed by the user.
-          how: the event in one word, "interrupted" or "paused".
+          how: the word for the log, "interrupted" or "paused".
         """
         self._open = readers
         what_continues = "the next train() with the same reader continues there"
@@ -106,14 +106,14 @@ class Calls:
         log.warning("training was %s %s; %s", how, self._progress.place, what_continues)
 
     def go_back(self, progress: Progress) -> None:
-        """Make the next call continue from a restored position."""
+        """Make the next call of `train` continue from a position that `Trainer.restore` has restored."""
         self._progress = progress
-        self._progress.frozen = None  # from here on, the caller decides about freezing
+        self._progress.frozen = None  # the next call must keep what the user freezes after `restore`
         self._ended = progress.call
         self._open = None
 
     def _start_anew(self) -> None:
-        """Make the next call begin with epoch 0, also after an interrupted or saved call."""
+        """Make this call of `train` begin with epoch 0, and give up an interrupted or saved call."""
         if self._open is not None or self._progress.begun:
             log.warning("training starts with epoch 0; what was left to do %s is given up", self._progress.place)
             self._progress.finish(None)
@@ -121,11 +121,11 @@ class Calls:
         self._ended = self._progress.call
 
     def _has_read(self, readers: Readers) -> bool:
-        """Return whether the interrupted call had the identical reader objects."""
+        """Return whether `readers` are the very objects that the interrupted call has read."""
         return self._open is not None and all(a is b for a, b in zip(readers, self._open, strict=True))
 
     def _continue(self, readers: Readers, num_epochs: int) -> bool:
-        """Continue the call that was interrupted in this process; return True if no epochs are left."""
+        """Continue the call that was interrupted in this process; return True if no epochs are left to train."""
         progress = self._progress
         if num_epochs <= progress.epoch:
             log.warning(
@@ -143,7 +143,10 @@ class Calls:
         return False
 
     def _run_again(self, source: Source, num_epochs: int, resume: bool | None) -> bool:
-        """Continue this call from an earlier run; return True if the checkpoint belongs to a later call."""
+        """Continue this call from the checkpoint of an earlier run; return True if the call was finished in that run.
+
+        A call was finished if the checkpoint belongs to a later call.
+        """
         progress = self._progress
         if self._ended < progress.call:
             before = progress.finished_epochs[self._ended]

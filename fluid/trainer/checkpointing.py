@@ -12,7 +12,7 @@ log = logging.getLogger("fluid")
 
 
 class HasCheckpoints:
-    """A base class of Trainer: saves and restores checkpoints, if the Trainer has a `checkpoint_config`.
+    """A base class of Trainer with methods that save and restore checkpoints, if there is a `checkpoint_config`.
 
     Attributes:
       session: the session of the Trainer.
@@ -24,7 +24,10 @@ class HasCheckpoints:
     _training: bool
 
     def save_checkpoint(self) -> None:
-        """Request a checkpoint from a handler: it is saved after all handlers of this step, or of the epoch that ends.
+        """Request a checkpoint; handlers call this method during `train`.
+
+        The checkpoint is saved after all handlers of the current step have run. In an event at the end of an epoch, and
+        in the last step of an epoch, the checkpoint is saved after all handlers of the end of the epoch.
 
         Raises:
           CheckpointError: the Trainer has no `checkpoint_config`.
@@ -75,7 +78,7 @@ class HasCheckpoints:
         self._calls.go_back(found)
 
     def _freeze_as_before(self, position: Progress) -> None:
-        """Freeze the names that were frozen in a checkpoint, if this call continues from the checkpoint."""
+        """Freeze the parameters that were frozen in a checkpoint, if this call of `train` continues from it."""
         before = position.frozen
         position.frozen = None
         if before is None or not position.begun or before == self.session.engine.freezing.chosen:

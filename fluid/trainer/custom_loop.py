@@ -114,9 +114,9 @@ class Loop(HasParameters, KnownAttributes):
         self._batch_feed = next(iter(rows), None)
         self._losses = Losses(self._tell.waits)
         self._shown: contextlib.ExitStack | None = None
-        self._passes = 0  # the number of ended epochs, unless `feeds` counts them
-        self._steps = 0  # the number of steps in this epoch
-        self._reading = False  # True within an epoch
+        self._passes = 0  # the number of ended epochs; unused if `feeds` is a Feeds, which counts its epochs
+        self._steps = 0  # the number of steps done in this epoch
+        self._reading = False  # True while `__iter__` yields the minibatches of an epoch
         self._saved: Mapping[str, Any] | None = None
         self.stopping = False
 
@@ -205,7 +205,7 @@ class Loop(HasParameters, KnownAttributes):
         epoch = self.epoch
         self._tell(BeginStepEvent(epoch, self._steps, arrays, request=request, program=self.program.name))
         ((metrics, fetched),) = request.run(self._step, arrays)
-        if isinstance(feed, Feed):  # while the device works
+        if isinstance(feed, Feed):  # read the next minibatch while the device computes this step
             feed.advance()
         self._losses.add(metrics[self.program.loss_output], epoch, self._steps)
         self._steps += 1
@@ -234,7 +234,7 @@ class Loop(HasParameters, KnownAttributes):
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the states of the handlers and the position of the loop, as JSON; for `restore`."""
+        """Return the states of the handlers, and the numbers of epochs and steps done, as JSON for `restore`."""
         return {
             "handlers": self._tell.state(),
             "done": self._tell.done,
@@ -243,7 +243,7 @@ class Loop(HasParameters, KnownAttributes):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state` in an earlier process; takes effect with the next `with loop:`."""
+        """Restore a result of `state` from an earlier process; handlers get their states in the next `with loop:`."""
         self._saved = state
         self._passes = state["epochs"]
         self._steps = state["steps"]
@@ -262,13 +262,13 @@ class Loop(HasParameters, KnownAttributes):
         return member_called(program, [self._only], method)
 
     def _one_pass(self) -> Iterator[Any]:
-        """Yield the minibatches of one epoch, or the rest of an interrupted epoch, and notify handlers of the epoch."""
+        """Yield the minibatches of one epoch, or the rest of them; notify handlers of its start and end."""
         compiled = self.session.compilations.of_training
         epoch = self.epoch
         self._tell(BeginEpochEvent(epoch, self._steps))
         feeds = self._feeds() if callable(self._feeds) else iter(self._feeds)
         feed = None
-        if not self._steps:  # after an interruption, nothing of this epoch may be left
+        if not self._steps:  # a continued epoch may have no minibatches left, which is no error
             feeds = nonempty(iter(feeds), self._feeds)
         done = self._tell.done
         self._reading = True
@@ -295,10 +295,10 @@ class Loop(HasParameters, KnownAttributes):
         self._tell(EndEpochEvent(epoch, steps, completed=not self.stopping, compiled=done, metrics=metrics))
 
     def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Convert a feed to the arrays of the step, by name.
+        """Convert a minibatch to arrays on the device, by feed name.
 
         Raises:
-          FeedError: the names are not the feeds of the program.
+          FeedError: a feed of the program is missing, or a name is not a feed.
         """
         if isinstance(feed, Feed) and feed.program is self.program:
             return feed.arrays

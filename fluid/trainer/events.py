@@ -23,7 +23,7 @@ from fluid.runtime import Results
 from fluid.runtime.fetch import Fetch
 from fluid.trainer.step_request import StepRequest
 
-# Waiting for data is reported from this share of an epoch on, and from this number of seconds on.
+# `EndEpochEvent.feeding` reports waiting for data if it takes at least this share of an epoch and this many seconds.
 _CONSIDERABLE = 0.1
 _LONG = 1.0
 
@@ -31,7 +31,10 @@ K = TypeVar("K")
 
 
 def _told_by_kind(kind: type[K]) -> type[K]:
-    """Decorate a class of events: a comparison with a class, or a class name, is an error, because it is never true."""
+    """Decorate a class of events so that `event == EndStepEvent` or `event == "EndStepEvent"` raises an error.
+
+    Such a comparison would never be true; `isinstance` is meant.
+    """
     equal = kind.__eq__
 
     def __eq__(self: Any, other: object) -> bool:
@@ -218,9 +221,9 @@ class EndEpochEvent:
 
     @property
     def feeding(self) -> str:
-        """A text such as "2 programs compiled, 12% padding, 40% of the time waiting for data".
+        """A summary such as "2 programs compiled, 12% padding, 40% of the time waiting for data".
 
-        Parts without content are left out, and so is waiting below a tenth of the time or below a second.
+        Parts that do not apply are left out. Waiting is left out below a tenth of the epoch's time or below a second.
         """
         parts = []
         if self.compiled:

@@ -1,7 +1,8 @@
 """Handlers: objects and functions around the training loop that receive its events.
 
-Handlers communicate by announcements (`MeasuredEvent`), never directly, so their order does not change logs or
-monitors. Metrics stay on the device, and are read when the loop has waited for their step anyway.
+Handlers pass values to each other by `Handler.announce`, which sends a MeasuredEvent to all handlers, and never
+directly. So the order of handlers does not change what is logged and monitored. Metrics stay on the device. They are
+read when the loop has waited for their step anyway.
 """
 
 import inspect
@@ -43,7 +44,7 @@ _METHODS: dict[type, str] = {
     EndTrainEvent: "end_train",
     MeasuredEvent: "measured",
 }
-# These events go to the innermost handler first, all other events to the outermost handler first.
+# These events go to the innermost handler (the last in the list) first, all other events to the outermost first.
 _OUTWARDS = (EndStepEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent)
 _RENAMED = {"Checkpoint": "CheckpointEvery"}  # class names in checkpoints of earlier versions
 
@@ -84,7 +85,7 @@ class Handler:
     first_process_only = False
     acts_on_measured = True
     for_members = True
-    _file_of: PathLike | None = None  # the file that only this handler writes
+    _file_of: PathLike | None = None  # the file that this handler writes; no other handler may write the same file
     _dispatcher: "Dispatcher"
 
     @property
@@ -197,9 +198,9 @@ def listed(handlers: Handlers) -> list[Handler | EventHandler]:
 
 
 class Dispatcher:
-    """A dispatcher of events to handlers and to plain functions.
+    """A dispatcher that delivers events to handlers and to plain functions.
 
-    A warning names methods of handlers that look like event methods, and that no event calls.
+    The constructor warns of handler methods whose names look like event methods, but that no event calls.
 
     Args:
       handlers: Handler objects or functions of one event, outermost first.
@@ -207,8 +208,9 @@ class Dispatcher:
 
     Attributes:
       done: the number of training steps done.
-      in_flight: the number of these steps that may still be in flight on the device.
-      acting: True if a handler acts on values that another handler reports.
+      in_flight: the maximum number of these steps that may still be in flight on the device.
+      waits: the seconds that the training has waited for data and for the device.
+      acting: True if a handler acts on reported values, so that `measured` must run right after the measured step.
 
     Raises:
       ArgumentTypeError: an entry is not a handler, or cannot be called with one event.
@@ -224,7 +226,7 @@ class Dispatcher:
             _check_names(kind)
         for handler in self._handlers:
             check_attributes(handler)
-        # The methods of each handler by event; an event without a method of the handler costs nothing.
+        # For each handler, its methods by class of event. An event that a handler does not handle costs no call.
         self._methods = [{} if _is_for_another(handler) else _methods_of(handler) for handler in handlers]
         self._order: dict[type, list[Callable[[Any], Any]]] = {
             kind: [methods[kind] for methods in self._in_order_of(kind) if kind in methods] for kind in _METHODS
@@ -294,7 +296,8 @@ class Dispatcher:
         """Return how many steps may run before a handler must be notified, see `Handler.steps_ahead`.
 
         Returns:
-          The minimum over all handlers, or None if one declares no number; and the minimum over the declared numbers.
+          A pair: the minimum over all handlers, or None if one of them is a function or declares no number; and the
+          minimum over the handlers that declare a number.
         """
         said = [handler.steps_ahead() for handler in self._told]
         least = min((each for each in said if each is not None), default=math.inf)
@@ -320,14 +323,14 @@ class Dispatcher:
         return [tuple(dict.fromkeys(n for some in each for n in some)) for each in found]
 
     def state(self) -> list[dict[str, Any]]:
-        """Return the states of the handlers in their order, for a resumed training."""
+        """Return the class name and the state of each handler, in order, as JSON for `restore`."""
         return [{"handler": _qualified(handler), "state": handler.state()} for handler in self._told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Pass each state to the next handler of its class; log a state that no handler takes.
+        """Pass each saved state to the next handler of the class that saved it; log a state that no handler takes.
 
-        States without a handler of their qualified name go to the other handlers by the name of the class alone: the
-        class may have moved to another module, and earlier versions saved only the name.
+        First, handlers are matched by module and class name. The remaining states go to the remaining handlers by the
+        class name alone: the class may have moved to another module, and earlier versions saved only the class name.
         """
         waiting = list(self._handlers)
         takers = [_take(waiting, [entry["handler"]], _qualified) for entry in states]
@@ -352,23 +355,27 @@ class Dispatcher:
 
 
 def _qualified(handler: Handler) -> str:
-    """Return the name of a handler's class, with its module."""
+    """Return the qualified name of a handler's class, after the name of its module: "module.Class"."""
     return f"{type(handler).__module__}.{type(handler).__qualname__}"
 
 
 def _take(waiting: list[Handler], names: Sequence[str | None], name_of: Callable[[Handler], str]) -> Handler | None:
-    """Remove the first handler that has one of the names from the list, and return the handler; None without one."""
+    """Remove the first handler whose `name_of` is in `names` from `waiting`, and return it; None if there is none."""
     index = next((i for i, handler in enumerate(waiting) if name_of(handler) in names), None)
     return None if index is None else waiting.pop(index)
 
 
 def _is_for_another(handler: Handler | EventHandler) -> bool:
-    """Return whether only another process calls this handler."""
+    """Return whether the handler is called in the first process only, and this process is not the first one."""
     return isinstance(handler, Handler) and handler.first_process_only and not group().is_first
 
 
 def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], Any]]:
-    """Return the callable for each class of event: overridden methods of a Handler, or one function for all events."""
+    """Return the function that handles events, by class of event: overridden methods, or a plain function for all.
+
+    Raises:
+      ArgumentTypeError: `handler` is not a handler, or cannot be called with one event.
+    """
     if isinstance(handler, Handler):
         kind = type(handler)
         names = {event: name for event, name in _METHODS.items() if getattr(kind, name) is not getattr(Handler, name)}
@@ -388,11 +395,13 @@ def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], A
 
 
 def warn_of_return(function: Callable[..., Any], returned: Any) -> None:
-    """Warn, once for each handler, of a result that seems to request the end of training, but has no effect.
+    """Warn, once for each function, if a handler returns True, False or -1, which has no effect.
+
+    Such a result looks like a request to end training, which is `trainer.stop()`. Other results cause no warning.
 
     Args:
-      function: a handler, or a method of a handler.
-      returned: the result of any type. A lambda always has a result, so a lambda may return anything.
+      function: a handler function, or a method of a handler.
+      returned: the result of any type. A lambda always has a result, so there is no warning for a lambda.
     """
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
@@ -418,15 +427,15 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
 
     Args:
       function: the function of the user.
-      what: a description of the function, for the message.
-      wanted: the expected arguments, as in "(event)".
+      what: a description of the function, for the error message.
+      wanted: the expected arguments for the error message, such as "(event)".
 
     Raises:
       ArgumentTypeError: the function cannot be called with one event.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in callables have none
+    except (TypeError, ValueError):  # some built-in callables have no signature
         return
     try:
         signature.bind(None)
@@ -438,7 +447,7 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
 
 
 def _raise_in_own_words(error: Exception) -> NoReturn:
-    """Raise the error of a handler again, or a clearer error that explains it."""
+    """Raise the exception of a handler again, or a clearer exception that explains the mistake."""
     explained = handler_in_own_words(error)
     if isinstance(error, StopIteration):
         error.add_note("raised by a handler; to end training there, call trainer.stop() and return")
@@ -448,7 +457,7 @@ def _raise_in_own_words(error: Exception) -> NoReturn:
 
 
 def _fetched(program: Program, name: str) -> tuple[str, ...]:
-    """Return the values of a program that a name or glob matches; nothing if there are none."""
+    """Return the names of the values of a program that a name or glob matches; an empty tuple without a match."""
     try:
         return check_fetch(program, [name], TRAIN)
     except errors.UnknownNameError:
@@ -456,7 +465,7 @@ def _fetched(program: Program, name: str) -> tuple[str, ...]:
 
 
 def _check_announced(handlers: Sequence[Handler]) -> None:
-    """Raise ArgumentError if two handlers report values of one name: their readers could not distinguish the two."""
+    """Raise ArgumentError if two handlers report values of one name, which other handlers could not distinguish."""
     owners: dict[str, str] = {}
     for handler in handlers:
         kind = type(handler).__name__
@@ -486,7 +495,7 @@ def _check_files(handlers: Sequence[Handler]) -> None:
 
 
 def _check_names(kind: type) -> None:
-    """Warn of methods that look like event methods, but that no event calls."""
+    """Warn of methods in a Handler class whose names look like event methods, but that no event calls."""
     bases = kind.__mro__[: kind.__mro__.index(Handler)]
     own = {name for base in bases for name, value in vars(base).items() if callable(value)} - set(vars(Handler))
     for name in sorted(own):

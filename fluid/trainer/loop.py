@@ -1,8 +1,8 @@
 """The training loop: `train` runs epochs, `_epoch` runs calls of the device, `_device_call` runs one or several steps.
 
-Nothing cuts a call of the device: stopping, pausing, Ctrl-C and SIGTERM take effect after the next call, once handlers
-have heard of its steps and the policies have acted. Two parts may be cut, since they can be repeated: opening a pass,
-and reading ahead.
+Nothing interrupts a call of the device: stopping, pausing, Ctrl-C and SIGTERM take effect only after a call, when its
+handlers were notified and the policies have acted. A signal may interrupt two parts, since they can be
+repeated: opening a pass over the data, and reading minibatches ahead.
 """
 
 import logging
@@ -36,7 +36,8 @@ from fluid.trainer.signals import Signals
 from fluid.trainer.step_request import StepRequest
 from fluid.trainer.steps_per_call import StepsPerCall
 
-# Reading that takes longer than this many seconds comes after the handlers of the end of a step.
+# If reading the last minibatch took longer than this, in seconds, the handlers of the end of a step run before the next
+# minibatch is read.
 _SLOW = 0.02
 
 log = logging.getLogger("fluid")
@@ -44,11 +45,11 @@ log = logging.getLogger("fluid")
 
 @dataclass(frozen=True, slots=True)
 class TrainedProgram:
-    """One program in the loop.
+    """A program that the loop trains.
 
     Attributes:
-      member: the program, and how its minibatches are read.
-      step: its compiled training step.
+      member: the program, with the description of the minibatches that it reads.
+      step: the compiled training step of the program.
     """
 
     member: Member
@@ -57,18 +58,19 @@ class TrainedProgram:
 
 @dataclass(frozen=True)
 class Training:
-    """All that one call of `train` works with.
+    """The objects that work together in one call of `train`.
 
     Attributes:
       programs: the trained programs: one, or several in turn.
-      progress: the position of training; the loop keeps this position current.
-      handlers: deliver every event.
+      progress: the position of training, which the loop advances.
+      handlers: the Dispatcher that delivers every event.
       stopping: returns whether training ends here; called after each call of the device.
-      pausing: returns whether the open pass is kept, so that this process can continue with its next minibatch.
-      losses: limit the steps in flight by waiting for their losses.
+      pausing: returns whether the open pass over the data is kept, so that a later call in this process can continue
+        with the next minibatch of the pass.
+      losses: limits the number of steps in flight by waiting for their losses.
       agreement: makes all processes take the same steps.
-      checkpoints: save the state, if there is a folder for checkpoints.
-      signals: delay Ctrl-C and SIGTERM until they can do no harm.
+      checkpoints: saves checkpoints; a plain NoCheckpoints saves nothing.
+      signals: delays Ctrl-C and SIGTERM until training is between two steps.
       steps_per_call: limits how many steps run in one call of the device.
       compile_ahead: starts to compile the step before the first minibatch is read, if its shapes are known.
       epoch_metrics: returns the scalars of the epoch so far, without waiting for the device.
@@ -94,12 +96,12 @@ class Training:
 
     @property
     def compiled(self) -> int:
-        """Number of compilations of training steps so far."""
+        """The number of compilations of training steps so far."""
         return self.programs[0].step.engine.compilations.of_training
 
 
 def trained_programs(members: Sequence[Member], session: Session, handlers: Dispatcher) -> list[TrainedProgram]:
-    """Return the compiled training step of each program, with the values that handlers fetch from every step.
+    """Return each program with its compiled training step, which also returns the values that handlers fetch.
 
     Raises:
       UnknownNameError: a handler fetches a value that no program has.
@@ -114,11 +116,11 @@ def trained_programs(members: Sequence[Member], session: Session, handlers: Disp
 
 
 def train(training: Training, num_epochs: int) -> bool:
-    """Train for some epochs: notify handlers, save checkpoints.
+    """Train for some epochs, notify handlers, and save checkpoints.
 
     Args:
-      training: all that this call of `train` works with.
-      num_epochs: number of passes over the reader, including those before an interruption.
+      training: the objects of this call of `train`.
+      num_epochs: the number of passes over the reader, including the passes before an interruption.
 
     Returns:
       True if every loss was finite.
@@ -150,7 +152,7 @@ def train(training: Training, num_epochs: int) -> bool:
 
 
 def _epoch(training: Training) -> EndEpochEvent:
-    """Run the steps of one epoch, or the rest of an interrupted epoch; return the event of its end."""
+    """Run the steps of one epoch, or the rest of an interrupted epoch; return the EndEpochEvent of this epoch."""
     progress, waits, policies = training.progress, training.handlers.waits, training.policies
     begun, waited_before, compiled_before = time.perf_counter(), waits.data, training.compiled
     with training.signals.at_once:
@@ -185,49 +187,52 @@ def _epoch(training: Training) -> EndEpochEvent:
 
 
 def _device_call(training: Training, first: Batch, batches: Batches) -> Call:
-    """Run one call of the device, which is one step or several, and notify handlers of each step.
+    """Run one call of the device, with one step or several, and notify handlers of each step.
 
     Several steps share a call if no handler and no policy acts between them.
 
-    Handlers hear of the later steps of a call after the call has begun, while the device may still compute.
+    Handlers are notified of the later steps of a call after the call has begun, while the device may still compute.
 
     Args:
-      training: all that this call of `train` works with.
-      first: the next minibatch.
-      batches: the pass over the minibatches, which `first` begins.
+      training: the objects of this call of `train`.
+      first: the next minibatch, still in `batches`.
+      batches: the pass over the minibatches.
     """
     progress, handlers, program = training.progress, training.handlers, training.programs[first.program]
     name, chain = program.member.name, program.member.chain
-    feed = first.feed if chain is None else chain(first.feed)  # with values that other programs compute
+    feed = first.feed if chain is None else chain(first.feed)  # a chain adds the feeds that other programs compute
     request = StepRequest(program.member.program)
     capacity, limit = _limit(training, program, first)
     handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)  # two calls: one runs, one waits
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, progress.step, feed, first.seconds, request, name))
 
-    count = limit if request.is_empty else 1  # a step with requests of its own runs alone, and so does a chained step
+    count = limit if request.is_empty else 1  # a step with requests, or with a chain, runs in its own call
     if count > 1:
         _read_ahead(training, batches, count)
-    # Handlers know that this step has begun, so it runs even if one of them has stopped the training.
+    # Handlers were notified that this step begins, so the step runs even if one of them has stopped the training.
     batch = batches.take(1 if training.stopping() else count, capacity)
     results = request.run(program.step, batch.feed if chain is None else feed, batch.count)
     training.losses.add(results.values[program.member.program.loss_output], progress.epoch, progress.step, batch.count)
     progress.advance(batch)
 
     quick = batch.seconds < _SLOW and not progress.reads_once
-    if quick:  # while the device works
+    if quick:  # read the next minibatches while the device computes this call
         _read_ahead(training, batches, limit)
         if batch.count > 1:
             batches.stack_ahead(batch.program, capacity)
     _notify(training, program, feed, batch, results)
-    if not quick:  # handlers of the end of this step do not wait for a slow reader
+    if not quick:  # read after the handlers of the end of this step, which must not wait for a slow reader
         _read_ahead(training, batches, limit)
         handlers.waits.look(batches.seconds, training.losses.idle)
     return Call(name, results, batches)
 
 
 def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:
-    """Return the capacity of a call in steps, and the number of steps that may run before a handler or policy acts."""
+    """Return two numbers of steps: the capacity of a call, and how many may run before a handler or a policy acts.
+
+    The second number is at least 1, and at most the capacity.
+    """
     if program.member.name in training.steps_per_call.one_by_one:
         return 1, 1
     capacity = training.steps_per_call.capacity(program.member.program, first)
@@ -244,14 +249,14 @@ def _notify(
     batch: Batch,
     results: Sequence[tuple[Results, Results]],
 ) -> None:
-    """Notify handlers of the steps of one call, except for the beginning of its first step.
+    """Notify handlers of the steps of one call, except of the start of the first step, which they know already.
 
     Args:
-      training: all that this call of `train` works with.
+      training: the objects of this call of `train`.
       program: the trained program.
       feed: the feed of the first step.
       batch: the minibatches of all steps.
-      results: the results of all steps.
+      results: for each step its outputs, and the values that handlers have requested.
     """
     epoch, handlers = training.progress.epoch, training.handlers
     first_step = training.progress.step - batch.count
@@ -266,10 +271,11 @@ def _notify(
 
 
 def _read_ahead(training: Training, batches: Batches, count: int) -> None:
-    """Read until `count` minibatches wait, or until reading has to stop.
+    """Read until `count` minibatches are read and not yet trained on, or until reading has to stop.
 
-    Reading stops when training ends here, since the next training would miss these minibatches of an iterator. Reading
-    also stops when the reader has nothing ready yet, unless all processes must know whether the epoch ends.
+    Reading stops when training ends: a reader that is an iterator cannot return these minibatches again, so the next
+    training would miss them. Reading also stops when the reader has no minibatch ready, unless all processes must know
+    whether the epoch ends.
     """
     with training.signals.reading_ahead:
         for number in range(batches.waiting + 1, count + 1):

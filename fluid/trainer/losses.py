@@ -1,4 +1,4 @@
-"""The losses of the steps in flight: waiting for the device, the seconds spent waiting, and non-finite losses."""
+"""Losses of the steps in flight: waiting for them, the seconds of waiting, and warnings of non-finite losses."""
 
 import math
 import time
@@ -13,10 +13,10 @@ from fluid.trainer.policy import Call, Policy
 
 
 class Waits:
-    """The seconds that a training has waited since its start.
+    """The seconds that a training has waited, since its start, for minibatches and for the device.
 
-    Reading costs time only while the device is idle. The loop checks for idleness after each long reading, and
-    sometimes after shorter ones. If the device is idle, the time of reading since the last check counts.
+    Reading a minibatch costs time only while the device is idle. The loop checks whether the device is idle after each
+    long read, and sometimes after shorter ones. If it is idle, the time of all reads since the last check counts.
 
     Attributes:
       data: seconds of waiting for minibatches.
@@ -36,14 +36,14 @@ class Waits:
         self._read = 0.0
 
     def begin_pass(self, read: float) -> None:
-        """Begin a pass, of which `read` seconds of reading were counted before."""
+        """Begin to count a pass over the data, for which `read` seconds of reading were counted before."""
         self._read = read
 
     def look(self, read: float, idle: bool) -> None:
-        """Check for idleness: if `idle`, count the seconds of reading since the last check or the start of the pass.
+        """Add the seconds of reading since the last call, or since the start of the pass, if the device is idle.
 
         Args:
-          read: seconds in which minibatches of this pass were read and converted so far.
+          read: the seconds spent on reading and converting the minibatches of this pass so far.
           idle: True if the device had finished all steps when the last minibatch was ready.
         """
         if idle:
@@ -77,21 +77,21 @@ class Losses(Policy):
         """Add the loss of a dispatched step, or the losses of several steps in one call.
 
         Args:
-          loss: a scalar, or the scalars of all these steps, `[at least count]`.
-          epoch: the epoch of these steps.
-          step: the index of the first step.
+          loss: a scalar, or an array with the losses of several steps; its length is at least `count`.
+          epoch: the index of the epoch of these steps.
+          step: the index of the first of these steps within the epoch.
           count: the number of steps, 1 by default.
         """
         self._in_flight.add((loss, epoch, step, count), count)
 
     @property
     def idle(self) -> bool:
-        """True if the device has finished all steps."""
+        """True if the device has finished all dispatched steps, or none was dispatched."""
         newest = self._in_flight.newest
         return newest is None or bool(newest[0].is_ready())
 
     def after_steps(self, call: Call) -> None:
-        """Wait for the older half of the steps if too many are in flight."""
+        """Wait for the older half of the steps in flight if there are too many; record the seconds of waiting."""
         if self.wait_for_half():
             self._waits.look(call.batches.seconds, self.idle)
             if self._waited is not None:
@@ -100,7 +100,7 @@ class Losses(Policy):
     def wait_for_half(self) -> bool:
         """Wait for the older half of the steps if too many are in flight; return True after waiting.
 
-        Only the newest loss of that half is read.
+        Only the newest loss of the older half is read, because the device computes steps in order.
         """
         due = self._in_flight.due()
         if due:
@@ -108,13 +108,13 @@ class Losses(Policy):
         return bool(due)
 
     def wait_for_all(self) -> None:
-        """Wait for the last step."""
+        """Wait until the device has finished all steps."""
         if rest := self._in_flight.rest():
             self._settle(*rest[-1])
 
     def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
         begun = time.perf_counter()
-        loss = np.asarray(loss)  # reshaping on the device would need a compilation
+        loss = np.asarray(loss)  # copied to the host: reshaping on the device would need a compilation
         self._waits.device += time.perf_counter() - begun
         if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
             return
@@ -126,7 +126,7 @@ class Losses(Policy):
 
 
 def _lost(losses: np.ndarray, where: str) -> str:
-    """Return the warning for a non-finite loss, or for the losses of a population."""
+    """Return the warning for the loss of a step; in a population, for the losses `[members]`, some non-finite."""
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(losses) > 1:
         members = ", ".join(map(str, lost))

@@ -1,4 +1,4 @@
-"""NoUpdates: warnings of a training that learns nothing: no updates, a rate of 0, or a loss that does not fall."""
+"""NoUpdates: warnings if training learns nothing: no updates, a learning rate of 0, or a loss that does not fall."""
 
 import logging
 import math
@@ -17,35 +17,35 @@ from fluid.trainer.handlers import Handler
 
 log = logging.getLogger("fluid")
 
-# The number of epochs of a call of `train` from which on its loss is expected to fall.
+# The loss is expected to fall in a call of `train` with at least this number of epochs.
 _EPOCHS = 3
-# The number of rates to check: of the steps so far, and of the steps that follow.
+# The number of learning rates of a schedule to check: among the steps so far, and among the steps that follow.
 _BEFORE, _AFTER = 16, 4
 
 
 class NoUpdates(Handler):
-    """A handler that warns, once, of a training without updates, or with a schedule that is over.
+    """A handler that warns, once, of a training without updates, or whose learning rate is 0 from now on.
 
     The handler checks after the first epoch of a call of `train`, when the number of steps is known, and after the last
-    epoch. At the end, the handler also logs that the loss did not fall.
+    epoch. At the end of training, the handler logs a warning if the loss did not fall.
     """
 
     acts_on_measured = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Store the first step and the number of epochs of this call."""
+        """Store the number of steps done before this call of `train`, and its number of epochs."""
         self._begun = self.done
         self._num_epochs = event.num_epochs
         self._looks = True
         self._said = False
-        self._epochs: list[EndEpochEvent] = []  # the first one and the last one
+        self._epochs: list[EndEpochEvent] = []  # the events of the first and the last epoch of this call
 
     def steps_ahead(self) -> float:
-        """Return infinity: the handler acts at the ends of epochs only."""
+        """Return infinity: this handler acts only at the ends of epochs, so any number of steps may run before."""
         return math.inf
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Check the updates of this call after its first and its last epoch."""
+        """Check after the first and the last epoch of this call of `train` whether its steps update parameters."""
         left = self._num_epochs - event.epoch - 1
         if not event.completed or len(self.trainer.programs) > 1 or self.done - self._begun < 2:
             return
@@ -59,7 +59,7 @@ class NoUpdates(Handler):
             self._looks = False
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Log that the loss of the last epoch is not below the loss of the first epoch."""
+        """Log a warning if the loss of the last epoch is not below the loss of the first epoch."""
         epochs = [end.epoch for end in self._epochs]
         if event.stopped or event.error or self._num_epochs < _EPOCHS or epochs != [0, self._num_epochs - 1]:
             return
@@ -77,12 +77,12 @@ class NoUpdates(Handler):
             )
 
     def _complaint(self, optimizers: Sequence[Minimizer], program: str, planned: int, epoch: int) -> str | None:
-        """Return the warning for this call of `train`; None if its optimizers make updates.
+        """Return the warning for this call of `train`; None if its steps update parameters.
 
         Args:
           optimizers: the optimizers of the program.
           program: the name of the program.
-          planned: the number of the last step of this call.
+          planned: the number of training steps done when this call ends.
           epoch: the number of steps in an epoch.
         """
         steps = planned - self._begun
@@ -107,7 +107,10 @@ class NoUpdates(Handler):
 
 
 def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
-    """Return whether a schedule is 0 for most updates so far, and for all later updates."""
+    """Return whether a schedule was 0 for most updates from `begun` to `done`, and is 0 for all later updates.
+
+    Only some of the updates are checked. A learning rate that is a number is never over.
+    """
     if not callable(rate) or _is_positive(rate, done):
         return False
     if any(_is_positive(rate, count) for count in _spread(done, planned, _AFTER)):
@@ -117,11 +120,11 @@ def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
 
 
 def _is_positive(rate: Any, count: int) -> bool:
-    """Return whether the rate after `count` updates is not 0; in a population, for any member."""
+    """Return whether the learning rate after `count` updates is not 0; in a population, for at least one member."""
     with jax.transfer_guard("allow"):
         return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
 
 
 def _spread(first: int, end: int, most: int) -> list[int]:
-    """Return at most `most` numbers from `first` to `end - 1`, evenly spread."""
+    """Return at most `most` evenly spaced integers from `first` to `end - 1`; an empty list without any."""
     return sorted({int(n) for n in np.linspace(first, end - 1, most)}) if end > first else []

@@ -1,4 +1,4 @@
-"""HasParameters: the methods of a Trainer that read, save, load, freeze and export parameters, or set their rate."""
+"""HasParameters: methods of a Trainer that read, save, load, freeze and export parameters, or set learning rates."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ LearningRate = float | tuple[float, ...]
 """The learning rate of a program; a tuple if the program calls `minimize` several times."""
 
 RateToSet = float | Sequence[float | None] | None
-"""A learning rate to set; None restores the rate of the optimizer."""
+"""A learning rate to set, or one for each `minimize`; None restores the learning rate of the optimizer."""
 
 
 class HasParameters:
-    """A base class of Trainer: reads, saves, loads, freezes and exports parameters, and sets their learning rate.
+    """A base class of Trainer with methods that read, save, load, freeze and export parameters, or set learning rates.
 
     Attributes:
       session: the session of the Trainer.
@@ -36,7 +36,7 @@ class HasParameters:
     programs: dict[str, Program]
     _member: Callable[..., Member]
     _inference: Program | None
-    _reported: str | None = None  # the last export that was logged
+    _reported: str | None = None  # the last message that `_report` has logged
 
     @property
     def place(self) -> str | list[str]:
@@ -69,9 +69,9 @@ class HasParameters:
     def learning_rate(self) -> LearningRate | dict[str, LearningRate]:
         """The learning rate of the next step; a tuple if the program calls `minimize` several times.
 
-        A rate that is set replaces the number or schedule of the optimizer; None restores the rate of the optimizer.
-        Nothing is recompiled. With several programs, the value is a dict by program name; a dict that is set may name
-        some of the programs.
+        Assigning a number replaces the learning rate or the schedule of the optimizer; assigning None restores it.
+        Nothing is recompiled. With several programs, the value is a dict by program name. An assigned dict may name
+        some of the programs; the others keep their learning rates.
         """
         found: dict[str, LearningRate] = {}
         for name in self.programs:
@@ -116,10 +116,12 @@ class HasParameters:
         skip: str | Sequence[str] = (),
         names: str | Sequence[str] | None = None,
     ) -> None:
-        """Load the initial parameters of a Trainer; arguments as for `load_params`.
+        """Load the initial parameters of a Trainer from the only entry of `sources`; other arguments as `load_params`.
+
+        An empty `sources` loads nothing.
 
         Raises:
-          ArgumentTypeError: there are several sources; or none, although `strict`, `rename`, `skip` or `names` are set.
+          ArgumentTypeError: there are several sources; or none, although `strict`, `rename`, `skip` or `names` is set.
         """
         if len(sources) > 1 or (not sources and (rename or skip or not strict or names is not None)):
             raise errors.ArgumentTypeError(
@@ -170,9 +172,9 @@ class HasParameters:
         return self.session.load_params(source, strict, rename, skip, names)
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy parameters and states of one net to another, or move the other net a part of the way.
+        """Copy parameters and states of one net to another net, or move the other net a part of the way.
 
-        With several steps per call, see `steps_per_dispatch`, a handler runs after the last step of the call.
+        With several steps per call of the device, see `steps_per_dispatch`, a handler copies after the last of them.
 
         Args:
           names: source names to target names, with globs: `{"online/*": "target/*"}`.
@@ -292,7 +294,7 @@ class HasParameters:
           >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})[0].shape
           (1, 1)
         """
-        from fluid import artifact  # few trainings export
+        from fluid import artifact  # imported here, because few trainings export
 
         inference = self._inference
         if inference is not None and program in (None, inference.name, inference.function, inference):
@@ -317,8 +319,8 @@ class HasParameters:
           path: the path of the file; for an existing directory, `model.fluid` in it.
           program: the name or the function of the program; optional if there is one program.
           options: `platforms=["cuda"]`, by default the platform of this Trainer. `batch_sizes=[64]` and
-            `buckets=[16, 32]`: export for exactly these batch sizes and steps of sequences. By default all sizes are
-            open, which embeddings do not allow.
+            `buckets=[16, 32]`: export for exactly these batch sizes and padded lengths of sequences. By default the
+            file accepts all sizes, which is not possible for a program with embeddings.
 
         Raises:
           ArtifactError: the step cannot be exported, or the file cannot be written.
@@ -338,12 +340,12 @@ class HasParameters:
           >>> losses[-1] < 0.1 * losses[0]
           True
         """
-        from fluid import artifact  # few trainings export
+        from fluid import artifact  # imported here, because few trainings export
 
         artifact.save_step(path, self.session, self._member(program, "save_training_step").program, **options)
 
     def _report(self, exported: str) -> None:
-        """Log an export, unless the last log was equal, as when an OnlineTrainer publishes again and again."""
+        """Log the message of an export, unless it equals the last one: an OnlineTrainer exports again and again."""
         if exported != self._reported:
             log.warning(exported)
             self._reported = exported

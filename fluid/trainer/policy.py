@@ -9,12 +9,12 @@ from fluid.runtime import Results
 
 
 class Call(NamedTuple):
-    """One call of the device, after its handlers were notified.
+    """One finished call of the device with one or several steps, after handlers were notified of its steps.
 
     Attributes:
       program: the name of the program that was trained.
       results: for each step its outputs, and the values that handlers have requested, by name.
-      batches: the pass over the minibatches; the next minibatch is already read, unless training ends here.
+      batches: the open pass over the minibatches; some of the next minibatches may already be read.
     """
 
     program: str
@@ -43,4 +43,4 @@ class Policy:
         return math.inf
 
     def after_steps(self, call: Call) -> None:
-        """Act after the steps of one call."""
+        """Act after the steps of one call of the device."""

@@ -21,7 +21,7 @@ from fluid.trainer.signals import Signals
 
 
 class Predicting(ShowsProgram, KnownAttributes):
-    """A base class of Trainer: `predict`, `run`, and hints for names from other libraries."""
+    """A base class of Trainer: `predict`, `run`, and error messages with hints for attributes of other libraries."""
 
     programs: dict[str, Program]
     _training: bool
@@ -92,7 +92,7 @@ class Predicting(ShowsProgram, KnownAttributes):
         needed = needed_feeds(session, found, names, fixed)
         step = bind(session.engine, found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))
         shown = found.output_names if names is None else names
-        # A program that is fed by others reads all feeds that the other programs need.
+        # If other programs compute feeds of this program, the minibatches must hold the feeds of those programs too.
         only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
         check = self._signals.check if self._training else None
         seeds = session.engine.seeds if seed is None else Seeds("predict", seed)

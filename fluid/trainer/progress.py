@@ -1,4 +1,4 @@
-"""ProgressBar: the progress of a training, as tqdm's bar on a terminal, with a table of epochs in a notebook."""
+"""ProgressBar: the progress of a training, as a bar of tqdm on a terminal, and with a table of epochs in a notebook."""
 
 import contextlib
 import contextvars
@@ -27,7 +27,7 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Handler
 
-# The number of newest epochs in the table of a notebook.
+# The maximum number of epochs, the newest ones, in the table of a notebook.
 _ROWS = 20
 # The style of a cell is inline, because some notebook viewers drop style sheets.
 _CELL = "padding: 0.15em 0.9em 0.15em 0; text-align: right; white-space: nowrap"
@@ -35,7 +35,7 @@ _CELL = "padding: 0.15em 0.9em 0.15em 0; text-align: right; white-space: nowrap"
 
 @fitting("fluid.ProgressBar")
 class ProgressBar(Handler):
-    """A handler that shows the progress of training: one bar for each epoch on a terminal, one table in a notebook.
+    """A handler that shows the progress of training: a bar for each epoch on a terminal, a table in a notebook.
 
     The bar shows the scalars of the program over the epoch so far, and the values that other handlers report. It also
     shows the speed, the remaining time, and the time of a running compilation. In a notebook, the bar and the log are
@@ -65,16 +65,16 @@ class ProgressBar(Handler):
         terminal = sys.stderr is not None and sys.stderr.isatty()
         self._interval = (0.5 if notebook else 0.2) if interval is None else interval
         self._show = (notebook or terminal) if show is None else show
-        self._table: _Table | None = None  # in a notebook
-        self._bar: Any = None  # of tqdm
-        self._means: TrainingMeans | None = None  # over the steps of an epoch that has not ended
+        self._table: _Table | None = None  # the output of the cell in a notebook; None elsewhere
+        self._bar: Any = None  # the open tqdm object
+        self._means: TrainingMeans | None = None  # over the steps of the current epoch; None between epochs
         self._announced: dict[str, Any] = {}
         self._ticker: threading.Thread | None = None
         self._compiled = threading.Event()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Surround a call of `train`: in a notebook, show a table, with the warnings that are logged in the block."""
+        """Surround a call of `train`: in a notebook, show a table, and the warnings that are logged in the block."""
         if not (self._show and in_notebook()):
             yield
             return
@@ -89,18 +89,21 @@ class ProgressBar(Handler):
             self._table = None
 
     def steps_ahead(self) -> float:
-        """Return infinity: the values of events are enough."""
+        """Return infinity: this handler needs only the values in its events, at any later time."""
         return math.inf
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Store the number of epochs, and start to watch compilations."""
+        """Store the number of epochs, and begin to watch the compilations of the session."""
         self._num_epochs = event.num_epochs
         self._steps_of_epoch: int | None = None
         if self._show:
             self.trainer.session.compilations.watchers.append(self._compile)
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Open a bar for the epoch, or in a notebook for the training; its total is known after one epoch."""
+        """Open a bar for the epoch, or in a notebook one for the whole training.
+
+        The total number of steps is unknown in the first epoch.
+        """
         if not self._show:
             return
         self._epoch, self._step = event.epoch, event.first_step
@@ -113,13 +116,13 @@ class ProgressBar(Handler):
             from tqdm.std import tqdm
 
             place: Any = {"dynamic_ncols": True}
-            if self._table is not None:  # at position 0, tqdm writes no moves of a cursor
+            if self._table is not None:  # at position 0, tqdm writes no control codes that move a cursor
                 place = {"file": self._table, "position": 0, "ascii": False}
             start = {"total": self._steps_of_epoch, "initial": event.first_step}
             self._bar = tqdm(desc=self._label, unit="step", **start, **place)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Count the step, and redraw if the interval has passed."""
+        """Count the step, and redraw the bar if `interval` seconds have passed since the last redraw."""
         if self._means is None:
             return
         self._means.add(event)
@@ -132,11 +135,11 @@ class ProgressBar(Handler):
             self._draw()
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Keep reported values for the next redraw."""
+        """Store the values that a handler has reported; the next redraw of the bar shows them."""
         self._announced.update(by_name(event.metrics))
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Show the values of the whole epoch, compilations, padding, and the share of time spent waiting for data."""
+        """Show the values over the whole epoch, and its compilations, padding, and share of time waiting for data."""
         self._means = None
         if self._bar is None:
             return
@@ -154,12 +157,12 @@ class ProgressBar(Handler):
             self._bar = None
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Show how training ended, and close a bar that an error left open."""
+        """Show how training ended, ", stopped" or the class of the exception, and close a bar that is still open."""
         if not self._show:
             return
         self.trainer.session.compilations.watchers.remove(self._compile)
         if self._bar is not None:
-            if self._means is not None:  # the epoch is incomplete
+            if self._means is not None:  # training ended within an epoch
                 self._texts = self._running(self._means)
             stopped = ", stopped" if event.stopped else ""
             self._draw(stopped if event.error is None else f", {type(event.error).__name__}")
@@ -167,11 +170,11 @@ class ProgressBar(Handler):
             self._bar = None
 
     def _running(self, means: TrainingMeans) -> dict[str, str]:
-        """Return the values of the epoch so far that can be read without waiting."""
+        """Return texts of the values over the epoch so far that can be read without waiting for the device, by name."""
         return _texts({**means.running(), **{n: v for n, v in self._announced.items() if _is_ready(v)}})
 
     def _draw(self, state: str = "") -> None:
-        """Redraw, with a state of the epoch such as ", stopped"."""
+        """Redraw the bar and the table, with `state`, such as ", stopped", after the name of the epoch."""
         self._bar.set_description_str(self._label + state, refresh=False)
         if self._table is None:
             self._bar.set_postfix_str(", ".join(f"{n} {v}".strip() for n, v in self._texts.items()), refresh=False)
@@ -180,7 +183,10 @@ class ProgressBar(Handler):
         self._bar.refresh()
 
     def _compile(self, compilation: Compilation | None) -> None:
-        """Show from a thread that XLA compiles, until `compilation` is None; the speed excludes this time."""
+        """Start a thread that shows the time of a compilation; if `compilation` is None, end this thread.
+
+        Sessions call this method when XLA starts and ends a compilation. The shown speed excludes this time.
+        """
         if self._ticker is not None:
             self._compiled.set()
             self._ticker.join()
@@ -188,14 +194,14 @@ class ProgressBar(Handler):
             self._bar.unpause()
         if compilation is not None and self._bar is not None:
             self._compiled.clear()
-            self._bar.last_print_t = time.time()  # from here on, `unpause` leaves out the time
-            # With the context, a notebook shows the output in the cell of the training.
+            self._bar.last_print_t = time.time()  # `unpause` excludes the time from this moment on from the speed
+            # With a copy of the context, a notebook shows the thread's output in the cell of the training.
             run = contextvars.copy_context().run
             self._ticker = threading.Thread(target=run, args=(self._tick,), name="fluid-progress", daemon=True)
             self._ticker.start()
 
     def _tick(self) -> None:
-        """Show the time of the compilation so far, once a second."""
+        """Show the time of the running compilation once a second, until `_compile` ends this thread."""
         ended = False
         while not ended:
             self._draw(f", compiling {time.time() - self._bar.last_print_t:.0f} s")
@@ -217,19 +223,22 @@ class _Table(logging.Handler):
         self._handle: Any = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a message without drawing: a signal handler may log it in the middle of a drawing."""
+        """Store a logged message for the next drawing.
+
+        The message is not drawn at once, because a signal handler may log it while `draw` runs.
+        """
         message = record.getMessage()
         if message not in self._messages:
             self._messages.append(message)
 
     def write(self, text: str) -> None:
-        """Show a line of tqdm, which writes to this object as to a file."""
+        """Show a line of text from tqdm, which writes to this object as to a file."""
         if text.strip():
             self._line = text.strip()
             self.draw()
 
     def draw(self) -> None:
-        """Show the line, the newest rows and the messages; replace the last drawing."""
+        """Show the line of tqdm, the newest rows and the messages, in place of the last drawing."""
         from IPython.display import display
 
         shown = list(islice(reversed(self.rows.values()), _ROWS))[::-1]
@@ -248,16 +257,16 @@ class _Table(logging.Handler):
 
 
 def _row(tag: str, texts: Iterable[str]) -> str:
-    """Return a row of an HTML table, with the texts as its cells."""
+    """Return a row of an HTML table, with one cell for each text; `tag` is "th" or "td"."""
     cells = (f"<{tag} style='{_CELL}'>{html.escape(text)}</{tag}>" for text in texts)
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Format scalars as texts with four digits, by name."""
+    """Return values as texts with four significant digits, by name; in a population, the least and the greatest."""
     return {name: f"{value:.4g}" for name, value in spans(values).items()}
 
 
 def _is_ready(value: Any) -> bool:
-    """Return whether a value can be read without waiting."""
+    """Return whether a value can be read without waiting for the device."""
     return bool(getattr(value, "is_ready", lambda: True)())

@@ -60,19 +60,19 @@ class Progress:
         self.finished_epochs: list[int | None] = []
         self._pipeline: InputPipeline | None = None
         self._handlers: Dispatcher | None = None
-        # The position of the reader before the last minibatch, or at the beginning of the pass.
+        # The position of the reader before the last trained minibatch, or at the start of the pass if there is none.
         self._before: Any = None
-        # The last minibatch, the state of its padding, and its checksum, if the checksum is known.
+        # The last trained minibatch, the padding sizes before it, and its checksum; None while the checksum is unknown.
         self._batch: Any = None
         self._sizes: Any = None
         self._print: dict[str, Any] | None = None
         self._finished: list[Any] = []  # the position of the reader after each earlier call of `train`
-        self._live: Batches | None = None  # the pass of a call that was paused
-        self._handler_states: list[Any] = []  # states of handlers from a checkpoint, until the handlers get them back
+        self._live: Batches | None = None  # the open pass of a call that was paused in this process
+        self._handler_states: list[Any] = []  # states of handlers in a checkpoint, until `begin` restores them
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Progress":
-        """Return the position from a saved snapshot."""
+        """Return the position that a result of `snapshot` describes, as JSON."""
         progress = cls()
         progress.call = saved["call"]
         progress.epoch = saved["epoch"]
@@ -94,7 +94,7 @@ class Progress:
 
     @property
     def begun(self) -> bool:
-        """True if this call has a position from which training can continue."""
+        """True if this call of `train` has begun a pass, so that training can continue from its position."""
         return self._before is not None
 
     @property
@@ -104,7 +104,7 @@ class Progress:
 
     @property
     def place(self) -> str:
-        """The position in words: the numbers of epochs and steps done."""
+        """The position in words, such as "after 2 epochs and 1 step"."""
         done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
         return f"after {' and '.join(done)}" if done else "before the first step"
 
@@ -113,7 +113,7 @@ class Progress:
 
         Args:
           pipeline: the minibatches to train on.
-          handlers: the handlers, which get their states from the checkpoint back.
+          handlers: the Dispatcher; its handlers receive the states that the checkpoint holds for them.
         """
         if self._live is None:
             self._pipeline = pipeline
@@ -126,10 +126,11 @@ class Progress:
         self._handler_states = []
 
     def start_pass(self) -> Batches:
-        """Start a pass, or continue the interrupted pass.
+        """Start a pass over the minibatches, or continue the interrupted pass.
 
         Raises:
-          ReaderError: the reader has fewer minibatches than were trained on, or minibatches of another size.
+          ReaderError: the reader has fewer minibatches than were trained on, or the last trained minibatch now has
+            another number of samples.
         """
         assert self._pipeline is not None
         if self._live is not None:
@@ -148,7 +149,7 @@ class Progress:
         return batches
 
     def advance(self, batch: Batch) -> None:
-        """Record that the minibatches of a Batch were trained on."""
+        """Record that all minibatches of a Batch were trained on; a Batch may hold several."""
         assert batch.before is not None
         self._before, self._sizes = batch.before
         self._batch = batch.each[-1].feed
@@ -156,14 +157,14 @@ class Progress:
         self.step += batch.count
 
     def next_epoch(self) -> None:
-        """Record the end of a pass."""
+        """Record the end of an epoch, and the position of the reader at the start of the next one."""
         self.epoch += 1
         self.step = 0
         self.last = False
         self._note_pass()
 
     def keep_pass(self, batches: Batches) -> None:
-        """Keep a paused pass, including the minibatch that was read ahead, for the next call in this process."""
+        """Keep a paused pass, with the minibatches that were read ahead, for the next `train` in this process."""
         self._live = batches
 
     def drop_live_pass(self) -> None:
@@ -187,7 +188,7 @@ class Progress:
         self._print = None
 
     def skip(self, call: int, source: Source) -> None:
-        """Move a reader to its position after this or an earlier call of `train`."""
+        """Move the reader to its position after the call of `train` with index `call`, this or an earlier call."""
         state = self._before if call == self.call else self._finished[call]
         if state is not None:
             source.restore(_without_plan(state))
@@ -196,7 +197,7 @@ class Progress:
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """Return a function that returns the current position as JSON, for `of`.
 
-        The returned function computes the slow part, the checksum of the last minibatch.
+        Another thread may call the returned function, because the checksum of the last minibatch takes time.
         """
         batch = whole(self._batch)
         known = self._print
@@ -213,18 +214,21 @@ class Progress:
         return lambda: {**position, "batch": known if batch is None else fingerprint(batch)}
 
     def _note_pass(self) -> None:
-        """Record the position at the start of a pass."""
+        """Record the position of the reader at the start of a pass, before any minibatch was trained on."""
         assert self._pipeline is not None
         self._before, self._sizes = self._pipeline.position()
         self._batch = None
         self._print = None
 
     def _go_back(self, pipeline: InputPipeline) -> None:
-        """Move the reader and the state of its padding to the position before the last minibatch."""
+        """Restore the reader, and the padding sizes, to the position before the last trained minibatch.
+
+        Between two epochs, the reader moves to the start of the next epoch, and may be another reader than before.
+        """
         state = self._before
         source = pipeline.source
         pipeline.restore_padding(self._sizes)
-        if not self.step:  # between two epochs only the index of the next epoch counts, so the reader may change
+        if not self.step:  # between two epochs, only the index of the next epoch is restored
             if (before := _sizes(state)) != (now := _sizes(source.state())):
                 log.warning(
                     "the reader gives %s and gave %s before the interruption; training goes on with the reader of now",
@@ -237,7 +241,7 @@ class Progress:
             if "source" not in reader and _counts_rows(reader.get("reader")) and reader["given"]:
                 log.warning(
                     "the reader keeps no position of its own, so %d minibatches of epoch %d are read and dropped",
-                    reader["given"] if "readers" in state else self.step,  # the last one is compared first
+                    reader["given"] if "readers" in state else self.step,  # `_compare` reads the last one
                     self.epoch,
                 )
         try:
@@ -250,7 +254,11 @@ class Progress:
             raise
 
     def _compare(self, batches: Batches) -> None:
-        """Read the last trained minibatch again, and compare its checksum."""
+        """Read the last trained minibatch again, and warn if its checksum is another one than before.
+
+        Raises:
+          ReaderError: the pass has no such minibatch, or the minibatch has another number of samples.
+        """
         again = next(batches, None)
         if again is None:
             raise errors.ReaderError(
@@ -279,7 +287,7 @@ class Progress:
 
 
 def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checksum of the names, shapes, dtypes and bytes of a feed, without padding.
+    """Return a checksum of the names, shapes, dtypes and bytes of a feed; the padding of sequences does not count.
 
     Args:
       feed: arrays and sequence batches by name.
@@ -305,7 +313,7 @@ def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_storable(source: Source) -> None:
-    """Check that the position of a reader can be stored as JSON, before the first step.
+    """Check, before the first step, that the position of a reader can be stored in a checkpoint as JSON.
 
     Raises:
       ArgumentTypeError: the position cannot be stored as JSON.
@@ -320,14 +328,14 @@ def check_storable(source: Source) -> None:
 
 
 def _valid(value: Any) -> list[Any]:
-    """Return the arrays of a fed value, without padding."""
+    """Return a fed array in a list; for a batch of sequences, return each sequence without its padding."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]
 
 
 def _sizes(state: Mapping[str, Any]) -> str:
-    """Return the numbers of rows and the batch sizes of readers in words, as far as their plans contain them."""
+    """Return a text with the numbers of rows and the batch sizes of readers, as far as the saved position has them."""
     plans = [reader.get("reader") for reader in state.get("readers", [state])]
     told = [stage for plan in plans for stage in stages(plan)]
     rows = [f"{stage['arrays']} rows" for stage in told if "arrays" in stage]
@@ -335,21 +343,27 @@ def _sizes(state: Mapping[str, Any]) -> str:
 
 
 def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the position between two passes without the plan of the reader, because the reader may change."""
+    """Return the position without the description of the reader, so that another reader accepts the position.
+
+    Between two passes, the user may change the reader. A reader that is within a pass keeps its description.
+    """
     position = {key: value for key, value in state.items() if key != "reader"}
-    if "readers" in state:  # one reader may be within a pass
+    if "readers" in state:  # some of several readers may be within a pass
         position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
     return position
 
 
 def _end_passes(source: Any) -> None:
-    """Make the next call of `train` begin with new passes over all readers, if there are several."""
+    """Close the open passes of several readers, so that the next call of `train` starts all readers anew."""
     if isinstance(source, Turns):
         source.close()
 
 
 def _counts_rows(plan: Any) -> bool:
-    """Return whether the rows of a reader come from the user's function or iterable, whose position is only a count."""
+    """Return whether the rows of a reader come from a function or an iterable of the user.
+
+    The position of such a reader is only the number of its minibatches, so a resume reads and drops them.
+    """
     if isinstance(plan, Mapping):
         return any(_counts_rows(v) for v in plan.values())
     return any(map(_counts_rows, plan)) if isinstance(plan, list) else plan == "rows"

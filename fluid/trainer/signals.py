@@ -1,6 +1,6 @@
 """Signals: Ctrl-C and SIGTERM during training; the first one waits for the end of a step, the second does not wait.
 
-The first signal waits until the handlers of the step are done. Only reading data is broken off.
+The first signal waits until the handlers of the step are done. It interrupts only the reading of data.
 """
 
 import logging
@@ -54,7 +54,7 @@ class Signals(Policy):
         self._together = together
         self.at_once = _AtOnce(self, quietly=False)
         self.reading_ahead = _AtOnce(self, quietly=True)
-        self._free = False  # True while a signal raises immediately
+        self._free = False  # True inside `at_once` and `reading_ahead`, where a signal raises immediately
         self._held: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._held = {signal.SIGINT: signal.default_int_handler}
@@ -83,13 +83,14 @@ class Signals(Policy):
             raise self._meaning(self.arrived)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.told is not None:  # a second signal, only in an interactive interpreter, see below
+        if self.told is not None:  # a second signal; outside of an interactive interpreter, SIG_DFL ends the process
             raise self._meaning(number)
         self.told = number
         if not self._together:
             self.arrived = number
         if not hasattr(sys, "ps1"):
-            # The next signal must end the process also in C code, such as a compilation, where Python handlers wait.
+            # The next signal must also end a process that runs C code, such as a compilation: Python signal handlers do
+            # not run there until the code returns.
             for held in self._held:
                 signal.signal(held, signal.SIG_DFL)
         log.warning("%s: training ends after this step; once more ends it now", signal.Signals(number).name)
@@ -102,11 +103,11 @@ class Signals(Policy):
 
 
 class _AtOnce:
-    """A block in which signals do not wait, such as reading data.
+    """A `with` block, such as reading data, in which a signal raises its exception immediately.
 
     Args:
-      signals: the owner of the block.
-      quietly: True catches the exception of a signal at the end of the block.
+      signals: the Signals object to which the block belongs.
+      quietly: True catches the exception of a signal at the end of the block, so that the code after the block runs.
     """
 
     def __init__(self, signals: Signals, quietly: bool):

@@ -1,7 +1,7 @@
-"""StepRequest: the values that handlers request of the next step, and the values that they replace in this step.
+"""StepRequest: the values that handlers fetch from the next step, and the values that they replace in this step.
 
-Most steps have no request and share one CompiledStep. Any other kind of request is a `Request` of its own, compiled
-once.
+Most steps have no request and share one CompiledStep. Each other set of fetched and replaced names is compiled once,
+as a separate `Request`.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,12 @@ class StepRequest:
 
     Args:
       program: the program that the step trains.
-      in_call: True if the step runs after another step in one call of the device; this step takes no requests.
+      in_call: True if the step runs after another step in one call of the device; `fetch` and `override` then raise an
+        error.
 
     Attributes:
-      names: names of the values that the step returns beside the outputs.
-      values: values that replace feeds and named values, by name.
+      names: names of the values that the step returns beside the outputs of the program.
+      values: the new values that handlers have set in this step, by name of a feed, named value, parameter or state.
     """
 
     __slots__ = ("_in_call", "_over", "_program", "names", "values")
@@ -59,12 +60,12 @@ class StepRequest:
         self.values.update(values)
 
     def run(self, step: CompiledStep, feed: Any, count: int = 1) -> StepResults:
-        """Run the step. With requests, run a variant of the step, which is compiled once for each kind of request.
+        """Run the step. With requests, run a variant of the step, which is compiled once for each set of names.
 
         Args:
           step: the compiled step without requests.
-          feed: arrays by name; a Stack or Picks for several steps per call, which have no requests.
-          count: the number of steps, 1 by default.
+          feed: arrays by name; for several steps per call, a Stack or Picks of minibatches, without requests.
+          count: the number of steps to run in this call, 1 by default.
         """
         self._over = True
         if count > 1:

@@ -1,7 +1,8 @@
 """Steps per call: the choice of how many training steps run in one call of the device, with equal results.
 
-The compiled loop carries the state of a single step, so nothing else knows the difference. Between two calls the device
-is idle, so the arrays of the next call are placed before, and means are computed while the device works.
+A call with several steps is a compiled loop that carries the state of a single step, so no other code depends on the
+number of steps. Between two calls the device is idle. Therefore the arrays of the next call are copied to the device
+before the running call ends, and means are computed while the device works.
 """
 
 import contextlib
@@ -24,16 +25,18 @@ StepsPerDispatch = int | Literal["auto"]
 """The type of `Trainer(steps_per_dispatch=)`: a number of steps, or "auto"."""
 
 AUTO = "auto"
-# With "auto", the limit of the feeds and results of the steps of one call, in bytes.
+# With "auto", the maximum size of the feeds and the outputs of all steps in one call, in bytes.
 _BYTES = 1 << 26
 
 
-# The target time of a call, in seconds: its cost on the host, some tenths of a millisecond, is then negligible.
+# The target duration of a call, in seconds. The time that the host needs to start a call, some tenths of a millisecond,
+# is then negligible.
 _CALL = 0.04
 # A step that takes longer than this, in seconds, gains nothing from a call with several steps.
 _LONG = 0.0025
 MOST = 64
-# The number of measured spans between two waits. The shortest span is used: it contains no test, no other process.
+# The number of spans to measure; a span is the time per step between two waits of the loop. The shortest span counts,
+# because it most probably includes no test and no delay by another process.
 _SPANS = 3
 
 
@@ -41,7 +44,7 @@ class StepsPerCall:
     """The number of steps per call of the device, for each program of a Trainer.
 
     Args:
-      wanted: the argument `steps_per_dispatch`.
+      wanted: the argument `steps_per_dispatch` of Trainer.
       members: the programs.
       session: the session of the Trainer.
 
@@ -69,11 +72,11 @@ class StepsPerCall:
             )
 
     def capacity(self, program: Program, batch: Batch) -> int:
-        """Return the largest number of steps in one call, without regard to handlers.
+        """Return the largest number of steps in one call of the device; handlers and policies may need fewer.
 
         Args:
           program: the program of the steps.
-          batch: the minibatch of the next step.
+          batch: the minibatch of the next step, whose size limits the number with "auto".
         """
         if program.name in self.one_by_one:
             return 1
@@ -104,7 +107,7 @@ class StepsPerCall:
         return 1
 
     def mark(self, program: str, steps: int) -> None:
-        """Record that the loop has waited for a step of a program, after `steps` steps were started."""
+        """Measure the speed when the loop has waited for a step of a program; `steps` were started so far."""
         compiled = len(self._compilations)
         if compiled > self._compiled:  # the time of a compilation is not the time of a step
             self._compiled = compiled
@@ -125,7 +128,7 @@ def _checked(wanted: Any) -> StepsPerDispatch:
 
 
 def _reason_against(member: Member, session: Session) -> str | None:
-    """Return the reason why steps of a program run one by one; None if several can run in one call."""
+    """Return the reason, for a message, why steps of a program must run one by one; None if several fit one call."""
     if group().size > 1:
         return "several processes train together, and agree after each step on the next one"
     if session.engine.layout.mesh is not None or session.engine.layout.in_parts:
@@ -141,14 +144,14 @@ def _reason_against(member: Member, session: Session) -> str | None:
 
 
 def _bytes_of(program: Program, batch: Batch) -> int:
-    """Return the size of the feed and the outputs of a step, in bytes."""
+    """Return the size of the feed and the outputs of one step, in bytes; each number of an output counts as 4 bytes."""
     rows = batch.examples
     results = sum(4 * math.prod(rows if size is None else size for size in out.shape) for out in program.outputs)
     return results + batch.nbytes
 
 
 class Pace:
-    """A measurement of steps that run one by one, which chooses the number of steps per call.
+    """A speed measurement of steps that run one by one, from which the number of steps per call is chosen.
 
     Example:
       >>> pace = Pace()
@@ -169,11 +172,11 @@ class Pace:
         return self._together
 
     def mark(self, steps: int, now: float) -> None:
-        """Record that the loop has waited for a step.
+        """Record the time at which the loop has waited for a step.
 
         Args:
           steps: the number of steps that were started so far.
-          now: the time in seconds.
+          now: the time in seconds, from any zero.
         """
         if self._last is not None and steps > self._last[0] and len(self._spans) < _SPANS:
             self._spans.append((now - self._last[1]) / (steps - self._last[0]))
@@ -182,22 +185,22 @@ class Pace:
         self._last = (steps, now)
 
     def interrupt(self) -> None:
-        """Discard the time since the last mark, for example because of a compilation."""
+        """Ignore the time between the last and the next `mark`, for example because it includes a compilation."""
         self._last = None
 
 
 def _worth_a_call(seconds: float) -> int:
-    """Return the number of steps per call for steps that take `seconds` each."""
+    """Return the number of steps per call, a power of two from 1 to MOST, for steps that take `seconds` each."""
     return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))
 
 
 def compile_ahead(
     members: Sequence[Member], steps: Sequence[CompiledStep], source: Source, steps_per_call: StepsPerCall
 ) -> None:
-    """Begin to compile the step of a program before its first minibatch is read, if the shapes are known.
+    """Begin to compile the step of a program before its first minibatch is read, if the shapes of its feeds are known.
 
-    The shapes are known from a reader with a `batch_size`, for a program whose data has fixed shapes. Otherwise, and if
-    the first call may have several steps, the first minibatch starts the compilation.
+    The shapes are known if the reader has a `batch_size`, and the program declares data of fixed shapes. Otherwise, or
+    if the first call may have several steps, the compilation begins when the first minibatch is read.
 
     Args:
       members: the programs.

@@ -1,4 +1,4 @@
-"""Trainer: trains, tests and saves program functions with their optimizers."""
+"""Trainer: an object that trains, tests and saves program functions with their optimizers; and the function `train`."""
 
 import contextlib
 import inspect
@@ -189,7 +189,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         evaluator: Evaluator,
         steps_per_dispatch: StepsPerDispatch = 1,
     ) -> None:
-        """Set the attributes that depend on the session and its programs."""
+        """Set the attributes of this Trainer that depend on its session and programs."""
         programs = list(session.programs.values())
         self.session = session
         self.programs = dict(session.programs)
@@ -204,7 +204,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._training = False
 
     def _keep_checkpoints(self, config: CheckpointConfig | None, validation: type[Validation] = Validation) -> None:
-        """Open the folder of checkpoints, if `config` names one, and create the measurements of `validation`."""
+        """Open the folder of checkpoints, if `config` is not None, and create an object of the class `validation`."""
         programs = list(self.programs.values())
         self._checkpoints = None if config is None else Checkpoints(config, self.session, programs)
         self._calls = Calls(self._checkpoints)
@@ -299,7 +299,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         dispatcher: Dispatcher,
         resume: bool | None,
     ) -> None:
-        """Run a call of `train`, or the rest of an interrupted call."""
+        """Run a call of `train`, or the rest of an interrupted call, with arguments that `train` has checked."""
         source = source_of(self._members, readers, self._plan, int(self.session.scope.step))
         position, checkpoints = self._calls.begin(readers, source, num_epochs, resume)
         self._freeze_as_before(position)
@@ -351,7 +351,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
                 self._warn_of_spoilt()
 
     def _warn_of_spoilt(self) -> None:
-        """Warn of non-finite arrays after a training with finite losses."""
+        """Warn of parameters and other arrays that are not finite after a training in which every loss was finite."""
         scope = self.session.scope
         if names := spoilt(scope.specs, scope.arrays, self.session.engine.members):
             warn_once(
@@ -420,7 +420,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     def pause(self) -> None:
         """Pause training after the current step; the next `train` with the same reader continues after this step.
 
-        The pass over the reader stays open, with the minibatch that was read ahead.
+        The pass over the reader stays open, with the minibatches that were read ahead.
         """
         if self._training:
             self._pausing = True
@@ -434,7 +434,10 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._stopping = True
 
     def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
-        """Return the named program, or the only one for None; `method` is the caller in error messages."""
+        """Return the program with this name or function, or the only program for None.
+
+        Error messages name `method` as the caller.
+        """
         return member_called(program, self._members, method)
 
 

@@ -175,7 +175,8 @@ def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[A
     """
     key = key.astype(query.dtype)
     value = value.astype(query.dtype)
-    # JAX's function has no dropout, requires values as wide as the keys, and always computes the softmax in float32.
+    # `jax.nn.dot_product_attention` has no dropout, requires values as wide as the keys, and always computes the
+    # softmax in float32.
     if drop is None and value.shape == key.shape and query.dtype != "float64":
         result = jax.nn.dot_product_attention(query, key, value, mask=mask)
     else:
@@ -221,7 +222,7 @@ def dropper(rate: float, implementation: str, name: str | None) -> Callable[[Any
 
 
 def _weighted_mean(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[Any], Any] | None) -> Any:
-    """Compute `attend` without JAX's fused function; arguments and result have the shapes of `attend`."""
+    """Compute `attend` without `jax.nn.dot_product_attention`; arguments and result have the shapes of `attend`."""
     products = jnp.einsum("btnd,bsnd->bnts", query, key, preferred_element_type=wide_dtype(query.dtype))
     products = products * query.shape[-1] ** -0.5
     if mask is not None:
@@ -232,14 +233,14 @@ def _weighted_mean(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[
 
 
 def _project(this: Layer, x: Any, size: int, attr: ParamSetting, bias_attr: ParamSetting) -> Any:
-    """Project `[batch, time, width]` to `[batch, time, size]`, by a weight and a bias of the layer."""
+    """Multiply `[batch, time, width]` by a weight and add a bias, both new parameters; return `[batch, time, size]`."""
     product = times_matrix(x, this.weight(attr, [x.shape[-1], size], x.dtype))
     bias = this.bias(bias_attr, [size], x.dtype)
     return product if bias is None else product + bias
 
 
 def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: AttentionCache | None) -> None:
-    """Check that neither dropout nor a cache is used with a ring; the check does not depend on the mesh."""
+    """Check that neither dropout nor a cache is used with a ring, even if the mesh does not have its axis."""
     if ring is not None and (dropout_rate or cache is not None):
         found = "dropout_rate=" if dropout_rate else "cache="
         raise errors.ArgumentError(
@@ -273,7 +274,7 @@ def _attend_to_cache(
       key: their keys, of the same shape.
       value: their values, of the same shape.
       rotary: whether to rotate queries and keys by their positions.
-      drop: the dropout function of `attend`.
+      drop: a dropout function for the attention weights, or None.
 
     Returns:
       The results of the steps, `[batch, time, heads, head_size]`; the cache with the steps appended; and a mask of the
@@ -285,7 +286,7 @@ def _attend_to_cache(
     if rotary:
         query, key = (rotate(v, places) for v in (query, key))
     rows = jnp.arange(key.shape[0])[:, None]
-    # Padding is written too: no step sees it before the next steps overwrite it.
+    # The keys of padding are written too: the next steps overwrite them before any step sees them.
     keys, values = (
         held.at[rows, places].set(new.astype(held.dtype), mode="drop")
         for held, new in ((cache.keys, key), (cache.values, value))
@@ -300,7 +301,7 @@ def _attend_to_cache(
 
 
 def _check_cache(this: Layer, cache: AttentionCache | None, queries: core.Value, num_heads: int, size: int) -> None:
-    """Check that a cache has the rows of the queries, and the heads of the layer."""
+    """Check that a cache has as many rows as the queries, and the number and size of heads of the layer."""
     expected = (dense(queries).shape[0], num_heads, size // num_heads)
     if cache is not None and (cache.keys.shape[0], *cache.keys.shape[2:]) != expected:
         raise errors.ShapeError(
@@ -311,7 +312,7 @@ def _check_cache(this: Layer, cache: AttentionCache | None, queries: core.Value,
 
 
 def _sources(this: Layer, queries: Any, keys: Any, values: Any, cache: Any) -> tuple[Any, Any]:
-    """Return keys and values, with defaults filled in, after checking that they fit the queries."""
+    """Return the keys, by default the queries, and the values, by default the keys, after checking their shapes."""
     if keys is None and values is not None:
         raise errors.ArgumentError(f"{this.name}: values without keys; give both, as in (queries, keys, values)")
     if keys is not None and cache is not None:
@@ -346,7 +347,7 @@ def _check_heads(this: Layer, num_heads: int, size: int, rotary: bool) -> None:
 
 
 def _one_each(this: Layer, argument: str, attr: Any) -> list[ParamSetting]:
-    """Return one setting for each of the four projections: queries, keys, values and result."""
+    """Return four settings of parameters, for the projections of queries, keys, values and result."""
     if isinstance(attr, list | tuple):
         if len(attr) != 4:
             raise errors.ArgumentError(

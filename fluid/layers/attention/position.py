@@ -97,7 +97,8 @@ def rotary_position(
 def sine_table(position: Any, size: int, dtype: Any = "float32") -> Any:
     """Compute sines and cosines `[..., size]` of positions `[...]`, for an even size, as in `add_position_encoding`."""
     half = size // 2
-    # The last wavelength is exactly the longest. A single wavelength would divide by 0, and is the longest too.
+    # The last wavelength is exactly `10000 * 2 pi`. With a single wavelength, `half - 1` would be a division by 0; the
+    # single wavelength is `10000 * 2 pi` too.
     exponents = jnp.arange(half, dtype=dtype) / (half - 1) if half > 1 else jnp.ones([1], dtype)
     angles = jnp.asarray(position, dtype)[..., None] * jnp.asarray(10000.0, dtype) ** -exponents
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)

@@ -12,7 +12,7 @@ from fluid.layers.base import wide_dtype
 
 
 class Ring(NamedTuple):
-    """The devices along an axis of the mesh, each with an equal number of steps.
+    """The devices along an axis of the mesh, each of which holds an equal number of steps of the sequences.
 
     Attributes:
       axis: the name of the axis.
@@ -43,10 +43,11 @@ def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
 
 
 def attend_around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
-    """Compute `attend` around a ring, where each device holds only its share of the keys and the products.
+    """Compute the result of `attend` on a ring of devices, each of which holds only its share of the keys.
 
-    In each turn a device attends to its current keys, and passes them to its neighbour. The backward pass goes around
-    once more, and passes the partial gradients along with the keys. Products and sums are at least float32.
+    In each turn a device computes the products of its queries with its current keys, and passes the keys to its
+    neighbour. The backward pass sends the keys around once more, together with their partial gradients. Products and
+    sums are at least float32.
 
     Args:
       ring: the devices.
@@ -72,7 +73,7 @@ def _around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
 
 
 def _forward(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute the results, and the residuals for the gradient, such as the log-denominators of the softmax."""
+    """Compute the results, and the values that `_backward` needs, such as the log-denominators of the softmax."""
     results, denominators = _on_each(ring, _results, 4, 2)(query, key, value, seen)
     return results, (query, key, value, seen, results, denominators)
 
@@ -85,7 +86,7 @@ _around.defvjp(_forward, _backward)
 
 
 def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
-    """Run a function on each device of the ring, with its share of the steps."""
+    """Return a function that runs on each device of the ring, with the share of the steps on this device."""
     steps = PartitionSpec(None, ring.axis)
     return jax.shard_map(
         functools.partial(function, ring),
@@ -115,7 +116,7 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
     sums = jnp.zeros((*shape, value.shape[-1]), wide)
     begin = ((key, value, seen), jnp.full(shape, lowest, wide), jnp.zeros(shape, wide), sums)
     _, highest, total, sums = jax.lax.fori_loop(0, ring.size, turn, begin)
-    # For queries without any key, an infinite denominator makes the weights of the backward pass zero too.
+    # For queries without any key, an infinite log-denominator also makes the weights in the backward pass zero.
     denominators = jnp.where(total > 0, highest + jnp.log(jnp.where(total > 0, total, 1)), jnp.inf)
     return (sums / jnp.where(total > 0, total, 1)[..., None]).astype(query.dtype), denominators
 
@@ -147,7 +148,7 @@ def _slopes(
 
 
 def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute the products of a device's queries with its current keys, and a mask of the products that count.
+    """Compute the products of a device's queries with its current keys, and a mask of the visible keys.
 
     Returns:
       `[batch, targets, heads, sources]`, and bool `[batch, targets or 1, 1, sources]`.
@@ -163,11 +164,11 @@ def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[A
 
 
 def _handed_on(ring: Ring, arrays: Any) -> Any:
-    """Pass the arrays of each device to the next device."""
+    """Pass the arrays of each device to the next device of the ring."""
     return jax.lax.ppermute(arrays, ring.axis, [(i, (i + 1) % ring.size) for i in range(ring.size)])
 
 
 def _even(array: Any, count: int) -> Any:
-    """Pad an array `[batch, time, ...]` with zeros after its steps, so that `count` devices share them evenly."""
+    """Pad an array `[batch, time, ...]` with zeros after its steps, so that `count` devices get equally many steps."""
     more = -array.shape[1] % count
     return jnp.pad(array, [(0, 0), (0, more), *[(0, 0)] * (array.ndim - 2)]) if more else array

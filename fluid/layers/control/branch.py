@@ -151,7 +151,7 @@ def switch_case(
 
 
 def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
-    """Read a value that is one bool, `[]` or `[1]`, as `[]`.
+    """Check that a value is one bool, `[]` or `[1]`, and return it as an array `[]`.
 
     Args:
       this: the layer, for messages.
@@ -171,7 +171,7 @@ def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
 
 
 def _scalar(this: Layer, array: Any, what: str) -> jax.Array:
-    """Return an array of one element as `[]`."""
+    """Check that an array has one element, and return it as an array `[]`."""
     if array.size != 1:
         raise errors.ShapeError(
             f"{this.name}: {what} is {describe(array)}, expected one value, [] or [1]: reduce it first, as in "
@@ -185,7 +185,7 @@ def _return_none() -> None:
 
 
 def _by_number(this: Layer, given: Any) -> dict[int, Callable[[], Any]]:
-    """Read the functions of `switch_case`, in any of its three forms, as a dict by number."""
+    """Convert `branch_fns` of `switch_case`, a dict, pairs or a list, to a dict from number to function."""
     pairs: list[Any] = []
     if isinstance(given, Mapping):
         pairs = list(given.items())
@@ -209,7 +209,7 @@ def _by_number(this: Layer, given: Any) -> dict[int, Callable[[], Any]]:
 
 
 def _run_branch(this: Layer, kind: str, taken: Any, functions: Mapping[str, Callable[[], Any]]) -> Any:
-    """Run one of several functions that call layers.
+    """Run the function at a position that the data determines; the functions may call layers.
 
     Args:
       this: the layer, under whose name the results are recorded.
@@ -218,7 +218,7 @@ def _run_branch(this: Layer, kind: str, taken: Any, functions: Mapping[str, Call
       functions: functions without arguments, by their names in messages.
 
     Returns:
-      The result of the function. All states that any function can change are set; the other functions keep old values.
+      The result of the function. States that only other functions change keep their old values.
     """
     bodies = {label: core.Body(function, [], f"layers.{kind}") for label, function in functions.items()}
     states = {name: value for body in bodies.values() for name, value in body.states().items()}

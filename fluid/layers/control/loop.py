@@ -19,9 +19,9 @@ class _Loop(NamedTuple):
 
     Attributes:
       iteration: int32 `[]`: the number of finished iterations.
-      proceed: bool `[]`: the result of the condition for the values.
+      proceed: bool `[]`: the result of the condition for `values`: true to run the body again.
       values: the loop variables.
-      states: the states that the condition or the body changes, by name.
+      states: the states of the program, such as moving averages, that the condition or the body changes, by name.
     """
 
     iteration: jax.Array
@@ -168,7 +168,7 @@ def scan(
 
 
 def arrays_of_slices(this: Layer, xs: Any) -> Any:
-    """Read the `xs` of a loop: a pytree of arrays `[steps, ...]`.
+    """Check the `xs` of a loop, and return them as a pytree of arrays `[steps, ...]`.
 
     Raises:
       ShapeError: a leaf is a sequence batch, or has no dimensions.
@@ -191,8 +191,8 @@ def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "lengt
     Args:
       this: the layer, for messages.
       xs: a pytree of arrays `[steps, ...]`, or None.
-      length: the number from the user, or None.
-      argument: the name of the number in the layer.
+      length: the number of steps from the user, or None.
+      argument: the name of the argument of the layer that holds this number, for messages.
 
     Raises:
       ShapeError: the arrays and the number do not agree.
@@ -220,7 +220,7 @@ def first_slice(xs: Any) -> Any:
 
 
 def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
-    """Check the result of the function of a loop, which must be a pair `(carry, y)`, and return the result.
+    """Check that the function of a loop returned a pair `(carry, y)`, and return the pair.
 
     Args:
       this: the layer, for messages.
@@ -240,7 +240,7 @@ def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
 
 
 def check_carry(this: Layer, what: str, found: Any, given: Any) -> Any:
-    """Check the new carry of a loop, and return the carry with a definite dtype.
+    """Check the new carry of a loop, and return the carry as arrays whose dtypes are not weak.
 
     Args:
       this: the layer, for messages.

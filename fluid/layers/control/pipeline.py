@@ -22,7 +22,7 @@ _DRAWS = ("random_bits", "random_split", "random_gamma")
 
 
 class Rowwise(NamedTuple):
-    """A block that reads nothing from outside.
+    """A block whose values from outside are arguments, so that `jax.shard_map` can run it.
 
     Attributes:
       function: called with the constants, the index of the first row in the batch, and the arguments of the block. The
@@ -35,7 +35,7 @@ class Rowwise(NamedTuple):
 
 
 def count_rows(this: Layer, x: Any) -> int:
-    """Return the number of rows of the values of a pytree.
+    """Return the number of rows, the first dimension, that all arrays of a pytree have.
 
     Raises:
       ShapeError: the numbers of rows differ.
@@ -50,10 +50,10 @@ def count_rows(this: Layer, x: Any) -> int:
 
 
 def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[str]) -> Rowwise:
-    """Return a block for some rows of a batch, which computes for them the results that they have in the whole batch.
+    """Return a block that computes some rows of a batch, with the same results as for the whole batch.
 
-    Random numbers are an exception: each part of the batch draws its own. Traces show which values from outside the
-    block reads, and whether a row depends on other rows.
+    Random numbers are an exception: each part of the batch draws its own. The function traces the block to find
+    the values from outside that the block reads, and to check that no row depends on other rows.
 
     Args:
       this: the layer.
@@ -138,22 +138,22 @@ def _check_loops(this: Layer, jaxpr: Any) -> None:
 
 
 def _fixed_draw(jaxpr: Any, fresh: set[Any], line: str = "its block") -> str | None:
-    """Return the user's line of the first draw whose key does not come from `fresh`; None if there is none.
+    """Return the user's line of the first random draw whose key does not depend on `fresh`; None if there is none.
 
     Args:
-      jaxpr: the equations.
+      jaxpr: the equations to search.
       fresh: the variables that differ in each part of the batch; this function adds all that depend on them.
-      line: the line of the equation around these equations.
+      line: the line of the equation that contains these equations, for equations without a line.
     """
     for equation in jaxpr.eqns:
         moves = [not is_literal(v) and v in fresh for v in equation.invars]
-        # JAX records the lines inside a called function, but not for a function that it has traced before.
+        # JAX records no lines inside a called function that it has traced before.
         here = user_line(equation)
         here = line if here == "unknown line" else here
         if equation.primitive.name in _DRAWS and not any(moves):
             return here
         for inner in inner_jaxprs(equation):
-            # The last inputs are the inputs of the inner equations: a branch has its index before them.
+            # Inputs are compared from the last to the first: before the inputs of a branch stands its index.
             same = zip(reversed(inner.invars), reversed(moves), strict=False)
             if found := _fixed_draw(inner, {v for v, moving in same if moving}, here):
                 return found
@@ -169,13 +169,13 @@ def _is_from_outside(variable: Any) -> bool:
 
 
 def _of_rows(x: Any, count: int) -> Any:
-    """Return the shapes and dtypes of the values with `count` rows."""
+    """Return the shapes and dtypes that the arrays of `x` have with `count` rows."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype), x)
 
 
 @contextlib.contextmanager
 def _drawing(given: Any, key: Any) -> Iterator[None]:
-    """Let layers draw from another key."""
+    """Make layers draw random numbers from `key` within a `with` block."""
     before = given.key
     given.key = key
     try:
@@ -186,7 +186,7 @@ def _drawing(given: Any, key: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _about_rows(this: Layer, x: Any, count: int) -> Iterator[None]:
-    """Add a note to errors of a block that was called with another number of rows than the batch has."""
+    """Add a note to errors within a `with` block that runs on `count` rows, if the batch has another number of rows."""
     try:
         yield
     except Exception as error:
@@ -229,8 +229,8 @@ class Split(NamedTuple):
     `m` consists of the m-th part of each group, so that no row moves to another device.
 
     Attributes:
-      shards: as in Pipeline.
-      groups: as in Pipeline.
+      shards: the number of parts that the data axis divides the batch into.
+      groups: the number of parts that "fsdp" divides the rows of each shard into.
       microbatches: the number of microbatches.
       each: the number of rows of a group in one microbatch.
     """
@@ -260,7 +260,7 @@ class Split(NamedTuple):
         return grouped.swapaxes(0, 1).reshape(self.microbatches, self.rows, *array.shape[1:])
 
     def together(self, array: Any) -> Any:
-        """Reverse `parts`."""
+        """Reshape `[microbatches, rows, ...]` to `[rows of the shard, ...]`: the inverse of `parts`."""
         grouped = array.reshape(self.microbatches, self.groups, self.each, *array.shape[2:])
         return grouped.swapaxes(0, 1).reshape(self.microbatches * self.rows, *array.shape[2:])
 
@@ -310,9 +310,9 @@ def pipelined(
     """Compute blocks one after another, each on the device of the pipeline that has its arrays.
 
     A stage has some of the blocks. A stage computes one part of the batch at a time, passes the result to the next
-    stage, and continues with the next part. There is a turn for each part, and for each stage after the first. So a
-    stage has no part to compute in some turns, and computes an unused result instead. The gradient passes backwards
-    through the stages.
+    stage, and continues with the next part. The number of turns is the number of parts plus the number
+    of stages minus 1. In `stages - 1` turns a stage has no part to compute, and computes an unused result. The gradient
+    passes backwards through the stages.
 
     Args:
       this: the layer.
@@ -352,7 +352,7 @@ def pipelined(
 
 
 def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
-    """Return a function that runs blocks one after another, with the arguments of `work.function` for all blocks."""
+    """Return a function that runs several blocks one after another, from their stacked indices and arrays."""
 
     def run(constants: Any, first: Any, numbers: Any, arrays: Any, x: Any) -> Any:
         def step(value: Any, given: Any) -> tuple[Any, None]:
@@ -368,12 +368,12 @@ def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
 def _on_stage(
     pipeline: Pipeline, split: Split, run: Callable[..., Any], constants: Any, numbers: Any, arrays: Any, x: Any
 ) -> Any:
-    """Run one stage in all turns, and return its results of the turns in which the last stage has a part.
+    """Run one stage in all turns, and return its results of the turns in which the last stage has a microbatch.
 
     Args:
       pipeline: the devices.
       split: the division of the rows of the batch.
-      run: see `_through`.
+      run: the function that `_through` returns, which runs the blocks of a stage.
       constants: the values from outside that blocks read.
       numbers: the indices of the blocks of this stage.
       arrays: the arrays of these blocks.
@@ -397,7 +397,7 @@ def _on_stage(
         return done, done
 
     parts = jax.tree.map(split.parts, x)
-    # An idle stage computes with real rows too: with other numbers, the gradient could be NaN times zero.
+    # An idle stage computes copies of real rows: with other numbers, the gradient could be NaN times zero, so NaN.
     queue = jax.tree.map(lambda array: jnp.concatenate([array, jnp.repeat(array[-1:], last, axis=0)]), parts)
     begin = jax.tree.map(lambda array: array[0], parts)
     _, done = jax.lax.scan(turn, begin, (jnp.arange(split.microbatches + last), queue))
@@ -406,7 +406,8 @@ def _on_stage(
 
 def _last(array: Any) -> Any:
     """Return the result of the last stage, on all devices, from an array `[stages, ...]`."""
-    # XLA would send a slice twice. It sums on the devices of the stages, and the gradient of a sum sends nothing.
+    # For a slice, XLA would send the array twice. A sum is added up on the devices of the stages, and its gradient
+    # sends nothing.
     size = array.shape[0]
     chosen = (jnp.arange(size) == size - 1).reshape(size, *[1] * (array.ndim - 1))
     return jnp.sum(jnp.where(chosen, array, 0), axis=0, dtype=array.dtype)

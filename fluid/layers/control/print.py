@@ -75,7 +75,7 @@ def Print(  # noqa: N802
 
 @dataclass(frozen=True)
 class _Line:
-    """The format of a printed line; see the arguments of `Print`."""
+    """The format of a printed line; the attributes are arguments of `Print`."""
 
     message: str | None
     summarize: int
@@ -98,7 +98,7 @@ class _Line:
 
 
 def _printer(line: _Line, name: str, first_n: int) -> Callable[..., None]:
-    """Return a function of arrays on the host that prints the first `first_n` lines."""
+    """Return a function that prints a line for its arrays, in its first `first_n` calls; -1 stands for all calls."""
     calls = itertools.count()
 
     def show(*arrays: Any) -> None:
@@ -110,7 +110,10 @@ def _printer(line: _Line, name: str, first_n: int) -> Callable[..., None]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _printed(forward: Any, backward: Any, data: Any, *lengths: Any) -> Any:
-    """Return the data; call `forward` with data and lengths, and `backward` with the gradient and lengths."""
+    """Return `data`, and print it.
+
+    The forward pass calls `forward` with data and lengths, the backward pass `backward` with the gradient and lengths.
+    """
     if forward is not None:
         jax.debug.callback(forward, data, *lengths)
     return data

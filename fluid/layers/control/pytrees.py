@@ -9,7 +9,7 @@ from fluid.layers.base import Layer, dense, describe
 
 
 def strongly_typed(tree: Any) -> Any:
-    """Convert the leaves of a pytree to arrays of definite dtypes.
+    """Convert the leaves of a pytree to arrays whose dtypes are not weak.
 
     A Python number is weakly typed in JAX: operations with other dtypes change its dtype, and a loop would then change
     the dtype of its carry.
@@ -28,12 +28,12 @@ def describe_tree(tree: Any) -> str:
 
 
 def check_same_specs(found: Any, expected: Any, message: str) -> None:
-    """Check that two pytrees of arrays, as from `strongly_typed`, have equal structures, shapes and dtypes.
+    """Check that two pytrees of arrays have equal structures, shapes and dtypes; `strongly_typed` prepares both.
 
     Args:
       found: the pytree to check.
       expected: the pytree to compare with.
-      message: of the error; `{found}` and `{expected}` stand for descriptions of the two.
+      message: the message of the error; `{found}` and `{expected}` stand for descriptions of the two.
 
     Raises:
       ShapeError: the pytrees differ.
@@ -46,6 +46,6 @@ def check_same_specs(found: Any, expected: Any, message: str) -> None:
 
 
 def record_outputs(this: Layer, tree: Any) -> Any:
-    """Record each array or sequence batch of a pytree as a result of the layer."""
+    """Record each array or sequence batch of a pytree as an output of the layer; return the recorded pytree."""
     batches = core.SequenceBatch | core.NestedSequenceBatch
     return jax.tree.map(this.output, tree, is_leaf=lambda value: isinstance(value, batches))

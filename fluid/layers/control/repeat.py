@@ -186,14 +186,15 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             f"arguments: layers.remat(layers.fc, x, size=10)"
         )
     frame = core.current_frame("layers.remat")
-    if frame.discovering or frame.mode != core.TRAIN:  # without a gradient no values are kept anyway
+    if frame.discovering or frame.mode != core.TRAIN:  # without a gradient, no values are kept for it
         return function(*args, **kwargs)
     outside = _by_identity((args, kwargs, _seen(frame)))
     result: Any = None
     inside: dict[int, jax.Array] = {}
 
     def run() -> list[jax.Array]:
-        # The frame is still the frame of the program, so everything that layers write into it is a value of this trace.
+        # Layers still write into the frame of the program, so the frame then holds values of the checkpoint trace.
+        # `_Exchange` replaces them after the trace.
         nonlocal result, inside
         result = function(*args, **kwargs)
         inside = {i: leaf for i, leaf in _by_identity((result, _seen(frame))).items() if i not in outside}
@@ -206,22 +207,22 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class _Exchange:
-    """A replacement of the values inside a trace by the outputs of this trace.
+    """A function that replaces the values inside a `jax.checkpoint` trace by the outputs of the trace.
 
     Args:
-      by_identity: the new arrays by the `id` of the old arrays.
+      by_identity: a dict from the `id` of each old array to the new array.
     """
 
     def __init__(self, by_identity: dict[int, jax.Array]):
         self._new: dict[int, Any] = dict(by_identity)
-        self._old: list[Any] = []  # kept alive, so that no id is given to another object meanwhile
+        self._old: list[Any] = []  # kept alive, so that Python gives no id to another object
 
     def __call__(self, tree: Any) -> Any:
-        """Return a pytree with the new values; a shared object, such as a sequence batch, stays one shared object."""
+        """Return a pytree with new values. An object that occurs several times is replaced by one new object."""
         return jax.tree.map(self._value, tree, is_leaf=_is_sequence)
 
     def in_frame(self, frame: core.Frame) -> None:
-        """Replace all values that a frame holds."""
+        """Replace the values that layers have written into a frame, such as named values, states and annotations."""
         made = frame.made
         made.values.update(self(made.values))
         made.states.update(self(made.states))
@@ -250,7 +251,7 @@ def _seen(frame: core.Frame) -> Any:
 
 
 def _by_identity(tree: Any) -> dict[int, jax.Array]:
-    """Return the arrays of a pytree by their `id`; the dict keeps the arrays alive, so the ids stay unique."""
+    """Return a dict from `id` to array for a pytree; the dict keeps the arrays alive, so that ids stay unique."""
     return {id(leaf): leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)}
 
 

@@ -34,9 +34,9 @@ def create_array(dtype: Any, max_length: int, shape: Sequence[int] = (), name: s
     """Create an empty TensorArray, whose arrays `layers.array_write` writes one by one.
 
     Args:
-      dtype: of each array.
+      dtype: the dtype of each array.
       max_length: the largest number of arrays.
-      shape: of each array; scalars by default. For a shape that follows the batch use `x.shape`.
+      shape: the shape of each array; scalars by default. For a shape that follows the batch use `x.shape`.
       name: name of the layer; by default `create_array_N`.
 
     Returns:
@@ -75,7 +75,8 @@ def array_write(
 
     Args:
       x: the array to write, with the shape and dtype of the arrays in the TensorArray.
-      i: its index: an integer, or an integer value `[]` or `[1]`. A value outside the TensorArray writes nothing.
+      i: the index to write at: an integer, or an integer value `[]` or `[1]`. A value outside the TensorArray writes
+        nothing.
       array: the TensorArray; by default a new one that fits `x`.
       max_length: the number of arrays of a new TensorArray.
       name: name of the layer; by default `array_write_N`.
@@ -114,7 +115,7 @@ def array_write(
             f"{this.name}: {describe(x)} into an array with room for {data.shape[0]} of {describe(data[0])}; say so "
             f'with layers.create_array("{value.dtype}", max_length, shape=x.shape)'
         )
-    # A negative index would count from the end.
+    # JAX would count a negative index from the end, so it is replaced by an index that `mode="drop"` ignores.
     changed = data.at[jnp.where(index < 0, data.shape[0], index)].set(value, mode="drop")
     length = jnp.clip(index + 1, array.length, data.shape[0]).astype(jnp.int32)
     return TensorArray(this.output(changed), length)
@@ -182,7 +183,7 @@ def _check_tensor_array(this: Layer, array: Any) -> TensorArray:
 
 
 def _index(this: Layer, i: Any, room: int) -> Any:
-    """Return an index as an integer array `[]`; an int must be less than the capacity."""
+    """Return an index as an integer array `[]`; check that an int is from 0 to the capacity `room` minus 1."""
     if isinstance(i, int | np.integer):
         i = core.whole_number(this.name, "i", i, least=0, most=room - 1)
     index = array_of(this, i)

@@ -115,7 +115,7 @@ def polygon_box_transform(input: core.Value, name: str | None = None) -> Any:
 
 
 class CenterForm(NamedTuple):
-    """Boxes as centres and sizes, each array `[...]`."""
+    """Boxes as the positions of their centres and their sizes, each an array `[...]`."""
 
     x: jax.Array
     y: jax.Array
@@ -126,8 +126,8 @@ class CenterForm(NamedTuple):
 def exact(value: core.Value) -> jax.Array:
     """Return the array of a value, in float32 or wider, with zeros for the padding of a sequence batch.
 
-    Unlike other layers, this function does not round NumPy arrays to half precision in a program of mixed precision: in
-    bfloat16, coordinates around 1000 are multiples of 4.
+    In a program of mixed precision, other layers round NumPy arrays to half precision. This function does not, because
+    coordinates around 1000 are multiples of 4 in bfloat16.
     """
     return wide(jnp.asarray(value) if isinstance(value, np.ndarray) else value)
 
@@ -164,7 +164,7 @@ def boxes_of(this: Layer, value: core.Value, argument: str, dims: int | None = N
 
 
 def box_sizes(boxes: jax.Array, pixel: float) -> tuple[jax.Array, jax.Array]:
-    """Compute width and height `[...]` of boxes `[..., 4]`."""
+    """Compute width and height `[...]` of boxes `[..., 4]`; `pixel` is 1 for boxes in pixels, 0 for normalized ones."""
     return boxes[..., 2] - boxes[..., 0] + pixel, boxes[..., 3] - boxes[..., 1] + pixel
 
 
@@ -192,13 +192,13 @@ def iou(first: jax.Array, second: jax.Array, pixel: float) -> jax.Array:
 
 
 def center_form(boxes: jax.Array, pixel: float) -> CenterForm:
-    """Convert boxes `[..., 4]` to centres and sizes."""
+    """Convert boxes `[..., 4]` to centres and sizes; `pixel` is 1 for boxes in pixels, 0 for normalized boxes."""
     width, height = box_sizes(boxes, pixel)
     return CenterForm(boxes[..., 0] + width / 2, boxes[..., 1] + height / 2, width, height)
 
 
 def corner_form(boxes: CenterForm, pixel: float) -> jax.Array:
-    """Convert centres and sizes to boxes `[..., 4]`."""
+    """Convert centres and sizes to boxes `[..., 4]`; `pixel` is 1 for boxes in pixels, 0 for normalized boxes."""
     half = boxes.width / 2, boxes.height / 2
     corners = boxes.x - half[0], boxes.y - half[1], boxes.x + half[0] - pixel, boxes.y + half[1] - pixel
     return jnp.stack(corners, axis=-1)
@@ -300,7 +300,7 @@ def box_coder(
     if code_type == _ENCODE:
         prior = boxes_of(this, exact_array(this, prior_box), "prior_box", 2)
         boxes = boxes_of(this, target_box, "target_box", 2)
-        if is_sequence(target_box):  # padding has boxes of size 0, which have no logarithm
+        if is_sequence(target_box):  # padding boxes have size 0, whose logarithm is infinite
             boxes = jnp.where(valid_steps(target_box, boxes.ndim), boxes, jnp.asarray([0, 0, 1, 1], boxes.dtype))
         # As in Fluid, a target box in pixels has its centre at `(x1 + x2) / 2`, a prior box at `(x1 + x2 + 1) / 2`.
         boxes = boxes[..., None, :] - pixel / 2
@@ -368,7 +368,7 @@ def box_decoder_and_assign(
 
 
 def encode(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
-    """Encode boxes as offsets `[..., 4]` from prior boxes; the shapes broadcast."""
+    """Encode boxes as offsets `[..., 4]` from prior boxes by the formula of `box_coder`; the shapes broadcast."""
     box, near = center_form(boxes, pixel), center_form(prior, pixel)
     place = (box.x - near.x) / near.width, (box.y - near.y) / near.height
     size = jnp.log(box.width / near.width), jnp.log(box.height / near.height)
@@ -376,7 +376,7 @@ def encode(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float
 
 
 def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
-    """Decode offsets from prior boxes as boxes `[..., 4]`; the shapes broadcast."""
+    """Decode offsets from prior boxes to boxes `[..., 4]` by the formula of `box_coder`; the shapes broadcast."""
     near = center_form(prior, pixel)
     (x, y, width, height) = jnp.moveaxis(offsets * variance, -1, 0)
     centre = x * near.width + near.x, y * near.height + near.y
@@ -384,7 +384,15 @@ def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: flo
 
 
 def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis: int) -> tuple[jax.Array, Any, Any]:
-    """Return prior boxes `[n, 4]`, offsets `[rows, n or any, 4]`, and a function that restores a result's lengths."""
+    """Return the arrays that `box_coder` decodes, checked.
+
+    Returns:
+      Prior boxes `[n, 4]`; offsets `[rows, n, 4]`, or for `axis=1` `[n, any, 4]`; and a function that converts a result
+      to a SequenceBatch if the input was one.
+
+    Raises:
+      ShapeError: the shapes do not fit together.
+    """
     if axis == 1:
         (_, offsets), restore = as_rows(this, prior_box, target_box)
     else:
@@ -406,7 +414,7 @@ def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis:
 
 
 def variance_of(this: Layer, value: Variance, prior: jax.Array) -> jax.Array:
-    """Return variances as an array, `[4]` or, in the shape of the prior boxes, `[priors, 4]`.
+    """Return variances as an array, `[4]` for all prior boxes or `[priors, 4]`; None stands for ones.
 
     Raises:
       ShapeError: the variances have another shape.

@@ -132,7 +132,7 @@ def target_assign(
 
 
 def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Array:
-    """Return a mask `[batch, count]` of the predictions at the indices.
+    """Return a bool mask `[batch, count]`, true for the predictions whose index is in `indices`.
 
     Raises:
       ArgumentTypeError: indices are no integers.
@@ -150,7 +150,9 @@ def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Arra
 
 
 def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None:
-    """Return the smallest distance at which columns may share a row, or None if they never may.
+    """Return the smallest distance at which several columns may match one row, or None for "bipartite".
+
+    In a bipartite match, at most one column matches a row.
 
     Raises:
       ArgumentError: `match_type` has another value.
@@ -161,7 +163,7 @@ def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None
 
 
 def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
-    """Match rows with columns like `bipartite_match`.
+    """Match rows with columns greedily, by the rules of `bipartite_match`.
 
     Args:
       distances: `[batch, rows, columns]`, 0 for padding rows.
@@ -195,7 +197,7 @@ def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
     return Matches(chosen, jnp.where(chosen >= 0, own, 0))
 
 
-# Intersections over union with a smaller difference count as equal.
+# Two intersections over union whose difference is smaller count as equal.
 _SAME = 1e-5
 
 
@@ -204,7 +206,7 @@ class Objects(NamedTuple):
 
     Attributes:
       boxes: `[batch, objects, 4]`, in pixels of the resized images.
-      there: bool `[batch, objects]`: false for padding and crowds.
+      there: bool `[batch, objects]`: true for objects, false for padding and crowds.
       sizes: height, width and scale of the resized images, each `[batch]`.
     """
 
@@ -277,7 +279,7 @@ def predictions_of(
 
 
 def owners(boxes: jax.Array, able: jax.Array, objects: Objects) -> Owners:
-    """Find the object with the largest IoU for each box.
+    """Find the object with the largest intersection over union (IoU) for each box.
 
     A loop compares all boxes with one object at a time, so that the memory does not grow with the number of objects.
 
@@ -321,7 +323,7 @@ def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> ja
       key: a random key for the draw; None to choose the first candidates.
 
     Returns:
-      bool `[batch, n]`.
+      A mask of the chosen candidates, bool `[batch, n]`.
     """
     turn = jnp.arange(able.shape[1]) if key is None else jax.random.uniform(key, able.shape)
     order = jnp.argsort(jnp.where(able, turn, jnp.inf), axis=1, stable=True)
@@ -334,12 +336,12 @@ def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -
     """Return the indices of positive entries, then of negative ones, then of all others.
 
     Args:
-      positive: bool `[batch, n]`.
-      negative: bool `[batch, n]`.
-      room: the number of indices; None for all `n`.
+      positive: a mask of the positive entries, bool `[batch, n]`.
+      negative: a mask of the negative entries, bool `[batch, n]`.
+      room: the number of indices to return for each row; None for all `n`.
 
     Returns:
-      `[batch, room]`.
+      Integers `[batch, room]`.
     """
     order = jnp.argsort(jnp.where(positive, 0, jnp.where(negative, 1, 2)), axis=1, stable=True)
     return order if room is None else order[:, :room]
@@ -349,8 +351,8 @@ class Chosen(NamedTuple):
     """The anchors selected for training.
 
     Attributes:
-      positive: bool `[batch, anchors]`.
-      negative: bool `[batch, anchors]`.
+      positive: a mask of the selected positive anchors, bool `[batch, anchors]`.
+      negative: a mask of the selected negative anchors, bool `[batch, anchors]`.
       room: the largest number of positive and negative anchors in total; None for all anchors.
       most: the largest number of positive anchors; None for all anchors.
     """
@@ -363,7 +365,7 @@ class Chosen(NamedTuple):
     def results(
         self, this: Layer, logits: jax.Array, offsets: jax.Array, labels: jax.Array, targets: jax.Array
     ) -> tuple[core.SequenceBatch, ...]:
-        """Record the results of a target assignment, the positive anchors first.
+        """Record predictions and targets of the selected anchors as outputs of the layer, the positive anchors first.
 
         Args:
           this: the layer.

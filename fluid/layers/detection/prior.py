@@ -12,7 +12,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, layer, wide_dtype
 from fluid.layers.image.spatial import Image, image_of
 
-# A list of (width, height).
+# A list of (width, height) in pixels of the image.
 BoxSizes = list[tuple[float, float]]
 
 
@@ -40,7 +40,7 @@ def prior_box(
       input: the feature map, `[batch, channels, height, width]`; only the size is used.
       image: the image, `[batch, channels, height, width]`; only the size is used.
       min_sizes: one or several lengths, in pixels of the image.
-      max_sizes: one length for each of `min_sizes`, or None.
+      max_sizes: one length for each of `min_sizes`, in pixels of the image, or None.
       aspect_ratios: ratios of width to height, in addition to 1.
       variance: four variances, for `box_coder`.
       flip: whether to add the reciprocal of each ratio.
@@ -217,8 +217,8 @@ class _Grid(NamedTuple):
 
     Attributes:
       features: the feature map.
-      steps: the distances between neighbouring pixels of the feature map, in x and in y.
-      first: x and y of the first pixel.
+      steps: the distances between neighbouring pixels of the feature map in x and in y, in pixels of the image.
+      first: x and y of the first pixel of the feature map, in pixels of the image.
       image: width and height of the image.
     """
 
@@ -228,7 +228,7 @@ class _Grid(NamedTuple):
     image: tuple[int, int]
 
     def boxes(self, moves: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return boxes `[height, width, n, 4]`, in fractions of the image, of `sizes [n, 2]`, shifted by `moves`."""
+        """Return boxes `[height, width, n, 4]` in fractions of the image, from sizes and shifts `[n, 2]` in pixels."""
         return _around(_centres(self.features, self.steps, self.first) + moves, sizes / 2) / np.tile(self.image, 2)
 
 
@@ -279,7 +279,7 @@ def _ratios(given: list[float], flip: bool) -> list[float]:
 def _finished(
     this: Layer, features: Image, boxes: np.ndarray, variance: Sequence[float], clip: bool = False, flat: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """Record boxes `[height, width, n, 4]` and their variances as results of a layer."""
+    """Record boxes `[height, width, n, 4]` and their variances as outputs of a layer; `flat` makes them `[-1, 4]`."""
     variances = positive_numbers(this, "variance", variance, 4)
     boxes = np.clip(boxes, 0, 1) if clip else boxes
     boxes = boxes.reshape(-1, 4) if flat else boxes
@@ -289,7 +289,7 @@ def _finished(
 
 
 def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] | None, count: int = 0) -> list[float]:
-    """Check that a value is a positive number or a list of them, and return a list of floats.
+    """Check that a value is a positive number or a list of positive numbers, and return a list of floats.
 
     Args:
       this: the layer, for messages.

@@ -22,7 +22,7 @@ from fluid.layers.detection.box import (
 from fluid.layers.detection.suppression import nms, top_k
 from fluid.layers.sequence.steps import packed, sequence_batch
 
-# The upper bound of the logarithm of a ratio of sizes, for an anchor of 16 pixels and a box of 1000.
+# The upper bound of a predicted logarithm of box size divided by anchor size: 1000 pixels for an anchor of 16.
 _LARGEST = math.log(1000 / 16)
 
 
@@ -237,7 +237,7 @@ def _predictions(
 
 
 def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Array, least: float) -> jax.Array:
-    """Return a mask of the boxes with at least the size `least` and their centre in the image.
+    """Return a mask of the boxes whose width and height are at least `least` and whose centre is in the image.
 
     Args:
       boxes: `[batch, n, 4]` in pixels of the resized image.

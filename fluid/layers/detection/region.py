@@ -23,7 +23,7 @@ class Regions(NamedTuple):
       features: `[batch, channels, height, width]`, in float32 or wider.
       boxes: the regions, `[batch, regions, 4]`, in pixels of the image.
       scale: the size of the feature map divided by the size of the image.
-      pooled: height and width of the result.
+      pooled: height and width of a pooled region.
       given: the user's arguments for feature maps and regions.
     """
 
@@ -40,7 +40,7 @@ class Regions(NamedTuple):
         return self.features.shape[2], self.features.shape[3]
 
     def each(self, pool: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
-        """Pool each region, and record the results.
+        """Pool each region, and record the results as an output of the layer.
 
         Args:
           pool: a function from a feature map `[channels, height, width]` and a box `[4]` to the pooled region
@@ -51,8 +51,8 @@ class Regions(NamedTuple):
         """
         count = self.boxes.shape[1]
         chunks = -(-count // _AT_ONCE)
-        # The last region fills the last chunk: an exported program does not know the number of regions, and must sum in
-        # the order of a program that does.
+        # Copies of the last region fill the last chunk, so that every chunk has `_AT_ONCE` regions. An exported program
+        # does not know the number of regions, but must add numbers in the order of a program that knows the number.
         filled = jnp.arange(chunks * _AT_ONCE)
 
         def image(features: jax.Array, boxes: jax.Array) -> jax.Array:
@@ -81,7 +81,7 @@ def regions(
       this: the layer.
       input: feature maps `[batch, channels, height, width]`.
       rois: a SequenceBatch or an array, `[batch, regions, 4]`.
-      pooled: height and width of the result.
+      pooled: height and width of a pooled region.
       scale: the size of the feature map divided by the size of the image.
       counts: Fluid's arguments that assign regions to images, by name; they are not supported.
 

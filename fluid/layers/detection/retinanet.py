@@ -104,7 +104,7 @@ def retinanet_detection_output(
     nms_eta: float = 1.0,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Decode RetinaNet's best predictions of all levels, and apply `multiclass_nms`.
+    """Decode RetinaNet's best predictions on all levels of the feature pyramid, and apply `multiclass_nms`.
 
     Args:
       bboxes: predicted offsets from the anchors, a list of `[batch, anchors, 4]` for each level.
@@ -171,7 +171,10 @@ def retinanet_detection_output(
 def _best(
     this: Layer, bboxes: core.Value, scores: core.Value, anchors: core.Value, threshold: float, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return a level's most probable predictions: boxes `[batch, n, 4]`, probabilities and classes, each `[batch, n]`.
+    """Return the most probable predictions of one level of the feature pyramid.
+
+    Returns:
+      Boxes `[batch, n, 4]`, probabilities `[batch, n]` and classes `[batch, n]`.
 
     Raises:
       ShapeError: the shapes do not fit together.

@@ -12,7 +12,7 @@ from fluid.layers.functional import activation
 from fluid.layers.kernels.platform import on_cpu
 from fluid.layers.kernels.regions import largest_of_bins
 
-# The limit of coordinates before their conversion to integers, which could overflow.
+# Coordinates are clipped to this limit before their conversion to integers, which could overflow.
 _FAR = 2.0**20
 
 
@@ -256,7 +256,7 @@ def prroi_pool(
     pooled = (pooled_height, pooled_width)
     given = regions(this, input, rois, pooled, spatial_scale, batch_roi_nums=batch_roi_nums)
 
-    @jax.checkpoint  # the residuals of a region are large, and cheap to recompute
+    @jax.checkpoint  # the values kept for the gradient of a region are large, and cheap to recompute
     def pool(features: jax.Array, box: jax.Array) -> jax.Array:
         x1, y1, x2, y2 = box * given.scale
         down, across = (
@@ -274,13 +274,13 @@ def _weighted(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Ar
 
 
 def _span(start: jax.Array, length: jax.Array, bins: int, size: int) -> tuple[jax.Array, jax.Array]:
-    """Return the first pixel of each bin and the one behind its last, for equal bins of `length` pixels in total.
+    """Return the first pixel of each bin and the pixel after its last one, for bins of `length` pixels in total.
 
     Args:
       start: the first pixel of the first bin, integers `[...]`.
-      length: integers `[...]`.
+      length: the number of pixels of all bins, integers `[...]`.
       bins: the number of bins.
-      size: the number of pixels.
+      size: the height or width of the feature map.
 
     Returns:
       Integers `[..., bins]` from 0 to `size` each.
@@ -292,14 +292,14 @@ def _span(start: jax.Array, length: jax.Array, bins: int, size: int) -> tuple[ja
 
 
 def _covered(span: tuple[jax.Array, jax.Array], size: int) -> jax.Array:
-    """Return the mask of pixels in each bin, `[bins, size]`, from their first pixels and those behind the last."""
+    """Return the mask `[bins, size]` of the pixels in each bin; `span` is the result of `_span` for one region."""
     first, end = span
     pixel = jnp.arange(size)
     return (pixel >= first[:, None]) & (pixel < end[:, None])
 
 
 def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
-    """Return the mask of pixels that each bin touches, `[bins, size]`, for equal bins from `start` to `end`."""
+    """Return the mask `[bins, size]` of the pixels that overlap each bin, for bins of equal width from start to end."""
     width = jnp.maximum(end - start, 0.1) / bins
     number = jnp.arange(bins)
     pixel = jnp.arange(size)
@@ -317,7 +317,7 @@ def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Arr
     """
     values = jax.lax.stop_gradient(features)
     columns = [jnp.argmax(jnp.where(mask, values, -jnp.inf), axis=2) for mask in across]
-    # Among pixels of -inf alone, argmax finds pixel 0, which may be outside of the bin.
+    # If all pixels of a bin are -inf, argmax returns pixel 0, which may be outside of the bin.
     column = jnp.maximum(jnp.stack(columns, axis=2), jnp.argmax(across, axis=1))
     best = jnp.where(across.any(1), jnp.take_along_axis(values, column, axis=2), -jnp.inf)
     row = jnp.stack([jnp.argmax(jnp.where(mask[:, None], best, -jnp.inf), axis=1) for mask in down], axis=1)
@@ -328,13 +328,13 @@ def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Arr
 
 
 def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples: int | None) -> jax.Array:
-    """Compute the weights of pixels in the means of bins over equally spaced points, `[bins, size]`.
+    """Compute the weight of each pixel in the mean of each bin over equally spaced points, `[bins, size]`.
 
     Args:
       start: the start of the first bin.
       length: the total length of all bins.
       bins: the number of bins.
-      size: the number of pixels.
+      size: the height or width of the feature map.
       samples: the number of points in each bin; None for the length of a bin in pixels, rounded up.
     """
     width = length / bins
@@ -355,7 +355,7 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
 
 
 def _integrated(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
-    """Compute the weights of pixels in the integral means of bins, `[bins, size]`."""
+    """Compute the weight `[bins, size]` of each pixel in the mean of each bin, an integral over interpolated pixels."""
     width = jnp.maximum(end - start, 0) / bins
     edges = start + jnp.arange(bins + 1) * width
     # The integral, up to each edge, of the triangle kernel that interpolates each pixel.

@@ -57,8 +57,9 @@ def rpn_target_assign(
       is_crowd: 1 for crowds, which are ignored, and 0 for other objects, a SequenceBatch `[batch, objects, 1]`.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
       rpn_batch_size_per_im: the largest number of sampled anchors in each image.
-      rpn_straddle_thresh: anchors that exceed the image by more pixels are not used; negative to use all.
-      rpn_fg_fraction: the largest fraction of positive anchors.
+      rpn_straddle_thresh: anchors that extend beyond the image by more than this number of pixels are not used. A
+        negative number uses all anchors.
+      rpn_fg_fraction: the largest number of positive anchors, as a fraction of `rpn_batch_size_per_im`.
       rpn_positive_overlap: the smallest IoU of a positive anchor with its object.
       rpn_negative_overlap: the exclusive upper bound of the IoU of negative anchors with all objects.
       use_random: whether to draw anchors at random; otherwise the first ones are sampled.
@@ -144,7 +145,7 @@ def generate_proposal_labels(
       gt_boxes: boxes of the objects in pixels of the original image, a SequenceBatch `[batch, objects, 4]`.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
       batch_size_per_im: the largest number of sampled regions in each image.
-      fg_fraction: the largest fraction of regions with the class of an object.
+      fg_fraction: the largest number of regions with the class of an object, as a fraction of `batch_size_per_im`.
       fg_thresh: the smallest IoU of a region with the class of an object.
       bg_thresh_hi: the exclusive upper bound of the IoU of background.
       bg_thresh_lo: the inclusive lower bound of the IoU of background.

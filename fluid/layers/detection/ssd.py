@@ -262,9 +262,9 @@ class _Objects(NamedTuple):
     background: int
 
     def targets(self, found: Matches, prior: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return box `[batch, priors, 4]` and class `[batch, priors]` of the object of each prior box.
+        """Return the box `[batch, priors, 4]` and class `[batch, priors]` of the object matched with each prior box.
 
-        A prior box without object gets itself and the background.
+        A prior box without an object gets itself as the box, and the background as the class.
         """
         positive = found.rows >= 0
         if self.boxes.shape[1] == 0:
@@ -402,7 +402,7 @@ def _smooth_l1(difference: jax.Array) -> jax.Array:
 
 
 def _hardest(loss: jax.Array, able: jax.Array, positive: jax.Array, ratio: float) -> jax.Array:
-    """Return a mask of the candidates with the largest losses, at most `ratio` for each positive of an image.
+    """Return a mask of the candidates with the largest losses, at most `ratio` times the positives of an image.
 
     Args:
       loss: `[batch, priors]`.

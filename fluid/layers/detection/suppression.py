@@ -19,7 +19,7 @@ class Candidates(NamedTuple):
       boxes: `[batch, classes, n, 4]`.
       scores: `[batch, classes, n]`, minus infinity for entries without box.
       places: int32 `[batch, classes, n]`: the index of each box in its image.
-      labels: the class of each entry of the second dimension.
+      labels: the class of each entry along the dimension `classes`, integers `[classes]`.
     """
 
     boxes: jax.Array
@@ -203,7 +203,7 @@ def nms(boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float,
       there: bool `[..., n]`: false for padding.
       limit: the largest number of boxes to keep of each list; None for no limit.
       threshold: the largest intersection over union with an already kept box.
-      eta: if below 1, a factor for the threshold after each kept box, as long as the threshold is above 0.5.
+      eta: if below 1, the threshold is multiplied by `eta` after each kept box, as long as it is above 0.5.
       pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:
@@ -240,7 +240,7 @@ class _Nms(NamedTuple):
     """The state of a greedy suppression.
 
     Attributes:
-      turn: the largest number of boxes that a list has kept.
+      turn: int32 `[]`: the number of finished rounds. Each round keeps at most one box of each list.
       waiting: bool `[..., n]`: the boxes that are not kept yet.
       kept: bool `[..., n]`: the kept boxes.
       overlap: `[..., n]`: the largest intersection over union of each box with a kept one.
@@ -259,7 +259,7 @@ class _Nms(NamedTuple):
 
 
 def _decay(boxes: jax.Array, factor: Any, pixel: float) -> jax.Array:
-    """Compute factors `[..., n]` for the scores of boxes `[..., n, 4]` in score order; see `matrix_nms`."""
+    """Compute the factors of `matrix_nms`, `[..., n]`, for boxes `[..., n, 4]` in descending order of scores."""
     count = boxes.shape[-2]
     order = jnp.arange(count)
 
@@ -308,7 +308,7 @@ def top_k(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
       most: the number of values; None for all `n`.
 
     Returns:
-      Two arrays `[..., min(most, n)]`. If `n` is a symbol, as in an exported program, they are `[..., most]`, with
+      Two arrays `[..., min(most, n)]`. If `n` is unknown, as in an exported program, the arrays are `[..., most]`, with
       minus infinity after the `n` values.
     """
     count = values.shape[-1]
@@ -324,7 +324,7 @@ def top_k(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
 
 
 def count_of(this: Layer, argument: str, value: int) -> int | None:
-    """Check a largest number of boxes, and return it, or None for -1, which means no limit.
+    """Check the largest number of boxes that the user gave, and return it, or None for -1, which means no limit.
 
     Raises:
       ArgumentError: the value is neither positive nor -1.

@@ -21,7 +21,7 @@ class Grid(NamedTuple):
       cells: `[batch, anchors, 5 + classes, height, width]`: x, y, width, height, objectness and classes before sigmoid
         and exponential.
       anchors: width and height `[anchors, 2]`, in fractions of the network's input.
-      scale: the factor by which the range of centres exceeds a pixel, at least 1.
+      scale: the width of the range of predicted centres, in pixels of the feature map, at least 1.
     """
 
     cells: jax.Array
@@ -162,7 +162,7 @@ class _Truth(NamedTuple):
 
     Attributes:
       boxes: centres and sizes, in fractions of the image.
-      there: false for padding.
+      there: true for objects, false for padding.
       labels: the classes of the objects.
       scores: the weights of the objects in the loss.
     """
@@ -212,7 +212,8 @@ def yolov3_loss(
       use_label_smooth: whether the targets of classes are `1 - s` and `s` instead of 1 and 0, where `s` is the smaller
         of `1 / class_num` and `1 / 40`.
       name: name of the layer; by default `yolov3_loss_N`.
-      scale_x_y: the factor by which the range of predicted centres exceeds a pixel, for `ignore_thresh`.
+      scale_x_y: the width of the range of predicted centres, in pixels of the feature map. The loss uses it only to
+        compare predictions with `ignore_thresh`.
 
     Returns:
       The loss of each image, float32 `[batch]`.
@@ -293,7 +294,9 @@ def _truth(
 
 
 def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Array:
-    """Return the assigned anchor of each object, `[batch, objects]`, -1 for an anchor of another feature map.
+    """Return the position in `numbers` of the best anchor of each object, `[batch, objects]`; -1 if it is missing.
+
+    The best anchor of an object is the one whose shape has the largest intersection over union with its shape.
 
     Args:
       boxes: the objects.
@@ -312,18 +315,18 @@ def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Arr
 
 
 def _places(boxes: CenterForm, own: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return anchor, row and column of each object, `[batch, objects]`, clipped to valid indices."""
+    """Return the anchor, row and column index of each object, each `[batch, objects]`, clipped to valid indices."""
     rows, columns = ((v * n).astype(jnp.int32) for v, n in zip((boxes.y, boxes.x), shape[3:], strict=True))
     return jnp.maximum(own, 0), jnp.clip(rows, 0, shape[3] - 1), jnp.clip(columns, 0, shape[4] - 1)
 
 
 def _entropy(logits: jax.Array, target: jax.Array | float) -> jax.Array:
-    """Compute the cross entropy of the sigmoid of logits."""
+    """Compute the cross entropy between the sigmoid of logits and a target from 0 to 1."""
     return jax.nn.softplus(logits) - logits * target
 
 
 def _place_loss(cells: jax.Array, boxes: CenterForm, grid: Grid, anchor: jax.Array) -> jax.Array:
-    """Compute the loss `[batch, objects]` of the boxes in `cells [batch, objects, 5 + classes]`."""
+    """Compute the loss `[batch, objects]` of positions and sizes in the predictions `[batch, objects, 5 + classes]`."""
     rows, columns = grid.cells.shape[3:]
     across, down = jnp.moveaxis(jnp.asarray(grid.anchors, cells.dtype)[anchor], -1, 0)
     x, y = boxes.x * columns, boxes.y * rows
@@ -336,7 +339,7 @@ def _place_loss(cells: jax.Array, boxes: CenterForm, grid: Grid, anchor: jax.Arr
 
 
 def _class_loss(cells: jax.Array, labels: jax.Array, classes: int, smooth: bool) -> jax.Array:
-    """Compute the loss `[batch, objects]` of the classes in `cells [batch, objects, 5 + classes]`."""
+    """Compute the loss `[batch, objects]` of the classes in the predictions `[batch, objects, 5 + classes]`."""
     doubt = min(1 / classes, 1 / 40) if smooth else 0.0
     right = labels[..., None] == jnp.arange(classes)
     return jnp.sum(_entropy(cells[..., 5:], jnp.where(right, 1 - doubt, doubt)), axis=-1)
@@ -381,7 +384,7 @@ def _objectness(
 
     def put(wanted: jax.Array, one: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         mine, weight, anchor, row, column = one
-        where = jnp.where(mine, anchor, wanted.shape[1])  # an index beyond the end is dropped
+        where = jnp.where(mine, anchor, wanted.shape[1])  # JAX ignores an update at an index beyond the end
         return wanted.at[batch, where, row, column].set(weight, mode="drop"), None
 
     one_by_one = tuple(jnp.swapaxes(v, 0, 1) for v in (mine, weights, anchor, rows, columns))

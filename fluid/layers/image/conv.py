@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Convolutions of images and of volumes."""
 
 import math
 from typing import Any
@@ -43,12 +43,12 @@ def conv2d(
     data_format: str = CHANNELS_FIRST,
     use_mkldnn: bool = False,
 ) -> jax.Array:
-    """Convolution of images.
+    """Apply a convolution to images.
 
     Args:
       input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch
-        of images, whose result is one, too.
-      num_filters: the number of filters, which are the channels of the result.
+        of images; the result is a SequenceBatch then.
+      num_filters: the number of filters; the result has one channel for each filter.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.
       padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
@@ -67,7 +67,7 @@ def conv2d(
       `[batch, num_filters, height', width']`, or with the channels last.
 
     Raises:
-      ArgumentError: a number is not positive, or an argument has none of the forms above.
+      ArgumentError: a number is not positive, or an argument has another form than described above.
       ShapeError: the input is no batch of images, its channels cannot be grouped, or it is smaller than a filter.
 
     Example:
@@ -105,11 +105,11 @@ def conv3d(
     data_format: str = "NCDHW",
     use_mkldnn: bool = False,
 ) -> jax.Array:
-    """Convolution of volumes: `conv2d` with a depth before the height.
+    """Apply a convolution to volumes: `conv2d` with a depth before the height.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
-      num_filters: the number of filters, which are the channels of the result.
+      num_filters: the number of filters; the result has one channel for each filter.
       filter_size: one or three integers.
       stride: one or three integers.
       padding: one integer, three, six (before and after for each dimension), "SAME" or "VALID".

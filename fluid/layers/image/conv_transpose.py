@@ -1,4 +1,4 @@
-"""Transposed convolutions."""
+"""Transposed convolutions of images and of volumes."""
 
 from typing import Any
 
@@ -42,10 +42,10 @@ def conv2d_transpose(
     name: str | None = None,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Transposed convolution of images, which makes them larger.
+    """Apply a transposed convolution to images, which makes them larger.
 
-    It is the gradient of the `conv2d` that would make the input from the result: stride, padding and dilation are those
-    of that convolution.
+    A transposed convolution is the gradient of a `conv2d` that maps images of the size of the result to images of the
+    size of the input. `stride`, `padding` and `dilation` are the arguments of this `conv2d`.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
@@ -53,7 +53,7 @@ def conv2d_transpose(
       output_size: `[height', width']`; by default it follows from `filter_size`.
       filter_size: `k` or `[kh, kw]`; by default it follows from `output_size`.
       padding: in the forms that `conv2d` takes.
-      stride: one or two integers: by how much the image grows.
+      stride: one or two integers: the factor by which the image grows, apart from filter and padding.
       dilation: one or two integers.
       groups: the number of groups into which the channels are divided; 1 by default.
       param_attr: ParamAttr of the filters `[channels, num_filters / groups, kh, kw]`; Xavier uniform by default.
@@ -106,7 +106,7 @@ def conv3d_transpose(
     name: str | None = None,
     data_format: str = "NCDHW",
 ) -> jax.Array:
-    """Transposed convolution of volumes: `conv2d_transpose` with a depth before the height.
+    """Apply a transposed convolution to volumes: `conv2d_transpose` with a depth before the height.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
@@ -157,8 +157,8 @@ def _transposed_convolution(
     kernel, pads = _transposed_geometry(this, image, output_size, filter_size, padding, strides, dilations)
     shape = [image.channels, num_filters // groups, *kernel]
     filters = this.weight(param_attr, shape, image.array.dtype)
-    # As an ordinary convolution: the input is spread out by the stride, the filters are reversed, and their channels of
-    # input and output change places.
+    # Compute an ordinary convolution: the input is spread out by the stride, the filters are reversed, and their
+    # channels of input and output are swapped.
     turned = jnp.flip(filters, tuple(range(2, 2 + dims))).reshape(groups, image.channels // groups, *shape[1:])
     turned = jnp.swapaxes(turned, 1, 2).reshape(num_filters, image.channels // groups, *kernel)
     geometry = Geometry((1,) * dims, pads, dilations, strides, image.layout)
@@ -169,12 +169,12 @@ def _transposed_convolution(
 def _transposed_geometry(
     this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
 ) -> tuple[tuple[int, ...], Pairs]:
-    """Return the size of the filters, and the padding of the spread input.
+    """Return the size of the filters, and the padding of the input after it is spread out by the strides.
 
     Args:
       this: the layer, for messages.
       image: the input.
-      output_size: from the user, as the next two.
+      output_size: see `conv2d_transpose`.
       filter_size: see `conv2d_transpose`.
       padding: see `conv2d_transpose`.
       strides: one for each dimension of pixels.

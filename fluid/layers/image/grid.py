@@ -122,13 +122,13 @@ def between(pixels: Any, down: Any, across: Any) -> Any:
 
 
 def _read(pixels: Any, row: Any, column: Any) -> Any:
-    """Read pixels `[batch, height', width', channels]` of images `[batch, height, width, channels]`.
+    """Read pixels `[batch, height', width', channels]` of images `[batch, height, width, channels]` by row and column.
 
     Rows and columns are whole numbers, floats `[batch, height', width']`; pixels outside of the images are 0.
     """
     inside = (row >= 0) & (row < pixels.shape[1]) & (column >= 0) & (column < pixels.shape[2])
     images = jnp.arange(pixels.shape[0])[:, None, None]
-    # NaN, and numbers too large for an integer, are outside too.
+    # Positions that are NaN, or too large for an integer, are outside too.
     rows, columns = (jnp.where(inside, v, 0).astype(jnp.int32) for v in (row, column))
     return jnp.where(inside[..., None], pixels[images, rows, columns], 0)
 
@@ -162,7 +162,7 @@ def deformable_conv(
       offset: the offsets of the cells in pixels, y before x for each cell: `[batch, deformable_groups * kh * kw * 2,
         height', width']`.
       mask: weights of the cells, `[batch, deformable_groups * kh * kw, height', width']`; None if not `modulated`.
-      num_filters: the number of filters, which are the channels of the result.
+      num_filters: the number of filters; the result has one channel for each filter.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.
       padding: one or two integers.
@@ -173,7 +173,7 @@ def deformable_conv(
       param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`. The default
         initializer is normal with standard deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      modulated: whether cells have weights.
+      modulated: whether the cells have weights, given by `mask`.
       name: name of the layer; by default `deformable_conv_N`.
 
     Returns:
@@ -226,7 +226,7 @@ def deformable_conv(
 
 
 def _per_cell(this: Layer, argument: str, value: core.Value, shape: tuple[int, ...]) -> jax.Array:
-    """Return offsets or weights of cells as an array after checking their shape.
+    """Return the offsets or the weights of the cells of filters as an array after checking their shape.
 
     Raises:
       ShapeError: the value has another shape.
@@ -247,7 +247,7 @@ def _regular(
     apart: tuple[int, ...],
     size: tuple[int, int],
 ) -> np.ndarray:
-    """Return cell positions without offsets, `[kh * kw, 2, height', width']`: y and x in the image."""
+    """Return positions of the cells without offsets, `[kh * kw, 2, height', width']`: y and x in the image."""
     ways = zip(kernel, steps, pads, apart, size, strict=True)
     down, across = (
         np.arange(cells)[:, None] * far + np.arange(count) * step - pad for cells, step, pad, far, count in ways

@@ -43,7 +43,7 @@ def pool2d(
 
     Args:
       input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch
-        of images, whose result is one, too.
+        of images; the result is a SequenceBatch then.
       pool_size: the size of the window, `k` or `[kh, kw]`.
       pool_type: "max" or "avg".
       pool_stride: one or two integers.
@@ -60,7 +60,7 @@ def pool2d(
       `[batch, channels, height', width']`, or with the channels last.
 
     Raises:
-      ArgumentError: there is no such pooling, or a size is not positive.
+      ArgumentError: there is no such `pool_type`, or a size is not positive.
       ShapeError: the input is no batch of images, or a window is wholly outside of the image.
 
     Example:
@@ -158,7 +158,7 @@ def adaptive_pool2d(
       `[batch, channels, height', width']`, or with the channels last.
 
     Raises:
-      ArgumentError: there is no such pooling, a size is not positive, or an index is required.
+      ArgumentError: there is no such `pool_type`, a size is not positive, or `require_index` is True.
       ShapeError: the input is no batch of images, or smaller than the result.
 
     Example:
@@ -265,7 +265,7 @@ def _mean(x: Any, window: Any, strides: Any, pads: Pairs, layout: str, exclusive
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
-    """Extend the padding to the end of the last window, as a pair (before, after) for each dimension of pixels.
+    """Return the padding up to the end of the last window, a pair (before, after) for each dimension of pixels.
 
     Args:
       this: the layer, for messages.
@@ -273,7 +273,7 @@ def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: 
       window: the size of the window in each dimension.
       strides: one for each dimension.
       pads: the padding that the user requests.
-      ceil: whether the last window may extend beyond `pads`.
+      ceil: whether the last window may extend beyond the padding in `pads`.
 
     Raises:
       ShapeError: a window would be wholly outside of the image.
@@ -281,7 +281,8 @@ def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: 
     reached = []
     for size, k, s, (before, after) in zip(image.pixels, window, strides, pads, strict=True):
         room = size + before + after - k
-        # Fluid divides as C does: one window fits a smaller image, if the stride is larger than the excess.
+        # Fluid rounds the negative quotient `room / s` to 0, as C does. So an image that is smaller than the window by
+        # less than the stride has one window.
         alone = this.frame.as_fluid and 0 < -room < (2 * s - 1 if ceil else s)
         last = 0 if alone else (-(-room // s) if ceil else room // s) * s  # where the last window begins
         if (room < 0 and not alone) or before >= k or last >= size + before:

@@ -43,19 +43,19 @@ def image_resize(
     """Resize images, volumes or signals by interpolation.
 
     When `n` pixels become `m`, `align_corners` reads the new pixel `k` at position `k * (n - 1) / (m - 1)`, so that the
-    pixels in the corners stay. Without `align_corners` the position is `k * n / m` for `align_mode=1`, and
+    pixels in the corners keep their values. Without `align_corners` the position is `k * n / m` for `align_mode=1`, and
     `(k + 0.5) * n / m - 0.5` for `align_mode=0`, which treats pixels as areas.
 
     Args:
       input: `[batch, channels, height, width]`; with a depth before the height for "TRILINEAR", and `[batch, channels,
-        width]` for "LINEAR"; or a SequenceBatch of images, whose result is one, too.
+        width]` for "LINEAR"; or a SequenceBatch of images; the result is a SequenceBatch then.
       out_shape: `[height', width']`; with a depth before them for "TRILINEAR", and `[width']` for "LINEAR".
       scale: the factor of all sizes, if `out_shape` is not given.
       name: name of the layer; by default `bilinear_interp_N`, `nearest_interp_N` and so on.
       resample: "LINEAR", "BILINEAR" and "TRILINEAR" compute a weighted mean of the neighbouring pixels. "NEAREST"
         copies one of them. "BICUBIC" fits polynomials to four pixels along each dimension (Keys, 1981).
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
-      align_corners: whether the pixels in the corners stay.
+      align_corners: whether the pixels in the corners keep their values.
       align_mode: 0 or 1, as described above; "NEAREST" always uses 1, and "BICUBIC" 0.
       data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC", "NCW" or "NWC"; channels first by default.
 
@@ -258,7 +258,8 @@ def resize_nearest(
       scale: the factor of all sizes, if `out_shape` is not given.
       name: name of the layer; by default `nearest_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
-      align_corners: whether corners stay on corners and positions are rounded; otherwise positions are rounded down.
+      align_corners: whether the pixels in the corners keep their values, and positions are rounded to the nearest
+        pixel; otherwise positions are rounded down.
       data_format: "NCHW" or "NHWC".
 
     Returns:
@@ -341,7 +342,7 @@ def _resize(
 
 
 def _layer_of(resample: Any, name: str | None) -> Layer:
-    """Return the layer of an interpolation, which is part of its automatic name."""
+    """Return a Layer for an interpolation, whose automatic name says which, as in `bilinear_interp_0`."""
     if not isinstance(resample, str) or resample.upper() not in _INTERPOLATIONS:
         raise errors.ArgumentError(f"resample={resample!r}: expected {', '.join(map(repr, _INTERPOLATIONS))}")
     return Layer(_INTERPOLATIONS[resample.upper()][1], name)
@@ -359,7 +360,7 @@ def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool,
 
 
 def _weighted_sum(x: Any, axis: int, places: np.ndarray, weights: np.ndarray) -> Any:
-    """Compute `sum_k weights[:, k] * x[places[:, k]]` along an axis, from tables `[size, taps]`."""
+    """Compute `sum_k weights[:, k] * x[places[:, k]]` along an axis; `places` and `weights` are `[size, taps]`."""
     if (weights == 1).all():
         return jnp.take(x, places[:, 0], axis=axis)
     shape = along_axis(axis, x.ndim)
@@ -367,13 +368,13 @@ def _weighted_sum(x: Any, axis: int, places: np.ndarray, weights: np.ndarray) ->
 
 
 def _nearest(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the old pixel that each new one copies, `[size, 1]`, and weights of 1."""
+    """Return the index of the old pixel that each new pixel copies, `[size, 1]`, and weights of 1."""
     places = _places(pixels, size, corners, 1)
     return np.floor(places + 0.5 if corners else places).astype(int)[:, None], np.ones((size, 1))
 
 
 def _linear(pixels: int, size: int, corners: bool, mode: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the two old pixels around each new one, and their weights, `[size, 2]` each."""
+    """Return the indices of the two old pixels around each new pixel, and their weights, `[size, 2]` each."""
     places = np.maximum(_places(pixels, size, corners, mode), 0)
     low = np.minimum(places.astype(int), pixels - 1)
     share = (places - low).astype(np.float32)
@@ -381,7 +382,7 @@ def _linear(pixels: int, size: int, corners: bool, mode: int) -> tuple[np.ndarra
 
 
 def _cubic(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the four old pixels around each new one, and their weights, `[size, 4]` each."""
+    """Return the indices of the four old pixels around each new pixel, and their weights, `[size, 4]` each."""
     places = _places(pixels, size, corners, 0)
     steps = np.floor(places).astype(int)[:, None] + np.arange(-1, 3)
     far = np.abs(places[:, None] - steps)
@@ -390,7 +391,7 @@ def _cubic(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarra
 
 
 def _places(pixels: int, size: int, corners: bool, mode: int) -> np.ndarray:
-    """Compute positions, float32 `[size]`, among `pixels` old pixels to read new ones at; see `image_resize`."""
+    """Return for each of `size` new pixels its position among `pixels` old ones, float32; see `image_resize`."""
     # Fluid computes positions in float32. In another precision, some positions would round to other pixels.
     k = np.arange(size, dtype=np.float32)
     if corners:

@@ -231,7 +231,7 @@ def unfold(
     dilations: Sizes = 1,
     name: str | None = None,
 ) -> jax.Array:
-    """Extract the pixels under a sliding window, as one column for each position.
+    """Extract the pixels under a sliding window, as one column for each position of the window.
 
     Args:
       x: `[batch, channels, height, width]`.
@@ -242,7 +242,7 @@ def unfold(
       name: name of the layer; by default `unfold_N`.
 
     Returns:
-      `[batch, channels * kh * kw, places]`.
+      `[batch, channels * kh * kw, positions]`.
 
     Raises:
       ArgumentError: a setting has the wrong number of integers.
@@ -274,7 +274,7 @@ def im2sequence(
     out_stride: Sizes = 1,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Extract the pixels under a sliding window, as one step of a sequence for each position, row by row.
+    """Extract the pixels under a sliding window, as one step of a sequence for each position of the window, row by row.
 
     Args:
       input: `[batch, channels, height, width]`.
@@ -287,7 +287,7 @@ def im2sequence(
       name: name of the layer; by default `im2sequence_N`.
 
     Returns:
-      A SequenceBatch `[batch, places, channels * kh * kw]`.
+      A SequenceBatch `[batch, positions, channels * kh * kw]`.
 
     Raises:
       ArgumentError: a setting has the wrong number of integers.

@@ -17,7 +17,7 @@ Pairs = list[tuple[int, int]]
 
 _LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
 
-# The default layout of the layers on images.
+# The default layout of layers on images; some layers warn if the default does not seem to fit the input.
 CHANNELS_FIRST = core.default("NCHW")
 
 
@@ -169,9 +169,9 @@ def check_groups(this: Layer, channels: int, num_filters: int, groups: int | Non
 
 
 def kind_without_cudnn(kind: str, value: Any, layout: str, groups: int | None, num_filters: Any) -> str:
-    """Return the beginning of the automatic names of a convolution of images with `use_cudnn=False`.
+    """Return the kind with which automatic names of a convolution of images begin, for `use_cudnn=False`.
 
-    In Fluid, depthwise convolutions without cuDNN have a counter of their own: `depthwise_conv2d_0.w_0`.
+    In Fluid, depthwise convolutions without cuDNN are counted separately: `depthwise_conv2d_0.w_0`.
 
     Args:
       kind: "conv2d" or "conv2d_transpose".
@@ -193,8 +193,8 @@ def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, a
       this: the layer.
       image: the input.
       result: the result of the convolution, in the layout of the input.
-      bias_attr: the setting of the bias.
-      act: the activation.
+      bias_attr: the ParamAttr of the bias, or False for none.
+      act: name of an activation, or a function; None for none.
     """
     recorded = this.output(image.back(result))
     bias = this.bias(bias_attr, [result.shape[image.channel_axis]], result.dtype)

@@ -1,1 +1,1 @@
-"""Forms of layers, each chosen by shapes and platform, beside the plain form that they equal."""
+"""Kernels: faster forms of computations in layers. Shapes and platform select one that equals the plain form."""

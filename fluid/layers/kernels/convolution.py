@@ -1,8 +1,8 @@
-"""Convolutions: the plain form of XLA, and forms that are faster on a CPU.
+"""Convolutions: the operation of XLA, called the plain form, and other forms that are faster on a CPU.
 
 XLA on a CPU computes some gradients of convolutions much slower than the convolutions themselves, and grouped
-convolutions slower than dense ones of as many channels. Other forms of the same sums replace both.
-`benchmarks/KERNELS.md` has the figures of each form, and what was tried beside.
+convolutions slower than dense ones of as many channels. Other forms, which compute the same numbers, replace both.
+`benchmarks/KERNELS.md` has the figures of each form, and of forms that were tried and dropped.
 
 Milliseconds of grouped convolutions of images of 14 x 14 x 128, batch 8, and filters of 3 x 3, forward and backward, by
 `python benchmarks/kernels.py grouped --rounds 5` (jax 0.10.2, two cores, 24 November 2026):
@@ -28,11 +28,11 @@ from fluid import core
 from fluid.layers.kernels.layout import as_computed, by_layout
 from fluid.layers.kernels.platform import on_cpu
 
-_MANY_ROWS = 5  # the least rows of a filter whose gradients are computed row by row
-_FEW_CHANNELS = 4  # the most channels for which the gradient is one convolution instead
+_MANY_ROWS = 5  # `by_rows` computes gradients of filters with at least this many rows
+_FEW_CHANNELS = 4  # up to this many input channels, `by_rows` computes the gradient of the filters by a convolution
 # With jaxlib 0.10.2 on two cores, blocks of 16 channels take as long as blocks of 32, and blocks of 64 up to twice.
-_BLOCK_CHANNELS = 32  # the least channels of each dense convolution
-_MOST_BLOCKS = 16  # XLA compiles one block of 3 x 3 cells and its gradients in about 0.2 s
+_BLOCK_CHANNELS = 32  # the fewest channels of a block, which is one dense convolution
+_MOST_BLOCKS = 16  # limits compile time: one block of 3 x 3 cells with gradients takes XLA about 0.2 s
 _MOST_CELLS = 49  # the most cells of a depthwise filter, 7 x 7; XLA compiles them with gradients in 1.5 s
 
 
@@ -56,12 +56,12 @@ class Geometry(NamedTuple):
 
 _VALID = Geometry((1, 1), ((0, 0), (0, 0)), (1, 1), (1, 1), "NHWC")
 
-# A convolution of images with filters `[filters, channels, *window]` in one group.
+# A function that convolves images with filters `[filters, channels, *window]` in one group.
 Dense = Callable[[jax.Array, jax.Array, Geometry], jax.Array]
 
 
 def plain_convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: int = 1) -> jax.Array:
-    """Compute a convolution in the form of XLA: the reference for all other forms.
+    """Compute a convolution by the operation of XLA: the reference for all other forms.
 
     Args:
       x: images in the layout of `geometry`, with `channels` channels.
@@ -99,7 +99,7 @@ def convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: in
     """
     axis = geometry.layout.index("C")
     fits = on_cpu() and jnp.issubdtype(x.dtype, jnp.floating)
-    # For an answer, filters of one pixel take as long in the form of XLA, or less.
+    # At inference, filters of one voxel take as long in the plain form, or less.
     if x.ndim == 5 and groups == 1 and fits and not core.axes_here() and (training or filters[0, 0].size > 1):
         volumes = volumes_by_depth(jnp.moveaxis(x, axis, -1), filters, geometry._replace(layout="NDHWC"), training)
         return jnp.moveaxis(volumes, -1, axis)
@@ -111,7 +111,7 @@ def convolution(x: jax.Array, filters: jax.Array, geometry: Geometry, groups: in
         images = computed_once(images)
         if _grows(filters, geometry):
             dense = growing_convolution
-        # On a mesh, a matrix product with the rows of a sharded batch would be reduced once for each product.
+        # On a mesh, each matrix product over the rows of a sharded batch would need its own reduction over devices.
         if geometry.layout == "NHWC" and not any(map(any, geometry.pads)) and not core.axes_here():
             window, steps = filters.shape[2:], {*geometry.strides, *geometry.dilations}
             if window == (1, 1):
@@ -130,16 +130,17 @@ def grouped_convolution(
 ) -> jax.Array:
     """Compute a convolution in groups of channels, in the fastest form for its shapes on this platform.
 
-    On a CPU, one filter for each channel becomes a sum of shifted images; more filters become dense convolutions of
-    blocks of channels, except for spread images. `benchmarks/KERNELS.md` has the figures. A NaN or an infinity of one
-    channel can reach the other groups of its block, because zeros of a filter multiply it.
+    On a CPU, a convolution with one small filter for each channel becomes a sum of shifted images. Any other grouped
+    convolution becomes dense convolutions of blocks of channels, except for spread images. `benchmarks/KERNELS.md` has
+    the figures. A NaN or an infinity of one channel can reach the other groups of its block, because zeros of a filter
+    multiply it.
 
     Args:
       x: images in the layout of `geometry`, with `channels` channels.
       filters: `[filters, channels / groups, *window]`, of the dtype of `x`.
       geometry: strides, padding, dilations and layout.
       groups: the number of groups of channels; divides `channels` and `filters`.
-      dense: computes a convolution with one group.
+      dense: the function that computes a convolution with one group.
 
     Returns:
       The images that `plain_convolution` returns, up to rounding.
@@ -160,15 +161,15 @@ def grouped_convolution(
     if groups == channels == len(filters) and math.prod(filters.shape[2:]) <= _MOST_CELLS:
         return shifted_images(x, filters, geometry)
     # For spread images XLA has no fast dense form: 64 channels of 14 x 14 spread by 2, batch 8, filters of 4 x 4, in
-    # 8 groups take 24 ms, and blocks 54 (jax 0.10.2, forward and backward).
+    # 8 groups take 24 ms in the plain form, and 54 in blocks of channels (jax 0.10.2, forward and backward).
     if max(geometry.spread) > 1:
         return plain_convolution(x, filters, geometry, groups)
     return blocks_of_channels(x, filters, geometry, groups, dense)
 
 
 def _grows(filters: jax.Array, geometry: Geometry) -> bool:
-    """Return whether the form of a convolution that is larger than its images is faster than the plain form."""
-    # For volumes of 8 x 14 x 14 x 32 spread by 2 it takes as long.
+    """Return whether `growing_convolution` is faster: padding or spread make the result larger than the images."""
+    # Only for images: for volumes of 8 x 14 x 14 x 32 spread by 2, both forms take as long.
     return (
         len(geometry.strides) == 2
         and set(geometry.strides) == {1}
@@ -185,10 +186,11 @@ def _grows(filters: jax.Array, geometry: Geometry) -> bool:
 def growing_convolution(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
     """Compute a convolution larger than its images, with a gradient of the filters that is fast on a CPU.
 
-    For that gradient, XLA moves the slope over the padded or spread images, as a filter that is larger than the images
-    are without padding. Here the images are the filter, which moves over the slope, as in the gradient of the strided
-    convolution that a transposed convolution transposes. A tangent of the filters in forward mode has the images as its
-    filter too, and takes seven to twelve times as long as in the form of XLA. Milliseconds forward and backward by
+    For that gradient, the plain form moves the cotangents of the result over the padded or spread images. The
+    cotangents are then a filter that is larger than the images without padding. Here the images are the filter, which
+    moves over the cotangents. The gradient of a strided convolution is computed in this way too, and a transposed
+    convolution transposes a strided one. A tangent of the filters in forward mode also has the images as its filter,
+    and takes seven to twelve times as long as in the plain form. Milliseconds forward and backward by
     `python benchmarks/survey.py conv2d_transpose` (jax 0.10.2, two cores, 24 November 2026):
 
     | transposed convolution with stride 2 | plain form | this form |
@@ -226,16 +228,17 @@ def _(
         return jax.linear_transpose(transposed, filters)(x)[0]
 
     result = growing_convolution(x, filters, geometry)
-    # JAX transposes this term back to `gradient` in reverse mode.
+    # In reverse mode, JAX transposes this term back to `gradient`.
     (by_filters,) = jax.linear_transpose(gradient, result)(tangents[1])
     return result, growing_convolution(tangents[0], filters, geometry) + by_filters
 
 
 def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
-    """Compute a depthwise convolution as a sum of shifted images, each times one number of each filter.
+    """Compute a depthwise convolution as a sum of shifted images, each multiplied by one number of each filter.
 
-    The images of one row of a filter are added first, then the rows. In three blocks of a depthwise convolution, batch
-    normalisation and a convolution of one pixel, one sum over all cells took 28 ms, and this sum 12 (jax 0.10.2).
+    The images of one row of a filter are added first, then the rows. Three blocks of a depthwise convolution, batch
+    normalisation and a convolution of one pixel took 28 ms with one sum over all cells, and 12 with this order of sums
+    (jax 0.10.2).
     """
     sum_dtype = jnp.promote_types(x.dtype, jnp.float32)
     padding = [(*pad, spread - 1) for pad, spread in zip(geometry.pads, geometry.spread, strict=True)]
@@ -255,7 +258,7 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
         return images[by_layout(geometry.layout, slices, slice(None), slice(None))]
 
     def row(before: tuple[int, ...]) -> jax.Array:
-        """Return the sum over one row of cells, of which `before` are the first indices."""
+        """Return the sum over one row of cells; `before` holds the indices of the row, all but the last of a cell."""
         products = []
         for column in range(window[-1]):
             weights = filters[(slice(None), 0, *before, column)].astype(sum_dtype)
@@ -268,11 +271,11 @@ def shifted_images(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.
 
 
 def volumes_by_depth(x: jax.Array, filters: jax.Array, geometry: Geometry, training: bool) -> jax.Array:
-    """Compute a convolution of volumes as one of images, with neighbouring slices concatenated in the channels.
+    """Compute a convolution of volumes as one of images: slices of the depth are concatenated along the channels.
 
     XLA on a CPU has fast convolutions for images only. Filters of 3 x 3 x 3 of 16 x 56 x 56 voxels, 16 to 32 channels,
-    take 77 ms in the form of XLA and 340 with the gradient; so 36 and 114 (`python benchmarks/survey.py conv3d`, jax
-    0.10.2, two cores, 24 November 2026).
+    take 77 ms in the plain form and 340 with the gradient; in this form they take 36 and 114
+    (`python benchmarks/survey.py conv3d`, jax 0.10.2, two cores, 24 November 2026).
 
     Args:
       x: `[batch, depth, height, width, channels]`.
@@ -304,9 +307,9 @@ def blocks_of_channels(
     groups: int,
     dense: Dense = plain_convolution,
 ) -> jax.Array:
-    """Compute a grouped convolution as dense convolutions of blocks of channels, side by side.
+    """Compute a grouped convolution as one dense convolution for each block of channels.
 
-    Each block holds one group, or several groups whose filters lie on the diagonal of one dense filter.
+    Each block holds one group, or several groups, whose filters become the diagonal blocks of one dense filter.
     """
     axis = geometry.layout.index("C")
     blocks = _number_of_blocks(x.shape[axis], groups)
@@ -318,13 +321,13 @@ def blocks_of_channels(
 
 
 def _number_of_blocks(channels: int, groups: int) -> int:
-    """Return the largest divisor of `groups` with enough channels in each block, and with few blocks to compile."""
+    """Return the largest divisor of `groups` that keeps the limits `_BLOCK_CHANNELS` and `_MOST_BLOCKS`, or 1."""
     most = min(groups, _MOST_BLOCKS, max(1, channels // _BLOCK_CHANNELS))
     return max(blocks for blocks in range(1, most + 1) if groups % blocks == 0)
 
 
 def _block_diagonal(filters: jax.Array, groups: int) -> jax.Array:
-    """Return dense filters `[filters, groups * channels, *window]`, zero outside the channels of their group."""
+    """Return filters of `groups` groups as dense filters `[filters, groups * channels, *window]`, zero elsewhere."""
     count, channels, *window = filters.shape
     own = filters.reshape(groups, count // groups, 1, channels, *window)
     diagonal = jnp.eye(groups, dtype=bool).reshape(groups, 1, groups, 1, *[1] * len(window))
@@ -335,11 +338,12 @@ def _block_diagonal(filters: jax.Array, groups: int) -> jax.Array:
 def computed_once(array: jax.Array) -> jax.Array:
     """Return an equal array that XLA computes once, for a convolution and for the gradient of its filters.
 
-    The gradient reads the input of the convolution in another order. XLA on a CPU fuses that copy with the computation
-    of the input, and repeats this computation back to the convolution before. XLA does not fuse a computation that
-    reads one array of this size several times, such as this `select`, which changes no number. Five residual blocks of
-    32 x 32 x 16, batch 32, take 181 ms without and 145 with it (jax 0.10.2, `benchmarks/KERNELS.md`); the test
-    `test_the_input_of_a_convolution_is_computed_once` fails once XLA no longer repeats, and this can go.
+    The gradient needs a copy of the input of the convolution in another order. XLA on a CPU fuses this copy with the
+    computation of the input, and so repeats all operations since the preceding convolution. XLA does not fuse a
+    computation that reads one array of this size several times, such as this `select`, which changes no number. Five
+    residual blocks of 32 x 32 x 16, batch 32, take 181 ms without and 145 with it (jax 0.10.2,
+    `benchmarks/KERNELS.md`). The test `test_the_input_of_a_convolution_is_computed_once` fails once XLA no longer
+    repeats the operations; then this function can go.
     """
     return jax.lax.select(array != array, -array, array)
 
@@ -350,7 +354,7 @@ def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array,
 
 
 def product_of_pixels(x: jax.Array, filters: jax.Array, geometry: Geometry) -> jax.Array:
-    """Compute the convolution of images `[batch, height, width, channels]` with filters of one pixel as a product."""
+    """Compute the convolution of images `[batch, height, width, channels]` with filters of one pixel by matmul."""
     chosen = x[:, :: geometry.strides[0], :: geometry.strides[1]]
     product = chosen.reshape(-1, x.shape[3]) @ filters[:, :, 0, 0].T
     return product.reshape(*chosen.shape[:3], -1)
@@ -358,12 +362,12 @@ def product_of_pixels(x: jax.Array, filters: jax.Array, geometry: Geometry) -> j
 
 @jax.custom_vjp
 def by_rows(x: jax.Array, filters: jax.Array) -> jax.Array:
-    """Compute a convolution of images `[batch, height, width, channels]` without padding, with a gradient by rows.
+    """Compute a convolution of images `[batch, height, width, channels]` without padding, with its gradient by rows.
 
     With `r` rows in a filter, the gradient of the images is one convolution of the cotangents with `r` filters of one
     row, whose results are added at `r` offsets. The gradient of the filters is `r` matrix products. A convolution of
-    5 x 5, 12 x 12 x 20 to 50, batch 64, takes 20 ms in the form of XLA, and 12 so (jax 0.10.2,
-    `python benchmarks/kernels.py "convolution 5"`, whose row "XLA" shows when this can go).
+    5 x 5, 12 x 12 x 20 to 50, batch 64, takes 20 ms in the plain form, and 12 in this form (jax 0.10.2,
+    `python benchmarks/kernels.py "convolution 5"`; once its row "XLA" is as fast, this function can go).
     """
     return plain_convolution(x, filters, _VALID)
 
@@ -386,7 +390,7 @@ by_rows.defvjp(_forward, _backward)
 
 
 def _image_gradient(filters: jax.Array, slope: jax.Array) -> Any:
-    """Return the gradient `[batch, height, width, channels]` of the images.
+    """Return the gradient `[batch, height, width, channels]` of the images of `by_rows`.
 
     Args:
       filters: `[filters, channels, rows, columns]`.
@@ -408,7 +412,7 @@ def _image_gradient(filters: jax.Array, slope: jax.Array) -> Any:
 
 
 def _filter_gradient(x: jax.Array, shape: tuple[int, ...], slope: jax.Array) -> jax.Array:
-    """Return the gradient `[filters, channels, rows, columns]` of the filters.
+    """Return the gradient `[filters, channels, rows, columns]` of the filters of `by_rows`.
 
     Args:
       x: the images, `[batch, height, width, channels]`.

@@ -16,12 +16,13 @@ from fluid.layers.kernels.platform import on_cpu
 
 
 def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, Callable[[Any], Any]]:
-    """Return images in the order in which a layer computed them.
+    """Return images with the channels last, if a layer computed them so; otherwise return the images as given.
 
     Args:
       x: images, or any other array.
       axis: the dimension of the channels.
-      move: whether to transpose images `[batch, channels, height, width]` on a CPU that no layer has computed.
+      move: whether to transpose, on a CPU, images `[batch, channels, height, width]` that no layer computed with the
+        channels last.
 
     Returns:
       The images; the dimension of their channels; and a function that returns a result in the order of `x`.
@@ -34,7 +35,7 @@ def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, 
 
 
 def _channels_first(images: jax.Array) -> jax.Array:
-    """Return images `[batch, *pixels, channels]` as `[batch, channels, *pixels]`."""
+    """Return images `[batch, *pixels, channels]` as `[batch, channels, *pixels]`; `as_computed` undoes this."""
     x = jnp.moveaxis(images, -1, 1)
     if (frame := core.present_frame()) is not None:
         frame.note(x, channels_last=images)
@@ -42,7 +43,7 @@ def _channels_first(images: jax.Array) -> jax.Array:
 
 
 def elementwise(function: Callable[[Any], Any], x: Any) -> Any:
-    """Apply a function that maps each element of an array separately."""
+    """Apply a function that maps each element of an array separately, in the order in which a layer computed it."""
     images, _, as_written = as_computed(x, 1)
     return as_written(function(images))
 
@@ -68,11 +69,11 @@ def plus_bias(x: jax.Array, bias: jax.Array, axis: int) -> jax.Array:
 
 
 def without_bias(x: jax.Array, axis: int) -> tuple[Any, Any]:
-    """Return images from before `plus_bias`, and the bias `[channels]`; or `x` and 0.0 if no bias was added.
+    """Return the images and the bias `[channels]` that `plus_bias` added to `x`; or `x` and 0.0 if there is none.
 
-    For a layer that adds a number to each channel itself: XLA on a CPU computes each sum in a pass of its own. Four
-    convolutions with batch normalisation take 1.26 times as long without this, and 1.02 for one image (32 images of
-    32 x 32 x 3, jax 0.10.2, two cores, 24 November 2026).
+    A layer that adds its own number to each channel can include the bias in this number. Otherwise XLA on a CPU reads
+    all images once for each of the two sums. Four convolutions with batch normalisation take 1.26 times as long without
+    this function, and 1.02 for one image (32 images of 32 x 32 x 3, jax 0.10.2, two cores, 24 November 2026).
     """
     frame = core.present_frame()
     images, bias, along = (frame.fact(x, "bias_of") if frame is not None else None) or (x, 0.0, None)
@@ -80,7 +81,7 @@ def without_bias(x: jax.Array, axis: int) -> tuple[Any, Any]:
 
 
 def by_layout(layout: str, pixels: Sequence[Any], channels: Any, batch: Any) -> tuple[Any, ...]:
-    """Return one setting for each dimension of images, in the order of a layout such as "NHWC"."""
+    """Return one setting, such as a stride, for each dimension of images, in the order of a layout like "NHWC"."""
     settings = list(pixels)
     settings.insert(layout.index("C") - 1, channels)
     return batch, *settings

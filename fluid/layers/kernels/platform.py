@@ -1,4 +1,4 @@
-"""The platform for which layers choose their forms."""
+"""Platforms: whether layers may compute in a form that is made for a CPU."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -14,8 +14,8 @@ _platforms: ContextVar[tuple[str, ...]] = ContextVar("fluid_traced_for_platforms
 def on_cpu(alone: bool = False) -> bool:
     """Return whether layers may compute in a form that is made for a CPU.
 
-    A trace whose equations are looked at, for a drawing or a summary, shows the plain form of each layer, and so does a
-    trace for other platforms alone.
+    A trace for a drawing or a summary, whose equations users read, has the plain form of each layer. A trace without
+    "cpu" among its platforms has the plain form too.
 
     Args:
       alone: True for a form that is slow on other devices: it is not chosen for an exported model that also runs there.
@@ -28,7 +28,7 @@ def on_cpu(alone: bool = False) -> bool:
 
 @contextlib.contextmanager
 def traced_for(platforms: Sequence[str]) -> Iterator[None]:
-    """Trace for these platforms, such as "cpu" and "cuda", within a `with` block."""
+    """Choose forms of layers for the given platforms, such as "cpu" and "cuda", within a `with` block."""
     token = _platforms.set(tuple(platforms))
     try:
         yield

@@ -12,8 +12,8 @@ import numpy as np
 from fluid.layers.kernels.layout import by_layout
 from fluid.layers.kernels.platform import on_cpu
 
-_MOST_CELLS = 16  # the most cells of a tile that are compared one by one
-_MOST_OVERLAPPING_CELLS = 49  # the most cells of overlapping windows; an int8 counts them
+_MOST_CELLS = 16  # the most cells of a tile for `largest_of_tiles`, which compares cells one by one
+_MOST_OVERLAPPING_CELLS = 49  # the most cells of a window that may overlap others; their index is an int8
 
 _Sizes = tuple[int, ...]
 _Pads = tuple[tuple[int, int], ...]
@@ -44,7 +44,7 @@ def largest(
 
 
 def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) -> bool:
-    """Return whether `_largest_of_windows` is faster: windows are small, and more than one."""
+    """Return whether `_largest_of_windows` is faster: windows are small, and a dimension has more than one."""
     settings = list(zip(shape, sizes, steps, pads, strict=True))
     changed = [each for each in settings if each[1:] != (1, 1, (0, 0))]
     known = all(isinstance(n, int) for n, *_ in changed)  # only the batch may be a symbolic size
@@ -52,7 +52,7 @@ def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) 
 
 
 def _by_reduce_window(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> jax.Array:
-    """Compute the maximum under each window of an array, with the gradient of JAX."""
+    """Compute the maximum under each window by `reduce_window`, with the gradient of JAX."""
     return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, sizes, steps, pads)
 
 
@@ -60,9 +60,10 @@ def _by_reduce_window(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Arra
 def _largest_of_windows(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> jax.Array:
     """Compute the maximum under each window of an array; windows may overlap.
 
-    The gradient differs from JAX's, a scatter that XLA on a CPU compiles to a loop over pixels. With it and with this
-    one, 3 x 3 cells take 190 and 11.7 ms with step 2 of 112 x 112 x 64, and 63 and 2.0 with step 1 of 28 x 28 x 192
-    (`python benchmarks/survey.py "pool2d max 3"`, jax 0.10.2, two cores, 24 November 2026).
+    The gradient is not a scatter as in JAX, which XLA on a CPU compiles to a loop over pixels. Windows of 3 x 3 cells
+    take 190 ms with the gradient of JAX and 11.7 with this one, for step 2 and images of 112 x 112 x 64. For step 1 and
+    28 x 28 x 192 they take 63 and 2.0 (`python benchmarks/survey.py "pool2d max 3"`, jax 0.10.2, two cores, 24 November
+    2026).
 
     Args:
       sizes: of the window, one for each dimension.
@@ -77,18 +78,18 @@ def _largest_of_windows(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Ar
 def _(
     sizes: _Sizes, steps: _Sizes, pads: _Pads, arrays: tuple[jax.Array], slopes: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the derivative, which follows the first of equal elements."""
+    """Compute the derivative; of several equal elements, it follows the first."""
     largest, *others = _cells(sizes, steps, pads, jax.lax.stop_gradient(arrays[0]))
     index = jnp.zeros(largest.shape, jnp.int8)
     for number, cell in enumerate(others, 1):
         before = largest >= cell
         index = jnp.where(before, index, np.int8(number))
-        largest = jnp.where(before, largest, cell)  # drops NaN, as the gradient of JAX does
+        largest = jnp.where(before, largest, cell)  # a NaN here gives way to the next cell, as in the gradient of JAX
     return _largest_of_windows(sizes, steps, pads, arrays[0]), _chosen(sizes, steps, pads, index, slopes[0])
 
 
 def _cells(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> list[jax.Array]:
-    """Return each cell of all windows, in the order of rows."""
+    """Return one array for each cell of the window, row by row: the elements of all windows at this cell."""
     padded = jax.lax.pad(array, _lowest(array), [(*pair, 0) for pair in pads])
     counts = [(n - k) // s + 1 if k > 1 or s > 1 else n for n, k, s in zip(padded.shape, sizes, steps, strict=True)]
     return [
@@ -98,22 +99,23 @@ def _cells(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> list[
 
 
 def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: jax.Array) -> jax.Array:
-    """Read one cell of each window.
+    """Return the element of `array` at one cell of each window, whose number is in `index`.
 
-    The gradient determines the form. Pixels whose row and column have the same remainders by the steps, one phase, are
-    under the same cells of their windows, so that their gradients are sums of masked slices, and phases are put side by
-    side. JAX transposes a slice to padding, which costs much more, and padding to a slice; hence this function pads.
+    The computation is chosen for its gradient. Pixels whose indices leave equal remainders when divided by the steps
+    are one phase. All pixels of a phase are under the same cells of their windows, so that their gradients are sums of
+    masked slices. JAX transposes a slice to padding, which costs much more, and padding to a slice. So this function
+    pads, and its gradient slices.
 
     Args:
       sizes: of the window, one for each dimension.
       steps: from one window to the next.
       pads: a pair (before, after) for each dimension.
-      index: the number of the cell, for each window.
-      array: what to read, of which the cells outside are 0.
+      index: the number of the cell for each window, row by row, int8.
+      array: the elements to read; cells outside the array are read as 0.
     """
     rank = range(array.ndim)
     moving = [axis for axis in rank if sizes[axis] > 1 or steps[axis] > 1 or any(pads[axis])]
-    reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}  # earlier windows that cover a pixel
+    reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}  # how many earlier windows cover a pixel too
     length = {axis: -(-(array.shape[axis] + pads[axis][0]) // steps[axis]) for axis in moving}  # the length of a phase
     spare = {axis: max(length[axis] - index.shape[axis], 0) for axis in moving}
     whole = {axis: reach[axis] + index.shape[axis] + spare[axis] for axis in moving}
@@ -149,8 +151,9 @@ def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: 
 def largest_of_tiles(x: jax.Array, window: Sequence[int], layout: str) -> jax.Array:
     """Compute the maximum of each adjacent, non-overlapping window.
 
-    The result equals `lax.reduce_window`. The gradient differs from JAX's, a scatter that XLA compiles to a slow loop:
-    2 x 2 cells of 24 x 24 x 20 pixels, batch 64, take 8.9 ms with it and 1.1 with this one (`benchmarks/KERNELS.md`).
+    The result equals `lax.reduce_window`. The gradient is not a scatter as in JAX, which XLA compiles to a slow loop:
+    2 x 2 cells of 24 x 24 x 20 pixels, batch 64, take 8.9 ms with the gradient of JAX and 1.1 with this one
+    (`benchmarks/KERNELS.md`).
     """
     tile = by_layout(layout, window, 1, 1)
     whole = (slice(None) if k == 1 else slice(size // k * k) for size, k in zip(x.shape, tile, strict=True))
@@ -171,19 +174,19 @@ def _largest_of_cells(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
 
 @_largest.defjvp
 def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Compute the derivative, which follows the first of equal elements."""
+    """Compute the derivative; of several equal elements, it follows the first."""
 
     def larger(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before = (first[0] >= second[0]) | jnp.isnan(first[0])
         return jnp.where(before, first[0], second[0]), jnp.where(before, first[1], second[1])
 
-    # Indexing by strides would be a gather where the batch size is open, as in an exported training step (jax 0.10.2).
+    # Indexing by strides would be a gather if the batch size is a symbol, as in an exported training step (jax 0.10.2).
     read = lambda each, place: jax.lax.slice(each, place, each.shape, tile)  # noqa: E731
     cells = [(read(arrays[0], place), read(slopes[0], place)) for place in np.ndindex(*tile)]
     return _largest_of_cells(tile, arrays[0]), functools.reduce(larger, cells)[1]
 
 
 def _lowest(array: jax.Array) -> np.ndarray:
-    """Return the lowest value of the dtype of an array."""
+    """Return the lowest value of the dtype of an array, a scalar of this dtype."""
     lowest = -np.inf if jnp.issubdtype(array.dtype, jnp.floating) else jnp.iinfo(array.dtype).min
     return np.array(lowest, array.dtype)

@@ -1,8 +1,8 @@
 """Pooling of regions of images on a CPU: the largest pixel of each bin, read pixel by pixel.
 
-Masks of bins compare each bin of each region with the whole image. Here a loop reads the pixels of each bin alone, for
-all channels at once, so the time follows the area of the regions. It gets slow where each step of a loop costs a call,
-as on a GPU.
+The plain form makes a mask of each bin, and so compares each bin of each region with the whole image. Here a loop reads
+the pixels of each bin alone, for all channels at once, so the time grows with the area of the regions. The loop is slow
+where each iteration costs a kernel launch, as on a GPU.
 
 Milliseconds of 256 regions of at most 17 x 17 pixels in 7 x 7 bins, of two images of 256 x 50 x 50, by
 `python benchmarks/survey.py roi_pool` (jax 0.10.2, two cores, 24 November 2026):
@@ -26,7 +26,7 @@ def largest_of_bins(x: jax.Array, down: tuple[jax.Array, jax.Array], across: tup
 
     Args:
       x: images `[batch, channels, height, width]`.
-      down: the first row of each bin, and the row behind its last, integers `[batch, regions, p]` from 0 to `height`.
+      down: the first row of each bin, and the row after its last, integers `[batch, regions, p]` from 0 to `height`.
       across: the same for columns, `[batch, regions, q]`.
 
     Returns:
@@ -43,10 +43,11 @@ def largest_of_bins(x: jax.Array, down: tuple[jax.Array, jax.Array], across: tup
     return jnp.moveaxis(largest, -1, 2)
 
 
-# Under `vmap`, a loop would run for the largest bin of all examples, and select in each step.
+# Under the usual `vmap`, each loop would run for the pixels of the largest bin of all examples, and select the results
+# in each iteration.
 @jax.custom_batching.sequential_vmap
 def _places(images: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Return the places of the largest pixels, integers `[batch, regions, p, q, channels]`, as `row * width + column`.
+    """Return the indices of the largest pixels, integers `[batch, regions, p, q, channels]`, as `row * width + column`.
 
     Args:
       images: `[batch, height, width, channels]`.
@@ -67,7 +68,7 @@ def _places(images: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[
             larger = ~(pixel <= value) & (value == value)  # the first NaN stays
             return jnp.where(larger, pixel, value), jnp.where(larger, at, place)
 
-        # Pixels of -inf are not larger than the start, so the first pixel stays their place.
+        # No pixel of -inf is larger than this start, so a bin of such pixels keeps the index of its first pixel.
         first = jnp.broadcast_to((top * width + left).astype(jnp.int32), channels)
         lowest = jnp.full(channels, -jnp.inf, image.dtype)
         return jax.lax.fori_loop(0, rows * columns, compare, (lowest, first))[1]

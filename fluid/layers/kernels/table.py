@@ -1,8 +1,8 @@
 """Products of rows of a table: with few rows and many ids, the table is multiplied, and then the products looked up.
 
-An `fc` behind an `embedding` multiplies a row once for each time that its id occurs. The functions here compute with
-the table instead where a CPU is faster so, in training with at most half as many rows as ids: `fc` of 6,400 ids of
-1,000 rows took 31 ms, and 8 so (`benchmarks/KERNELS.md`).
+An `fc` after an `embedding` multiplies a row once for each time that its id occurs. The functions here compute with
+the table instead where this is faster: on a CPU, in training, with at most half as many rows as ids. `fc` of 6,400 ids
+of 1,000 rows took 31 ms, and takes 8 with the table (`benchmarks/KERNELS.md`).
 """
 
 import math
@@ -17,10 +17,10 @@ from fluid.layers.kernels.platform import on_cpu
 
 
 class LookedUp(NamedTuple):
-    """A value as rows and ids: `rows[ids]`.
+    """The rows and the ids from which an array was looked up: the array is `rows[ids]`.
 
     Attributes:
-      rows: `[count, width]`.
+      rows: the table, or what was computed from each of its rows, `[count, width]`.
       ids: integers `[...]`; 0 in the padding of a sequence batch, so that nothing there is NaN.
     """
 
@@ -29,7 +29,7 @@ class LookedUp(NamedTuple):
 
 
 def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
-    """Take rows of a table.
+    """Look up the row of a table for each id, and note table and ids if computing with the table is faster.
 
     Args:
       table: `[rows, width]`.
@@ -55,7 +55,7 @@ def times_matrix(x: Any, weight: Any) -> Any:
     known = _looked_up(x)
     if known is not None:
         return _value_of(known._replace(rows=known.rows @ weight))
-    # One product of two matrices: the gradient of a product of batches takes a CPU twice as long.
+    # Reshape to one product of two matrices: the gradient of a batched product takes a CPU twice as long.
     return (x.reshape(-1, x.shape[-1]) @ weight).reshape(*x.shape[:-1], weight.shape[-1])
 
 
@@ -66,7 +66,7 @@ def plus(x: Any, bias: Any) -> Any:
 
 
 def same_rows(x: Any, filled: Any) -> Any:
-    """Note the rows of `x` for `filled`, which equals `x` except in the padding of a batch, and return `filled`."""
+    """Return `filled`, which equals `x` except in the padding, and note for it the rows and ids of `x`, if known."""
     known = _looked_up(x)
     if known is not None:
         core.current_frame("layers").note(filled, looked_up=known)
@@ -79,7 +79,7 @@ def _looked_up(x: Any) -> LookedUp | None:
 
 
 def _few_rows(table: jax.Array, ids: Any) -> bool:
-    """Return whether a CPU computes faster with the rows of a table than with the rows of all ids."""
+    """Return whether computing with the rows of the table is faster and as exact as with one row for each id."""
     # In half precision the gradient of a row would be a sum of many numbers, rounded after each addition.
     exact = jnp.promote_types(table.dtype, jnp.float32) == table.dtype
     return exact and 2 * table.shape[0] <= math.prod(ids.shape) and on_cpu() and not core.axes_here()
@@ -88,7 +88,7 @@ def _few_rows(table: jax.Array, ids: Any) -> bool:
 def _value_of(known: LookedUp) -> jax.Array:
     """Return a value `[..., width]` from its rows and ids, with NaN for ids outside the table."""
     width = known.rows.shape[1]
-    # If the slices keep both dimensions, XLA adds up the gradient of the rows without copying its inputs.
+    # If the gathered slices keep both dimensions, XLA adds up the gradient of the rows without copying its inputs.
     both = jax.lax.GatherDimensionNumbers((1, 2), collapsed_slice_dims=(), start_index_map=(0,))
     found = jax.lax.gather(known.rows, known.ids.reshape(-1, 1), both, (1, width), mode="fill", fill_value=np.nan)
     value = found.reshape(*known.ids.shape, width)

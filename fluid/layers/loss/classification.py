@@ -107,7 +107,7 @@ def label_smooth(
 
     Args:
       label: probabilities of classes `[batch, ..., classes]`, such as from `one_hot`.
-      prior_dist: the prior, probabilities `[1, classes]`; uniform by default.
+      prior_dist: the prior distribution, probabilities `[1, classes]`; uniform by default.
       epsilon: the weight of the prior.
       dtype: the dtype of the result.
       name: name of the layer; by default `label_smooth_N`.
@@ -240,7 +240,7 @@ def sigmoid_focal_loss(
 
 
 def _column(this: Layer, value: core.Value, label: core.Value) -> Any:
-    """Read labels, integers `[batch, 1]`, for an input `[batch, classes]`."""
+    """Return labels as integers `[batch, 1]` after checking that they fit an input `[batch, classes]`."""
     classes = check_ids(this.name, array_of(this, label))
     if array_of(this, value).ndim != 2 or classes.shape not in ((dense(value).shape[0], 1), (dense(value).shape[0],)):
         raise errors.ShapeError(
@@ -269,7 +269,7 @@ def center_loss(
       input: features `[batch, width]`.
       label: classes `[batch, 1]` of an integer dtype.
       num_classes: the number of classes.
-      alpha: the rate at which the centers move, a number or a value of one element.
+      alpha: the learning rate of the centers, as in the formula above: a number or a value of one element.
       param_attr: ParamAttr of the centers `[num_classes, width]`; only its name and its initializer have an effect.
       update_center: whether training steps move the centers.
       name: name of the layer; by default `center_loss_N`.

@@ -1,4 +1,4 @@
-"""Cross entropy of probabilities, of logits, and of single sigmoids."""
+"""Cross entropy: of probabilities, of the softmax of logits, and of the sigmoid of each logit."""
 
 from typing import Any
 
@@ -172,7 +172,8 @@ def sigmoid_cross_entropy_with_logits(
     target = dense(label)
     kept = target != ignore_index
     probability = target.astype(logits.dtype)
-    # softplus has the right slope at a logit of exactly 0, where embeddings of zeros begin; that of jnp.abs is 1 there.
+    # softplus has the right slope at a logit of exactly 0, as embeddings of zeros give; formulas with jnp.abs have not,
+    # because JAX gives jnp.abs the slope 1 there.
     loss = jax.nn.softplus(logits) - logits * probability
     loss = jnp.where(kept, loss, 0)
     if normalize:
@@ -215,7 +216,7 @@ def _doubt_one_class(logits: Any, axis: int) -> None:
 def _log_softmax_parts(logits: Any, axis: int) -> tuple[Any, Any]:
     """Return the logarithm of the softmax of logits as a pair of arrays, the first minus the second.
 
-    The second array has size 1 along the axis. A caller that uses few of the logarithms need not subtract it from all.
+    The second array has size 1 along `axis`. A caller that needs few of the logarithms subtracts it from these alone.
     """
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
     return shifted, jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
@@ -256,7 +257,7 @@ def _losses(
 
 
 def _classes(this: Layer, value: core.Value, label: core.Value, axis: int) -> Any:
-    """Return class labels as integers with size 1 along the dimension of the classes."""
+    """Return class labels as integers with size 1 along `axis`, the dimension of the classes."""
     x = dense(value)
     classes = dense(label)
     if not jnp.issubdtype(classes.dtype, jnp.integer):

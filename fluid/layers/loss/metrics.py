@@ -28,7 +28,7 @@ def accuracy(
     total: core.Value | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Compute the fraction of rows whose class is among the `k` most probable ones.
+    """Compute the fraction of rows whose label is among the `k` most probable classes.
 
     A single column is the probability of class 1, as from a sigmoid: 0.5 or more predicts class 1.
 
@@ -42,7 +42,7 @@ def accuracy(
       name: name of the layer; by default `accuracy_N`.
 
     Returns:
-      A scalar, `[]`, float32. `trainer.test` averages it over batches, weighted by their numbers of rows.
+      A scalar, `[]`, float32. `trainer.test` averages the scalar over batches, weighted by their numbers of rows.
 
     Raises:
       ArgumentError: `k` is not between 1 and the number of classes, or `correct` or `total` is given.
@@ -161,7 +161,7 @@ def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str |
 
     Args:
       input: predicted classes, integers of any shape.
-      label: true classes, as many and in the same order.
+      label: true classes, as many as predicted ones and in the same order.
       num_classes: the number of classes.
       name: name of the layer; by default `mean_iou_N`.
 
@@ -234,7 +234,7 @@ def metric(
       The value for this minibatch; if `reduce` is a function, its result.
 
     Raises:
-      ArgumentError: there is no such `reduce`, or a `weight` for another one than "mean".
+      ArgumentError: there is no such `reduce`, or `weight` is given with another `reduce` than "mean".
       ShapeError: the value has rows, or is a SequenceBatch; or the weight is no scalar.
 
     Example:
@@ -266,14 +266,14 @@ def metric(
             f"{this.name}: weight= is a scalar for a mean, found {describe(weight)} and reduce={reduce!r}; write "
             f'metric(value, reduce="mean", weight=layers.reduce_sum(mask))'
         )
-    # Copy the value, because the note below belongs to this result and not to the value itself.
+    # Copy the value, because the note below is about this result and not about the value itself.
     result = this.output(jnp.copy(value))
     this.frame.note(result, **({"reduced": kept} if weight is None else {"weight": weight}))
     return result
 
 
 def _without_rows(this: Layer, value: Any) -> Any:
-    """Return the array unchanged after checking that its shape does not follow the batch."""
+    """Return an array unchanged after checking that none of its sizes is the batch size."""
     if this.frame.placeholder_batch in value.shape:
         raise errors.ShapeError(
             f"{this.name}: value {describe(value)} has rows of its own; reduce them first: layers.mean(x), "
@@ -290,7 +290,7 @@ def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float =
       input: probabilities `[batch, 1]` or `[batch, 2]`; with a threshold outside 0 to 1, any scores.
       label: integers `[batch, 1]` or `[batch]`.
       caller: the layer as the user calls it, such as "auc".
-      threshold: the smallest number that counts as positive.
+      threshold: the smallest probability or score with which a row is predicted to be positive.
 
     Raises:
       ArgumentTypeError: labels are no integers.
@@ -423,7 +423,7 @@ def auc(
 
 
 def _counts(this: Layer, shape: list[int]) -> tuple[str, Any]:
-    """Create a state of counts that starts at 0, and return its name and value."""
+    """Create a state of int32 counts that start at 0, and return its name and value."""
     name = this.array_name("w")
     return name, core.create_state(name, shape, "int32", Constant(0))
 
@@ -436,7 +436,7 @@ def _curve(counts: Any, numpy: Any) -> tuple[Any, Any]:
       numpy: the array module, `numpy` for float64 or `jax.numpy` for float32.
 
     Returns:
-      Two arrays `[bins + 1]`, from no rows to all.
+      The numbers of positive and of negative rows, two arrays `[bins + 1]`; both begin with 0 and end with all rows.
     """
     above = numpy.cumsum(counts[:, ::-1], axis=1).astype(numpy.float64 if numpy is np else numpy.float32)
     above = numpy.concatenate([numpy.zeros([2, 1], above.dtype), above], axis=1)

@@ -26,7 +26,7 @@ from fluid.layers.tensor.reduce import rows_of
 
 @layer
 def square_error_cost(input: core.Value, label: core.Value, name: str | None = None) -> Any:
-    """Compute the squared difference of each element.
+    """Compute the squared difference of each element and its label.
 
     Args:
       input: any shape, or a SequenceBatch.
@@ -377,7 +377,7 @@ def npair_loss(
 
 
 def _check_two_values(this: Layer, input: core.Value, label: core.Value) -> None:
-    """Check that two compared values have one shape, and warn if they are one value."""
+    """Check that two values have one shape, and warn if a layer compares a value with itself."""
     check_same_shape(this, input, label)
     _check_not_itself(this, input, label, ("input", "label"))
 

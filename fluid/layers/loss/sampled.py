@@ -186,7 +186,7 @@ def sampled_softmax_with_cross_entropy(
       num_samples: the number of classes to draw.
       num_true: the number of right classes for each row; the loss is the mean over them.
       remove_accidental_hits: whether to leave a drawn class out of the rows for which it is right.
-      use_customized_samples: whether the next two arguments replace the random draw.
+      use_customized_samples: whether `customized_samples` and `customized_probabilities` replace the random draw.
       customized_samples: classes, integers `[batch, num_true + num_samples]`, the right ones first.
       customized_probabilities: the expected count of each of these classes, in the shape of `customized_samples`.
       seed: if not 0, every step draws the same classes.
@@ -287,8 +287,9 @@ def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
 
     Random numbers are looked up in the cumulative sum of the probabilities.
 
-    `jax.random.categorical` draws a random number for each class: with 30,000 classes and 20 samples, `nce` of 256 rows
-    took 3,101 ms so, and takes 1.4 without (`benchmarks/survey.py nce`; jax 0.10.2, two cores, 24 November 2026).
+    `jax.random.categorical` draws a random number for each class. With 30,000 classes and 20 samples, `nce` of 256 rows
+    took 3,101 ms with `jax.random.categorical`, and takes 1.4 with this function (`benchmarks/survey.py nce`; jax
+    0.10.2, two cores, 24 November 2026).
 
     Args:
       key: the random key.
@@ -296,12 +297,13 @@ def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
       shape: the shape of the result.
 
     Returns:
-      Integers. A class of probability 0 is never drawn. If a probability is no number from 0 on, its class is drawn
-      each time, so that it shows in the loss.
+      Integers. A class of probability 0 is never drawn. If a probability is NaN, infinite or negative, its class is
+      drawn each time, so that the mistake shows in the loss.
     """
-    # XLA would compute the sums of constants when it compiles, in seconds.
+    # Without the barrier, XLA computes the cumulative sum of constants at compile time, which takes seconds.
     odds = jax.lax.optimization_barrier(odds)
-    # Sums in float32 would lose rare classes behind frequent ones. With at least 1 for each, none gets lost.
+    # A cumulative sum in float32 would round rare classes after frequent ones to nothing. These integers are at least 1
+    # for each class that can be drawn, so that none gets lost.
     parts = jnp.ceil(odds / jnp.sum(odds) * 2.0**31).astype(jnp.uint32)
     sums = jnp.cumsum(parts)
     found = jnp.searchsorted(sums, jax.random.randint(key, shape, 0, sums[-1], jnp.uint32), side="right")

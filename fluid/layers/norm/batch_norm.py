@@ -117,7 +117,7 @@ def batch_norm(
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = recorded_moments(this, mean, variance)
-    # Both factors of a channel become one, because scaling the whole image twice costs much more.
+    # Combine the scale and the inverse standard deviation of a channel: scaling all images twice costs much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
     rest = (centre - mean) * factor + (0 if bias is None else bias)
     result = affine(centred, factor, rest, along_axis(axis, x.ndim))
@@ -128,7 +128,7 @@ def batch_norm(
 
 
 def _doubt_momentum(momentum: Any) -> None:
-    """Warn if `momentum` is 1 or below 0.5; PyTorch's momentum is 1 minus this one."""
+    """Warn if `momentum` is 1 or below 0.5; the momentum of PyTorch is 1 minus the momentum here."""
     if isinstance(momentum, int | float) and momentum == 1:
         core.doubt(
             "batch_norm(momentum=1) never updates the moving averages, so that tests do not normalise at all; the "
@@ -143,7 +143,7 @@ def _doubt_momentum(momentum: Any) -> None:
 
 
 def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
-    """Warn, while tracing a training step, if the minibatch has only one number per channel."""
+    """Warn, while tracing a training step, if the minibatch has only one number for each channel."""
     if not this.frame.discovering and not is_sequence(value) and x.shape[0] == 1 and x.size == x.shape[axis]:
         core.warn(
             f"{core.user_site()}: {this.name} trains on a minibatch of one row, whose mean is the row itself, so that "
@@ -155,7 +155,8 @@ def _warn_of_one_row(this: Layer, value: Any, x: Any, axis: int) -> None:
 def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any]:
     """Return a number near the mean of each channel, and the images minus this number.
 
-    The gradient of images that are not centred first is a difference of large numbers.
+    Without this subtraction, the gradient is a difference of large numbers, which loses precision. Test mode computes
+    no gradient: its number is the bias that `plus_bias` has added, or 0.
 
     Args:
       this: the layer.
@@ -164,13 +165,14 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
       mean: the moving mean `[channels]`; None for a mean that is computed from the images.
 
     Returns:
-      The number of each channel, `[channels]`, and an array of the shape of `x`, in a dtype wide enough for sums.
+      The number of each channel, `[channels]`, or the scalar 0; and an array of the shape of `x`, in a dtype wide
+      enough for sums.
     """
-    if mean is not None and this.frame.mode == core.TEST:  # no gradient: the images are read in one pass as they are
+    if mean is not None and this.frame.mode == core.TEST:  # one pass over the images is enough
         images, bias = without_bias(x, axis)
         return bias, wide(images)
     images = wide(x)
-    if mean is None:  # the mean of the first example is near enough
+    if mean is None:  # the mean of the first example is near enough to the mean of the batch
         others = tuple(i for i in range(x.ndim) if i != axis)
         mean = jax.lax.stop_gradient(jnp.mean(images[:1], axis=others))
     return mean, images - mean.reshape(along_axis(axis, x.ndim))
@@ -184,8 +186,8 @@ def _moments(value: Any, centre: Any, centred: Any, axis: int) -> tuple[Any, Any
 
     Args:
       value: the input of the layer; in a SequenceBatch, only the valid steps count.
-      centre: a number near the mean of each channel, `[channels]`.
-      centred: the array of `value` minus `centre`.
+      centre: a number near the mean of each channel, `[channels]`, as `_centred` returns it.
+      centred: the array of `value` minus `centre`, in a dtype wide enough for sums.
       axis: the channel dimension of `centred`.
     """
     valid = valid_steps(value, centred.ndim) if is_sequence(value) else None

@@ -26,7 +26,7 @@ def dropout(
       dropout_prob: the probability, from 0 to 1; or a float scalar computed by the program.
       is_test: whether training behaves as test mode does.
       seed: if given, every step drops the same elements; by default each step draws new ones.
-      name: name of the layer; by default `dropout_N`; which elements are dropped depends on it.
+      name: name of the layer; by default `dropout_N`; which elements are dropped depends on the name.
       dropout_implementation: "downgrade_in_infer" multiplies by `1 - dropout_prob` in test mode; "upscale_in_train"
         divides the kept elements by `1 - dropout_prob` in training, and does nothing in test mode.
 
@@ -68,7 +68,7 @@ def dropout(
 
 
 def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upscale: bool) -> jax.Array:
-    """Set each element of an array to 0 with a probability.
+    """Set each element of an array to 0 with a given probability.
 
     Args:
       array: any shape.
@@ -81,7 +81,7 @@ def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upsca
     """
     keep = 1.0 - probability
     mask = jax.random.bernoulli(key, keep, array.shape)
-    # With nothing kept, a divisor of 1 avoids a division by 0 and keeps the gradient finite.
+    # If no element is kept, a divisor of 1 avoids a division by 0 and keeps the gradient finite.
     divisor = jnp.where(keep > 0, keep, 1.0) if isinstance(keep, jax.Array) else keep or 1.0
     kept = array / divisor if upscale else array
     return jnp.where(mask, kept, 0).astype(array.dtype)

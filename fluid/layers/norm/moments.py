@@ -11,7 +11,7 @@ from fluid.layers.base import Layer, dense, describe, row_dims, wide
 
 
 def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
-    """Return the channel axis of the array of a value, for a layout such as "NCHW".
+    """Return the dimension of the channels in the array of a value, for a layout such as "NCHW".
 
     Raises:
       ArgumentError: there is no such layout.
@@ -80,8 +80,8 @@ def affine(x: Any, scale: Any, bias: Any, shape: Sequence[int]) -> Any:
 
     Args:
       x: any shape.
-      scale: the factors, flat; None for none.
-      bias: the summands, flat; None for none.
+      scale: the factors, with as many elements as `shape` has; None for none.
+      bias: the numbers to add, with as many elements as `shape` has; None for none.
       shape: the shape in which scale and bias broadcast to `x`; `along_axis` returns the shape for one number per
         channel.
     """

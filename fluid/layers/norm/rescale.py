@@ -36,8 +36,8 @@ def lrn(
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       n: the number of neighbouring channels, including the channel itself.
       k: a constant that keeps the divisor away from 0.
-      alpha: the factor of the sum.
-      beta: the exponent.
+      alpha: the factor of the sum of squares.
+      beta: the exponent of the divisor.
       name: name of the layer; by default `lrn_N`.
       data_format: "NCHW" or "NHWC".
 
@@ -125,7 +125,7 @@ def affine_channel(
     name: str | None = None,
     act: Activation = None,
 ) -> jax.Array:
-    """Multiply each channel by a scale, and add a bias.
+    """Multiply each channel by its scale, and add its bias.
 
     Args:
       x: `[batch, channels, height, width]`, or with the channels last for "NHWC".
@@ -161,7 +161,7 @@ def affine_channel(
     return this.finish(affine(image.array, factors, summands, along_axis(image.channel_axis, 4)), act)
 
 
-# Initial values of the three sums: mean 0 and deviation 1, with the weight of 10000 rows.
+# The initial states of `data_norm`: 10000 rows of mean 0 and standard deviation 1.
 _START = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4}
 
 
@@ -189,7 +189,7 @@ def data_norm(
     summary_decay_rate: float = 0.9999999,
     enable_scale_and_shift: bool = False,
 ) -> Any:
-    """Normalise each channel by the mean and deviation of all previous batches.
+    """Normalise each channel by the mean and standard deviation of all previous batches.
 
     Three states per channel summarise the data: the number of rows `n`, their sum `s`, and the sum `q` of their squared
     distances from the mean. The result is `(x - s / n) * sqrt(n / q)`. A training step multiplies the states by
@@ -198,9 +198,9 @@ def data_norm(
     Args:
       input: `[batch, channels, ...]`, or with the channels last for "NHWC"; or a SequenceBatch of `[channels]`.
       act: name of an activation, or a function.
-      epsilon: added to the sum of squares for each row.
+      epsilon: added to the sum of squared distances for each row.
       param_attr: the initial values of the states: a dict of "batch_size", "batch_sum" and "batch_square"; by
-        default 10000 rows of mean 0 and deviation 1.
+        default 10000 rows of mean 0 and standard deviation 1.
       data_layout: "NCHW" or "NHWC".
       in_place: accepted for programs written for Fluid, but has no effect: XLA decides which memory is used again.
       name: the prefix of the states, as in `NAME.batch_size`; "dn" by default, shared by all layers without a name.
@@ -246,7 +246,7 @@ def data_norm(
 
 
 def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
-    """Return the initial values of the three states."""
+    """Return the initial values of the three states: for each key the value of the user, else that in `_START`."""
     if given is None:
         return list(_START.values())
     if not isinstance(given, Mapping) or given.keys() - _START.keys():
@@ -276,7 +276,7 @@ def _of_batch(value: Any, x: Any, mean: Any, axis: int, epsilon: float) -> list[
       x: the array of `value`.
       mean: the mean of all previous data, in a shape that broadcasts to `x`.
       axis: the channel dimension of `x`.
-      epsilon: added to the squares for each row.
+      epsilon: added to the sum of squared distances for each row.
 
     Returns:
       The number of rows, their sum, and the sum of their squared distances from the mean, each `[channels]`.
@@ -300,7 +300,7 @@ def spectral_norm(
       weight: a parameter of two dimensions or more, read as a matrix whose rows are dimension `dim`.
       dim: the dimension of the outputs: 0 for filters of `conv2d`, 1 for weights of `fc`.
       power_iters: the number of iterations in each call.
-      eps: added to each norm of a vector before dividing by the norm.
+      eps: added to the norm of a singular vector before the vector is divided by its norm.
       name: name of the layer; by default `spectral_norm_N`.
 
     Returns:

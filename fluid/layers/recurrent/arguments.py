@@ -14,7 +14,7 @@ from fluid.layers.recurrent.cells import Cell
 
 
 def width_of(this: Layer, size: Any, gates: int) -> int:
-    """Compute the width of the hidden state from a size that counts all gates.
+    """Return the width of the hidden state, which is `size` divided by the number of gates.
 
     Raises:
       ArgumentError: the size is no positive multiple of the number of gates.
@@ -50,7 +50,7 @@ def with_bias(x: core.SequenceBatch, bias: jax.Array) -> core.SequenceBatch:
 
 
 def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:
-    """Return the initial state of a recurrence over sequences.
+    """Return the initial state of a recurrence over sequences: zeros, or arrays that the user gives.
 
     Args:
       this: the layer, for messages.

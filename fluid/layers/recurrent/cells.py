@@ -1,4 +1,4 @@
-"""The time loop of all recurrent layers, in which rows that have ended keep their state, and its pure cells."""
+"""Recurrent cells without parameters of their own, and the loop over time that runs a cell."""
 
 import abc
 from collections.abc import Callable
@@ -18,8 +18,8 @@ ArrayFunction = Callable[[jax.Array], jax.Array]
 class Cell(abc.ABC):
     """One step of a recurrence, with its initial state.
 
-    A cell holds weights and creates none, so that a loop on the device may trace the cell. `scan.unroll` runs a cell
-    over time.
+    A cell holds weights and creates none, so that a loop on the device may trace the cell. `unroll` runs a cell over
+    time.
     """
 
     @abc.abstractmethod
@@ -78,7 +78,7 @@ class LSTMState(NamedTuple):
 class LSTMUnit:
     """The memory cell of an LSTM (Hochreiter and Schmidhuber, 1997) with forget gate and peepholes (Gers et al., 2002).
 
-    With `a` the sums of the contributions of input and hidden state, and `c` the cell state:
+    The pre-activations `a` are sums of the contributions of input and hidden state. With `c` the cell state:
 
         i  = gate(a_i + p_i * c)
         f  = gate(a_f + forget_bias + p_f * c)
@@ -87,13 +87,14 @@ class LSTMUnit:
         h' = o * output(c')
 
     Attributes:
-      order: the order of the sums: "i", "f" and "o" stand for the input, forget and output gate, "g" for the candidate.
+      order: the order of the pre-activations: "i", "f" and "o" stand for the input, forget and output gate, "g" for the
+        candidate.
       gate: the activation of the three gates.
       candidate: the activation of the candidate.
       output: the activation of the cell state in the hidden state.
-      bias: added to the sums, `[4 * width]`; None for no bias.
+      bias: added to the pre-activations, `[4 * width]`; None for no bias.
       peepholes: `p_i`, `p_f` and `p_o`, `[3, width]`; None for an LSTM without peepholes.
-      forget_bias: a number, added to the sum of the forget gate.
+      forget_bias: a number, added to the pre-activation of the forget gate.
       clip: the limit of the cell state, which is clipped to `-clip` to `clip`; None for no limit.
     """
 
@@ -110,7 +111,7 @@ class LSTMUnit:
         """Compute the state after a step.
 
         Args:
-          sums: `[batch, 4 * width]`.
+          sums: the pre-activations without bias and peepholes, `[batch, 4 * width]`, in the order `order`.
           c: the cell state before the step, `[batch, width]`.
         """
         sums = sums if self.bias is None else sums + self.bias
@@ -127,23 +128,23 @@ class LSTMUnit:
 
 @dataclass(frozen=True, eq=False)
 class LSTM(Cell):
-    """An LSTM cell on an already projected input.
+    """An LSTM cell whose input is already multiplied by its weight.
 
     Attributes:
-      unit: computes the new cell and hidden states from the sums of the four gates.
-      weight: `[width, 4 * width]`, for the hidden state.
+      unit: computes the new hidden and cell state from the four pre-activations.
+      weight: `[width, 4 * width]`, multiplies the hidden state.
     """
 
     unit: LSTMUnit
     weight: jax.Array
 
     def initial_state(self, batch_ref: jax.Array) -> LSTMState:
-        """Return zeros, twice `[batch, width]`."""
+        """Return a state of zeros: hidden state and cell state, each `[batch, width]`."""
         zeros = jnp.zeros((batch_ref.shape[0], self.weight.shape[0]), batch_ref.dtype)
         return LSTMState(zeros, zeros)
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """Compute the hidden state `[batch, width]` from the projected input `[batch, 4 * width]`."""
+        """Compute the hidden state `[batch, width]`; `inputs` is the input times its weight, `[batch, 4 * width]`."""
         new = self.unit(inputs + state.hidden @ self.weight, state.cell)
         return new.hidden, new
 
@@ -153,8 +154,9 @@ class ProjectedLSTM(Cell):
     """An LSTM cell with a projected hidden state, `r' = activation(h' @ projection)` (Sak et al., 2014).
 
     Attributes:
-      unit: computes the new cell and hidden states from the sums of the four gates.
-      weight: `[proj_size, 4 * width]`, multiplies the projected hidden state; the input is multiplied before.
+      unit: computes the new hidden and cell state from the four pre-activations.
+      weight: `[proj_size, 4 * width]`, multiplies the projected hidden state. The input is already multiplied by its
+        weight.
       projection: `[width, proj_size]`.
       activation: the activation of the projection.
       clip: the limit of the projection, which is clipped to `-clip` to `clip`; None for no limit.
@@ -167,13 +169,13 @@ class ProjectedLSTM(Cell):
     clip: float | None = None
 
     def initial_state(self, batch_ref: jax.Array) -> LSTMState:
-        """Return zeros, `[batch, proj_size]` and `[batch, width]`."""
+        """Return a state of zeros: projected hidden state `[batch, proj_size]` and cell state `[batch, width]`."""
         width, proj_size = self.projection.shape
         batch = batch_ref.shape[0]
         return LSTMState(jnp.zeros((batch, proj_size), batch_ref.dtype), jnp.zeros((batch, width), batch_ref.dtype))
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """Compute the projected hidden state `[batch, proj_size]` from the projected input `[batch, 4 * width]`."""
+        """Compute the projected hidden state `[batch, proj_size]`; `inputs [batch, 4 * width]` are already weighted."""
         h, c = self.unit(inputs + state.hidden @ self.weight, state.cell)
         r = clipped(self.activation(h @ self.projection), self.clip)
         return r, LSTMState(r, c)
@@ -192,7 +194,7 @@ class GRUGates(NamedTuple):
 class GRUUnit:
     """The equations of a gated recurrent unit (Cho et al., 2014), whose state is the hidden state `h`.
 
-    With `a` the sums of the contributions of input and hidden state:
+    With `a` the pre-activations, the sums of the contributions of input and hidden state:
 
         u  = gate(a_u)
         r  = gate(a_r)
@@ -200,7 +202,7 @@ class GRUUnit:
         h' = (1 - u) * h + u * c
 
     Attributes:
-      order: the order of the sums of the gates: "u" stands for the update gate, "r" for the reset gate.
+      order: the order of the gates in the pre-activations: "u" stands for the update gate, "r" for the reset gate.
       gate: the activation of both gates.
       candidate: the activation of the candidate.
       origin_mode: True for `h' = u * h + (1 - u) * c`, as in the paper.
@@ -215,8 +217,8 @@ class GRUUnit:
         """Compute both gates and the candidate of a step.
 
         Args:
-          gate_sums: `[batch, 2 * width]`.
-          candidate_sums: a function from `r * h` to the sums of the candidate, both `[batch, width]`.
+          gate_sums: the pre-activations of both gates, `[batch, 2 * width]`, in the order `order`.
+          candidate_sums: a function from `r * h` to the pre-activation of the candidate, both `[batch, width]`.
           h: the hidden state before the step, `[batch, width]`.
         """
         gates = dict(zip(self.order, jnp.split(self.gate(gate_sums), 2, axis=1), strict=True))
@@ -234,12 +236,12 @@ class GRUUnit:
 
 @dataclass(frozen=True, eq=False)
 class GRU(Cell):
-    """A GRU cell on an already projected input.
+    """A GRU cell whose input is already multiplied by its weight.
 
     Attributes:
-      gate_weight: `[width, 2 * width]`, for the hidden state in the sums of the gates.
-      candidate_weight: `[width, width]`, for the reset hidden state in the sums of the candidate.
-      unit: the equations from the sums to the hidden state.
+      gate_weight: `[width, 2 * width]`, multiplies the hidden state for the gates.
+      candidate_weight: `[width, width]`, multiplies the reset hidden state for the candidate.
+      unit: computes the new hidden state from the pre-activations.
     """
 
     gate_weight: jax.Array
@@ -247,11 +249,11 @@ class GRU(Cell):
     unit: GRUUnit = GRUUnit()
 
     def initial_state(self, batch_ref: jax.Array) -> jax.Array:
-        """Return zeros, `[batch, width]`."""
+        """Return a hidden state of zeros, `[batch, width]`."""
         return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
 
     def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the hidden state `[batch, width]` from the projected input `[batch, 3 * width]`."""
+        """Compute the hidden state `[batch, width]`; `inputs` is the input times its weight, `[batch, 3 * width]`."""
         hidden = self.unit.blend(self.gates(inputs, state), state)
         return hidden, hidden
 
@@ -262,7 +264,7 @@ class GRU(Cell):
 
 
 def _peep(sums: jax.Array, weight: jax.Array | None, c: jax.Array) -> jax.Array:
-    """Add the peephole's contribution of the cell state to the sums `[batch, width]` of a gate; None adds nothing."""
+    """Add `weight * c` to the pre-activations `[batch, width]` of a gate; without peepholes `weight` is None."""
     return sums if weight is None else sums + weight * c
 
 
@@ -279,7 +281,7 @@ def unroll(
     Args:
       cell: the cell of each step.
       inputs: an array `[time, batch, ...]`, or a pytree of several; the cell gets one slice at a time.
-      state: the state before the first step, of arrays `[batch, ...]`.
+      state: the state before the first step, a pytree of arrays `[batch, ...]`.
       lengths: integers `[batch]`: a row keeps its state in the steps after its end. None if all steps count.
       reverse: whether to run from the last step to the first; each row then starts at its own last step.
 
@@ -315,7 +317,7 @@ def unroll_rows(cell: Cell, batch: core.SequenceBatch, state: Any, reverse: bool
 
 
 def _usual_lstm(cell: Cell, batch: core.SequenceBatch, state: Any) -> LSTM | None:
-    """Return the LSTM inside `cell` if `lstm_scan` computes it, in training on a CPU; else None."""
+    """Return the LSTM inside `cell` if the kernel `lstm_scan` can compute it, in training on a CPU; else None."""
     found = cell.cell if isinstance(cell, StateAsOutput) else None
     if not isinstance(found, LSTM) or not on_cpu() or core.current_frame("layers").mode != core.TRAIN:
         return None

@@ -18,7 +18,8 @@ from fluid.layers.recurrent.cells import GRU, LSTM, GRUUnit, LSTMState, LSTMUnit
 from fluid.layers.recurrent.rnn import RNNCell
 from fluid.param_attr import ParamSetting, to_attr
 
-# A step: from the input's contribution to the sums, `[batch, n]`, and the states to the outputs and the new states.
+# A step: takes the contribution of the input to the pre-activations, `[batch, n]`, and the states. It returns the
+# outputs and the new states.
 Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 
 
@@ -103,13 +104,13 @@ class GRUCell(RNNCell):
         return hidden, hidden
 
     def hoist(self, x: jax.Array) -> tuple[jax.Array, Step]:
-        """Compute the contribution of the inputs of all steps to the sums, before the loop.
+        """Compute the contribution of the inputs of all steps to the pre-activations, before the loop.
 
         Args:
           x: the inputs of all steps, `[time, batch, in]`.
 
         Returns:
-          The sums `[time, batch, 3 * hidden_size]`, and a function that takes a step from the sums.
+          The contributions with the biases, `[time, batch, 3 * hidden_size]`, and the function of a step.
         """
         this = self._this.here()
         (gate_weight, candidate_weight), biases = self._parameters(this, x)
@@ -143,7 +144,7 @@ class GRUCell(RNNCell):
 class LSTMCell(RNNCell):
     """An LSTM without peepholes (Zaremba et al., 2014), with weights for its input and its hidden state.
 
-    With the sums `a = [x, h] @ W + b`, in the order input gate, candidate, forget gate, output gate:
+    With the pre-activations `a = [x, h] @ W + b`, in the order input gate, candidate, forget gate, output gate:
 
         c' = gate(a_f + forget_bias) * c + gate(a_i) * activation(a_g)
         h' = gate(a_o) * activation(c')
@@ -158,7 +159,7 @@ class LSTMCell(RNNCell):
       gate_activation: the activation of the three gates, a name or a function; "sigmoid" by default.
       activation: the activation of the candidate, and of the cell state in the hidden state, a name or a function;
         "tanh" by default.
-      forget_bias: a number added to the sum of the forget gate.
+      forget_bias: a number added to the pre-activation of the forget gate.
       dtype: accepted for programs written for Fluid, but has no effect: the parameters have the dtype of the input.
         Naming another one warns.
       name: the beginning of the names of the parameters.
@@ -216,13 +217,13 @@ class LSTMCell(RNNCell):
         return new.hidden, _in_structure_of(states, new)
 
     def hoist(self, x: jax.Array) -> tuple[jax.Array, Step]:
-        """Compute the contribution of the inputs of all steps to the sums, before the loop.
+        """Compute the contribution of the inputs of all steps to the pre-activations, before the loop.
 
         Args:
           x: the inputs of all steps, `[time, batch, in]`.
 
         Returns:
-          The sums `[time, batch, 4 * hidden_size]`, and a function that takes a step from the sums.
+          The contributions with the bias, `[time, batch, 4 * hidden_size]`, and the function of a step.
         """
         this = self._this.here()
         weight, bias = self._parameters(this, x)
@@ -243,7 +244,7 @@ class LSTMCell(RNNCell):
         return weight, this.bias(_setting(this, self._bias_attr, "b_0"), [size], x.dtype)
 
     def _states(self, this: Layer, states: Any, batch: int) -> LSTMState:
-        """Check the hidden state and the cell state, and return both.
+        """Check the shapes of the hidden state and the cell state, and return both as an LSTMState.
 
         Raises:
           ShapeError: there are not two states, or a state has the wrong shape.
@@ -259,7 +260,7 @@ class LSTMCell(RNNCell):
 
 
 def _named_layer(name: Any, unit: str) -> Layer:
-    """Return a layer whose parameters are called `NAME/UNIT_N.w_0`.
+    """Return a layer whose parameters are called `NAME/UNIT_N.w_0`, with the number N of the cell.
 
     Raises:
       ArgumentTypeError: the name is no string, or is empty.
@@ -270,7 +271,7 @@ def _named_layer(name: Any, unit: str) -> Layer:
 
 
 def _check_dtype(this: Layer, dtype: Any, x: jax.Array) -> None:
-    """Warn if the user's dtype differs from the dtype of the parameters for this input."""
+    """Warn if the `dtype` of a cell differs from the dtype of the parameters, which the input `x` determines."""
     if dtype is not None and dtype != parameter_dtype(x.dtype) and this.frame.discovering:
         core.warn(
             f"{this.name}: dtype={str(dtype)!r} has no effect: the parameters have the dtype of the input "
@@ -285,7 +286,7 @@ def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = No
       this: the layer.
       attr: the user's setting, perhaps for several parameters at once.
       suffix: the suffix of the automatic name, such as "w_0".
-      role: the suffix of a user's name that stands for several parameters; None for a single parameter.
+      role: the suffix of the name in `attr`, if `attr` is the setting of several parameters; None for one parameter.
     """
     settings = to_attr(attr)
     if settings is None:

@@ -34,7 +34,7 @@ from fluid.layers.recurrent.cells import (
 from fluid.layers.tensor.concat import concat
 from fluid.param_attr import ParamSetting
 
-# Warn users whose `dtype` differs from the dtype of the parameters.
+# Warns if the argument `dtype` differs from the dtype of the parameters.
 _DTYPE_OF_INPUT = Warned(
     "the parameters have the dtype of the input",
     asks=lambda value, given: (
@@ -73,9 +73,10 @@ def dynamic_lstm(
       h_0: the initial hidden state, `[batch, width]`; zeros by default.
       c_0: the initial cell state, `[batch, width]`; zeros by default.
       param_attr: ParamAttr of the weight `[width, 4 * width]`.
-      bias_attr: ParamAttr of the bias. With peepholes the bias is `[1, 7 * width]`: the biases of the four sums, then
-        the peepholes of the input, forget and output gate. Without peepholes it is `[1, 4 * width]`; False for none.
-      use_peepholes: whether the gates see the cell state.
+      bias_attr: ParamAttr of the bias. With peepholes the bias is `[1, 7 * width]`: the biases of the four parts of
+        `a`, then the peepholes of the input, forget and output gate. Without peepholes it is `[1, 4 * width]`; False
+        for none.
+      use_peepholes: whether the gates also depend on the cell state, weighted by the peepholes.
       is_reverse: whether to run each row from its last step to its first.
       gate_activation: the activation of the three gates: "sigmoid", "tanh", "relu", "identity", any other activation,
         or a function.
@@ -143,7 +144,7 @@ def dynamic_lstmp(
       param_attr: ParamAttr of the weight `[proj_size, 4 * width]` and of the projection `[width, proj_size]`, or a list
         of one for each.
       bias_attr: ParamAttr of the bias, see `dynamic_lstm`.
-      use_peepholes: whether the gates see the cell state.
+      use_peepholes: whether the gates also depend on the cell state, weighted by the peepholes.
       is_reverse: whether to run each row from its last step to its first.
       gate_activation: the activation of the three gates, see `dynamic_lstm`.
       cell_activation: the activation of the cell state in the hidden state, see `dynamic_lstm`.
@@ -187,7 +188,7 @@ def dynamic_lstmp(
 
 
 def _width(this: Layer, size: int) -> int:
-    """Return the width of the hidden state; warn below 4, because the user probably meant `size` as the width."""
+    """Return the width of the hidden state; warn if it is below 4, because the user probably meant `size` as width."""
     width = width_of(this, size, gates=4)
     if width < 4:
         core.doubt_reading(
@@ -209,14 +210,14 @@ def lstm_unit(
 ) -> tuple[jax.Array, jax.Array]:
     """Take one step of an LSTM without peepholes (Zaremba, Sutskever and Vinyals, 2014).
 
-    The sums of the gates are `fc([x_t, hidden_t_prev])`, in the order input, forget, output, candidate; `dynamic_lstm`
-    has the equations.
+    The pre-activations `a` of the gates are `fc([x_t, hidden_t_prev])`, in the order input, forget, output, candidate;
+    `dynamic_lstm` has the equations.
 
     Args:
       x_t: the input of the step, `[batch, in]`.
       hidden_t_prev: the hidden state before the step, `[batch, width]`.
       cell_t_prev: the cell state before the step, `[batch, width]`.
-      forget_bias: a number added to the sum of the forget gate.
+      forget_bias: a number added to the pre-activation of the forget gate.
       param_attr: ParamAttr of the weight `[in + width, 4 * width]`.
       bias_attr: ParamAttr of the bias `[4 * width]`; False for none.
       name: name of the layer; by default `lstm_unit_N` for the results, and of `fc_N` for the parameters.
@@ -244,7 +245,7 @@ def lstm_unit(
     both = concat([x, hidden], axis=1, name=name)
     sums = fc(both, 4 * width, param_attr=param_attr, bias_attr=bias_attr, name=name)
     new = LSTMUnit("ifog", forget_bias=forget_bias)(sums, cell)
-    # The order of these calls determines the automatic names of the results.
+    # The order of the calls of `output` determines the automatic names of the results.
     new_cell = this.output(new.cell.astype(sums.dtype))
     return this.output(new.hidden.astype(sums.dtype)), new_cell
 
@@ -257,7 +258,7 @@ def _unit(
     peepholes: jax.Array | None,
     clip: float | None = None,
 ) -> LSTMUnit:
-    """Return the equations of `dynamic_lstm`, with sums in the order candidate, input, forget, output."""
+    """Return the equations of `dynamic_lstm`, with pre-activations in the order candidate, input, forget, output."""
     return LSTMUnit(
         "gifo", to_activation(gate), to_activation(candidate), to_activation(output), bias, peepholes, clip=clip
     )
@@ -285,7 +286,7 @@ def _biases(
       use_peepholes: whether the bias is `[1, 7 * width]` or `[1, 4 * width]`.
 
     Returns:
-      The bias of the sums, `[4 * width]`, or None; and the peepholes of the input, forget and output gate,
+      The bias of the pre-activations, `[4 * width]`, or None; and the peepholes of the input, forget and output gate,
       `[3, width]`, or None.
     """
     size = x.shape[2]
@@ -308,7 +309,7 @@ def _states(
     c_0: core.Value | None,
     reverse: bool,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """Compute and record the hidden states and cell states of an LSTM after each step of its projected input."""
+    """Run an LSTM over its projected input, and record hidden and cell state of all steps as outputs of the layer."""
     start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)
     states = unroll_rows(StateAsOutput(cell), x, start, reverse)
     hidden = this.output(states.hidden)
@@ -404,7 +405,7 @@ def lstm(
 
 
 class _Direction(NamedTuple):
-    """The weights of one direction of one layer: `[in, 4 * width]`, `[width, 4 * width]` and `[4 * width]`."""
+    """The weights of one direction of one LSTM layer: `[in, 4 * width]`, `[width, 4 * width]` and `[4 * width]`."""
 
     from_input: jax.Array
     from_hidden: jax.Array

@@ -54,7 +54,7 @@ class RNNCell:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator checks that cells are created in a program function
+        pass  # `@layer` checks that cells are created in a program function
 
     def __call__(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Take one step with `call`."""
@@ -256,7 +256,7 @@ def rnn(
 
 
 def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callable[..., Any]]:
-    """Compute the part of a cell that depends on the inputs alone for all steps at once, if the cell has a `hoist`.
+    """Compute the part of a cell that depends only on the inputs, for all steps at once, if the cell has `hoist`.
 
     Args:
       cell: the user's cell.
@@ -264,7 +264,7 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
       kwargs: further arguments of the cell.
 
     Returns:
-      The new inputs of all steps, and the function that takes a step from them.
+      The new inputs of all steps, and the function of a step on these inputs; `x` and `cell` if there is no `hoist`.
     """
     # Ignore an inherited `hoist`: the subclass may compute more than its base class.
     hoist = vars(type(cell)).get("hoist")
@@ -275,7 +275,7 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
 
 @dataclass(frozen=True, eq=False)
 class FunctionCell(Cell):
-    """A cell around a function that calls layers; the inputs are pairs of step number and step inputs.
+    """A cell whose step is a function that calls layers. Its input is a pair: the step number and the step inputs.
 
     Attributes:
       body: the function, which takes the step inputs and the state, and returns the outputs and the new state.
@@ -297,7 +297,7 @@ class FunctionCell(Cell):
 
 
 def _checked_step(this: Layer, cell: Callable[..., Any], x: Any, states: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Call the user's function for one step.
+    """Call the user's function for one step, and check its results.
 
     Args:
       this: the layer, for messages.

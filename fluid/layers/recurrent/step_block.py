@@ -38,11 +38,11 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class BlockCell(Cell):
-    """A cell around a traced block; the inputs are pairs of step number and list of step inputs.
+    """A cell whose step is a traced block. Its input is a pair: the step number and the list of step inputs.
 
     Attributes:
-      staged: the block as a function of the step number and the arguments; it returns the memories, then the outputs.
-      arguments: the arguments of the block, in order: memories, and the indices of its step inputs in the list.
+      staged: the block as a function of the step number and the arguments; it returns the new memories, then outputs.
+      arguments: the arguments of the block, in order: a Memory, or the index of a step input in the list.
     """
 
     staged: core.Staged
@@ -66,7 +66,7 @@ class StepBlock(abc.ABC):
     """The base class of `DynamicRNN` and `StaticRNN`: a block that is traced once and then run for every step.
 
     Attributes:
-      kind: the stem of automatic names.
+      kind: the beginning of the automatic name, before the number.
       opening: the method that opens the block, for messages.
     """
 
@@ -76,10 +76,10 @@ class StepBlock(abc.ABC):
     def __init__(self, name: str | None = None):
         self._frame = core.current_frame(f"layers.{type(self).__name__}")
         self._this = Layer(self.kind, name)
-        self._stages: core.Stages | None = None  # from the opening of the block on
-        self._child: core.Frame | None = None  # inside the block
+        self._stages: core.Stages | None = None  # None until the block is opened
+        self._child: core.Frame | None = None  # the frame of the block while it runs, else None
         self._arguments: list[Memory | int] = []
-        self._inputs: list[tuple[Any, Any]] = []  # the value inside the block, and the whole sequence
+        self._inputs: list[tuple[Any, Any]] = []  # pairs: the value at one step, and the whole sequence
         self._outputs: list[Any] = []
         self._results: list[Any] | None = None
 
@@ -158,28 +158,28 @@ class StepBlock(abc.ABC):
         return [self._joined(v) for v in outputs]
 
     def _step_input(self, sequence: Any) -> Any:
-        """Return the value of a sequence at the current step."""
+        """Add a sequence to the inputs of the block, and return its traced value at the current step."""
         if self._inputs:
             check_same_steps(self._this.name, self._inputs[0][1], sequence)
         steps = jax.eval_shape(self._steps, sequence)
         one = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), steps)
         assert self._stages is not None and self._child is not None
         value = self._stages.argument(one)
-        if (feed := self._frame.fact(sequence, "feed")) is not None:  # its integers can still be checked
+        if (feed := self._frame.fact(sequence, "feed")) is not None:  # so that integers of a feed are still checked
             self._child.note(value, feed=feed)
         self._arguments.append(len(self._inputs))
         self._inputs.append((value, sequence))
         return value
 
     def _memory(self, init: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Create a memory, and return its value at the current step; `init` is its first value, an array or number."""
+        """Create a memory with the first value `init`, an array or number; return its value at the current step."""
         assert self._stages is not None
         value = self._stages.argument(jax.ShapeDtypeStruct(shape, dtype))
         self._arguments.append(Memory(value, init, core.user_site()))
         return value
 
     def _memory_from(self, init: Any) -> Any:
-        """Create a memory with a given first value, which `_run` checks to be computed before the block."""
+        """Create a memory whose first value is `init`; `_run` checks that it is computed before the block."""
         if isinstance(init, jax.Array):
             return self._memory(init, init.shape, init.dtype)
         if is_sequence(init):
@@ -208,7 +208,7 @@ class StepBlock(abc.ABC):
         return [a for a in self._arguments if isinstance(a, Memory)]
 
     def _check_inside(self, what: str) -> None:
-        """Raise an error if a method is called outside the block."""
+        """Raise an error if the method named `what` is called outside the block."""
         if self._child is None:
             raise errors.ProgramError(
                 f"{self._this.name}: {what} belongs inside the block:\n"

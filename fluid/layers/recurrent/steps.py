@@ -108,8 +108,9 @@ def time_first(value: core.SequenceBatch | core.NestedSequenceBatch) -> Any:
 def hold_last_step(data: jax.Array, lengths: jax.Array) -> jax.Array:
     """Replace the padding of each row by its last step.
 
-    A user's step also runs on the padding. On zeros the step may divide by 0, and then the gradient is NaN even if no
-    result depends on the padding. On a copy of the last step, the step repeats a computation on real data.
+    The step of a user also runs on the padding. If the padding is zeros, the step may divide by 0. Then the gradient is
+    NaN even if no result depends on the padding. A copy of the last step avoids this: the step repeats a computation
+    on real data.
 
     Args:
       data: `[time, batch, ...]`.
@@ -197,7 +198,7 @@ def next_state(name: str, which: str, old: jax.Array, new: Any) -> jax.Array:
 
     Args:
       name: the name of the layer, for messages.
-      which: the words for the state in messages.
+      which: the words for the state in messages, such as "one of the states".
       old: the array before the step.
       new: the value that the user's step returned.
 

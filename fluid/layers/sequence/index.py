@@ -1,4 +1,4 @@
-"""Sequences of ids, and updates at steps."""
+"""Layers on sequences of ids and of indices: windows, removal, and addition at indices."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows divided into sequences of other lengths."""
+"""`lod_reset` and `lod_append`: divide rows into sequences of given lengths."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -99,7 +99,7 @@ def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int
     Args:
       this: the layer, for messages.
       x: the value that is divided.
-      offsets: from the user.
+      offsets: the offsets from the user: the first row of each sequence, and finally the number of rows.
       argument: the name of the argument, for messages.
 
     Returns:
@@ -111,7 +111,7 @@ def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int
         )
     shape = flat(x).shape if is_sequence(x) else dense(x).shape
     rows = shape[0] * shape[1] if is_sequence(x) else shape[0]
-    if hasattr(offsets, "aval"):  # an array of the program, whose values are unknown while it is traced
+    if hasattr(offsets, "aval"):  # an array of the program: its values are unknown while the program is traced
         bounds = array_of(this, offsets).reshape(-1)
         return jnp.maximum(jnp.diff(bounds), 0), rows
     known = np.asarray(offsets)

@@ -21,7 +21,7 @@ def sequence_mask(
     Args:
       x: lengths, integers `[...]`.
       maxlen: the size of the mask. It must be given, since a shape cannot depend on data.
-      dtype: of the result.
+      dtype: the dtype of the mask.
       name: name of the layer; by default `sequence_mask_N`.
 
     Returns:

@@ -242,7 +242,7 @@ def sequence_reshape(input: core.Value, new_dim: int, name: str | None = None) -
 
 
 def _expanded(this: Layer, x: Any, y: Any) -> Any:
-    """Repeat the items of a value along the last level of a sequence batch.
+    """Repeat rows, sequences or steps of `x`, as often as the last level of lengths of `y` says.
 
     Args:
       this: the layer, for messages.

@@ -1,4 +1,4 @@
-"""Helpers for layers on sequences: checks of arguments, and functions that move steps."""
+"""Helpers for layers on sequences: checks of arguments, and functions that select, shift and divide steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +19,8 @@ def sequences(
       this: the layer, for messages.
       value: a SequenceBatch, or `[batch, time, ...]`.
       lengths: integers `[batch]` or `[batch, 1]` for an array; None for a SequenceBatch.
-      argument: the name of the lengths in the layer.
-      names: the name of the value in the layer.
+      argument: the name of the argument of the layer that holds the lengths, for messages.
+      names: the name of the argument of the layer that holds the value, for messages.
 
     Raises:
       ArgumentTypeError: the lengths are no integers.
@@ -73,12 +73,12 @@ def step_size(this: Layer, value: Any) -> int:
 
 
 def nested_like(value: Any, result: Any) -> Any:
-    """Nest a result `[sequences, ...]` for the innermost sequences of a value into the structure of the value."""
+    """Divide a result for all innermost sequences, `[sequences, ...]`, among the rows of `value`, if it is nested."""
     return value.nest(result) if isinstance(value, core.NestedSequenceBatch) else result
 
 
 def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
-    """Return the value, which must be a sequence batch.
+    """Check that a value is a sequence batch, and return the value.
 
     Raises:
       ShapeError: the value is an array.
@@ -145,7 +145,7 @@ def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.Sequence
     Args:
       batch: `[batch, time, ...]`.
       places: the index, in the row of the batch, of each step of the result, integers `[batch, n]`.
-      lengths: of the result, integers `[batch]`.
+      lengths: the lengths of the result, integers `[batch]`.
 
     Returns:
       A SequenceBatch `[batch, n, ...]`.
@@ -154,7 +154,7 @@ def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.Sequence
 
 
 def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
-    """Return the steps of each row for which `kept`, bool `[batch, time]`, is true, without gaps."""
+    """Remove the steps for which `kept`, bool `[batch, time]`, is false; the other steps keep their order."""
     return taken(batch, jnp.argsort(~kept, axis=1, stable=True), jnp.sum(kept, axis=1))
 
 
@@ -175,7 +175,7 @@ def divided(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
       time: the number of steps of the padded result.
 
     Returns:
-      A SequenceBatch `[n, time, ...]`. Steps without a row are NaN, so that the mistake is seen.
+      A SequenceBatch `[n, time, ...]`. Steps for which `value` has no row are NaN, so that the mistake is seen.
     """
     places = (jnp.cumsum(lengths) - lengths)[:, None] + jnp.arange(time)
     return sequence_batch(rows_at(value, places), lengths)

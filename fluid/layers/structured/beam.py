@@ -1,4 +1,4 @@
-"""Beam search: as one compiled call, and row by row in blocks; hypotheses and their traces."""
+"""Beam search: `beam_search` as one loop, single steps for a loop of the user, and the traces of hypotheses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class Extensions(NamedTuple):
 
 
 def best_extensions(totals: jax.Array) -> Extensions:
-    """Return the best extensions of all hypotheses, `beam` for each row.
+    """Return the `beam` best extensions of all hypotheses of each row.
 
     Args:
       totals: `[batch, beam, ids]`: log-probabilities of each hypothesis extended by each id.
@@ -80,7 +80,7 @@ def of_parents(values: jax.Array, parents: jax.Array) -> jax.Array:
 
 
 def trace_back(tokens: jax.Array, parents: jax.Array) -> jax.Array:
-    """Return the ids of the last hypotheses, traced from their ends to their beginnings; shapes as in `gather_tree`."""
+    """Return the ids of the last hypotheses, traced back to the first step, like `gather_tree`."""
 
     def step(places: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         tokens, parents = now
@@ -97,7 +97,8 @@ class BeamSearch(NamedTuple):
       ids: int32 `[batch, beam, max_length]`, without the start id; all ids after the end of a hypothesis are `end_id`.
       scores: float32 `[batch, beam]`: log-probabilities with the length penalty; minus infinity if there is no
         hypothesis.
-      lengths: int32 `[batch, beam]`, including `end_id`; 0 if there is no hypothesis.
+      lengths: int32 `[batch, beam]`: the number of ids of each hypothesis, including `end_id`; 0 if there is no
+        hypothesis.
     """
 
     ids: jax.Array
@@ -282,8 +283,8 @@ class _Search:
     """The constants of one search, and the search loop.
 
     Attributes:
-      body: a `_CheckedStep`.
-      batch: number of rows.
+      body: the traced `_CheckedStep`.
+      batch: the number of rows of the batch.
       beam: the number of hypotheses to keep for each row.
       longest: length of the longest hypothesis.
       end: the id that ends a hypothesis.
@@ -310,7 +311,7 @@ class _Search:
 
     def _start(self, first_ids: Any, state: Any) -> _Carry:
         """Return the carry before the first step: hypotheses without ids, and no finished hypothesis."""
-        # All hypotheses of a row are equal at first, so only one of them counts.
+        # All hypotheses of a row are equal at first, so all except the first get the log-probability -inf.
         only_first = jnp.where(jnp.arange(self.beam) == 0, 0.0, -jnp.inf).astype(jnp.float32)
         no_scores = jnp.full([self.batch, self.beam], -jnp.inf, jnp.float32)
         ids = jnp.full([self.batch, self.beam, self.longest], self.end, jnp.int32)
@@ -326,13 +327,14 @@ class _Search:
 
     def _undecided(self, carry: _Carry) -> jax.Array:
         """Return whether an unfinished hypothesis of any row can still become one of the best."""
-        # Log-probabilities only fall, and the penalty is largest at the shortest or the longest length.
+        # Log-probabilities never increase in later steps, and the length penalty is largest at the shortest or the
+        # longest possible length.
         penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
         decided = jnp.min(carry.finished.scores, axis=1) >= jnp.max(carry.totals, axis=1) / penalty
         return (carry.time < self.longest) & ~jnp.all(decided)
 
     def _extend(self, carry: _Carry) -> _Carry:
-        """Extend each unfinished hypothesis by all ids, and keep the best extensions."""
+        """Extend each unfinished hypothesis by all ids, and keep the `beam` best extensions of each row."""
         result, program_states = self.body(carry.program_states, carry.time, carry.last_ids, carry.state)
         scores, state, unchanged = result
         totals = carry.totals[:, :, None] + scores.reshape(self.batch, self.beam, -1)
@@ -355,7 +357,7 @@ class _Search:
         )
 
     def _best(self, first: BeamSearch, second: BeamSearch) -> BeamSearch:
-        """Return the best hypotheses of both; hypotheses of `first` come first if scores are equal."""
+        """Return the `beam` best hypotheses of `first` and `second` for each row; if scores are equal, `first` wins."""
         ids, scores, lengths = (jnp.concatenate(pair, axis=1) for pair in zip(first, second, strict=True))
         best, places = jax.lax.top_k(scores, self.beam)
         return BeamSearch(of_parents(ids, places), best, of_parents(lengths, places))
@@ -372,7 +374,10 @@ class _Search:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Beams:
-    """The prefixes that the rows of a search continue. Each source has `beam` rows.
+    """The prefixes of a beam search.
+
+    A source is one item of the batch, such as a sentence to translate. Each source has `beam` rows, with at most one
+    prefix each.
 
     Attributes:
       parent: int32 `[rows]`: the row of the previous step that each row continues.
@@ -388,26 +393,26 @@ class Beams:
 
     @classmethod
     def start(cls, sources: int, beam: int, steps: int) -> "Beams":
-        """Return the state before the first step: one row of each source is alive, and continues itself."""
+        """Return the Beams before step 0: the first row of each source has a prefix, each row is its own parent."""
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
         shape = (steps, sources * beam)
         return cls(rows, first, jnp.broadcast_to(rows, shape), jnp.broadcast_to(first, shape))
 
     def noted(self, step: jax.Array) -> "Beams":
-        """Return a copy in which the present rows are recorded as the rows after a step, int32 `[]`."""
+        """Return a copy whose `parents` and `lives` record the current `parent` and `alive` at the index `step`."""
         parents = self.parents.at[step].set(self.parent, mode="drop")
         return Beams(self.parent, self.alive, parents, self.lives.at[step].set(self.alive, mode="drop"))
 
 
 class Selected(NamedTuple):
-    """The rows that a step keeps.
+    """The prefixes that a step keeps.
 
     Attributes:
-      ids: int32 `[rows, 1]`.
+      ids: int32 `[rows, 1]`: the last id of each prefix.
       scores: float32 `[rows, 1]`: the log-probabilities of whole prefixes.
-      parent: int32 `[rows]`, see `Beams`.
-      alive: bool `[rows]`.
+      parent: int32 `[rows]`: the row of the previous step that each row continues.
+      alive: bool `[rows]`: whether each row has a prefix.
     """
 
     ids: jax.Array
@@ -419,7 +424,7 @@ class Selected(NamedTuple):
 def select(
     last: jax.Array, totals: jax.Array, ids: jax.Array, scores: jax.Array, alive: jax.Array, beam: int, end_id: int
 ) -> Selected:
-    """Extend all prefixes by their candidates, and keep the best of each source.
+    """Extend all prefixes by their candidates, and keep the `beam` best prefixes of each source.
 
     A finished prefix has itself as its only candidate. A source is dropped if all its best prefixes had finished
     earlier.
@@ -427,7 +432,7 @@ def select(
     Args:
       last: integers `[rows, 1]`: the last id of each prefix.
       totals: float32 `[rows, 1]`: the score of each prefix.
-      ids: integers `[rows, candidates]`.
+      ids: integers `[rows, candidates]`: the ids that may extend each prefix.
       scores: float32 `[rows, candidates]`: the scores of the extended prefixes.
       alive: bool `[rows]`: whether each row has a prefix.
       beam: the number of prefixes to keep for each source.
@@ -453,14 +458,14 @@ def select(
 
 
 class _Trace(NamedTuple):
-    """The carry of the trace, from the last step to the first; each array is `[sources, beam, ...]`.
+    """The carry of the loop in `trace`, from the last step to the first; each array is `[sources, beam, ...]`.
 
     Attributes:
       ids: `[..., time]`, the last id first.
-      scores: `[..., time]`.
-      length: the number of ids.
-      row: the row of each prefix in the next step of the trace.
-      found: whether the prefix exists.
+      scores: `[..., time]`: the score of the prefix up to each id.
+      length: the number of ids found until now.
+      row: the row of each prefix in the next iteration, which is the step before.
+      found: whether the prefix has been found in an iteration until now.
     """
 
     ids: jax.Array
@@ -477,9 +482,9 @@ def trace(
 
     Args:
       ids: int32 `[time, rows, 1]`: the ids that each step kept, after the first ids.
-      scores: float32 `[time, rows, 1]`.
+      scores: float32 `[time, rows, 1]`: the scores of the prefixes after each step.
       steps: int32 `[]`: the number of finished steps.
-      beams: of the search.
+      beams: the Beams of the search after the last step.
       beam: the number of prefixes of each source.
       end_id: the id that ends a prefix; it is removed from the end of prefixes with other ids.
 
@@ -491,7 +496,7 @@ def trace(
 
     def back(turn: jax.Array, held: _Trace) -> _Trace:
         step = time - 1 - turn
-        # A source that was dropped begins with its last step.
+        # The trace of a source that was dropped early begins at the last step before the drop.
         begins = ~jnp.any(held.found, axis=1, keepdims=True)
         row = jnp.where(begins, jnp.arange(rows).reshape(shape), held.row)
         there = jnp.where(begins, beams.lives[step].reshape(shape), held.found) & (step < steps)
@@ -524,10 +529,10 @@ def trace(
 
 
 class SameLayers:
-    """A function that calls layers, for use before a loop and inside it.
+    """A wrapper of a function that calls layers, for use both before a loop and inside the loop.
 
-    Its layers have equal names, and so shared parameters, in both calls. With different names, the embedding of the
-    first id would be another table than the embedding of all other ids.
+    The layers have equal names in both calls, so that both calls share their parameters. With different names, the
+    embedding of the first id would be another table than the embedding of all other ids.
 
     Args:
       function: the user's function.

@@ -34,10 +34,11 @@ class BeamState(NamedTuple):
     """The state between the steps of a `BeamSearchDecoder`; after the last step, the result of the search.
 
     Attributes:
-      cell_states: of the cell, a pytree of `[batch, beam, ...]`.
-      log_probs: float32 `[batch, beam]`: of the hypotheses, the best first; minus infinity if there is none.
+      cell_states: the states of the cell, a pytree of `[batch, beam, ...]`.
+      log_probs: float32 `[batch, beam]`: the log-probabilities of the hypotheses, the best first; minus infinity if
+        there is no hypothesis.
       finished: bool `[batch, beam]`: whether each hypothesis has ended.
-      lengths: int32 `[batch, beam]`: the number of ids of each hypothesis, including the end.
+      lengths: int32 `[batch, beam]`: the number of ids of each hypothesis, including the id that ends the hypothesis.
     """
 
     cell_states: Any
@@ -54,7 +55,7 @@ class BeamSearchDecoder(Decoder):
     penalty, and ends when no better hypothesis is possible.
 
     Values that the cell reads besides its inputs and states, such as the words for attention, need one row for each
-    hypothesis: see `tile_beam_merge_with_batch`.
+    hypothesis: `tile_beam_merge_with_batch` repeats their rows.
 
     Args:
       cell: an `RNNCell`, or a function of inputs and states that returns outputs and new states. The rows of all values
@@ -152,7 +153,7 @@ class BeamSearchDecoder(Decoder):
             )
         shape = (leaves[0].shape[0], self.beam_size)
         cell_states = self._split(self.tile_beam_merge_with_batch(cell_states, self.beam_size))
-        # All hypotheses of a row are equal at first, so only one of them counts.
+        # All hypotheses of a row are equal at first, so all except the first get the log-probability -inf.
         only_first = jnp.where(jnp.arange(self.beam_size) == 0, 0.0, -jnp.inf).astype(jnp.float32)
         finished = jnp.zeros(shape, bool)
         ids = jnp.full(shape, self.start_token, jnp.int32)
@@ -160,7 +161,7 @@ class BeamSearchDecoder(Decoder):
         return self._inputs(ids), states, finished
 
     def step(self, time: Any, inputs: Any, states: BeamState, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the cell, then select the best extensions of all hypotheses of each row."""
+        """Run the cell, then keep the `beam_size` best extensions of all hypotheses of each row."""
         merged = self._merge(inputs), self._merge(states.cell_states)
         outputs, cell_states = call_cell("BeamSearchDecoder", self.cell, *merged, kwargs)
         cell_states = next_states("BeamSearchDecoder", "states", states.cell_states, self._split(cell_states))
@@ -170,7 +171,7 @@ class BeamSearchDecoder(Decoder):
         return output, new, self._inputs(output.predicted_ids), new.finished
 
     def finalize(self, outputs: BeamOutput, final_states: BeamState, sequence_lengths: Any) -> tuple[Any, BeamState]:
-        """Return the ids of the remaining hypotheses, `[steps, batch, beam]`, and the last states."""
+        """Return the ids of the remaining hypotheses, `[steps, batch, beam]`, and the states after the last step."""
         return trace_back(outputs.predicted_ids, outputs.parent_ids), final_states
 
     @property
@@ -194,8 +195,8 @@ class BeamSearchDecoder(Decoder):
         """Return the log-probabilities of all ids for each hypothesis, float32 `[batch, beam, ids]`.
 
         Args:
-          outputs: of the cell, `[batch * beam, ...]`.
-          states: before the step.
+          outputs: the outputs of the cell, `[batch * beam, ...]`.
+          states: the state before the step.
 
         Raises:
           ShapeError: the scores are not one number for each hypothesis and each id.
@@ -217,12 +218,12 @@ class BeamSearchDecoder(Decoder):
         return jnp.where(states.finished[..., None], only_end, scores)
 
     def _extend(self, states: BeamState, scores: jax.Array, cell_states: Any) -> tuple[BeamOutput, BeamState]:
-        """Extend each hypothesis by all ids, and keep the best extensions.
+        """Extend each hypothesis by all ids, and keep the `beam` best extensions of each row.
 
         Args:
-          states: before the step.
-          scores: `[batch, beam, ids]`.
-          cell_states: after the step, a pytree of `[batch, beam, ...]`.
+          states: the state before the step.
+          scores: the log-probabilities of all ids for each hypothesis, `[batch, beam, ids]`.
+          cell_states: the states of the cell after the step, a pytree of `[batch, beam, ...]`.
         """
         totals, parents, ids = best_extensions(states.log_probs[..., None] + scores)
         finished = of_parents(states.finished, parents)
@@ -235,10 +236,10 @@ class BeamSearchDecoder(Decoder):
         return BeamOutput(totals, ids, parents), new
 
     def _split(self, tree: Any) -> Any:
-        """Reshape arrays `[batch * beam, ...]` to `[batch, beam, ...]`; scalars stay."""
+        """Reshape arrays `[batch * beam, ...]` to `[batch, beam, ...]`; scalars stay unchanged."""
         arrays = jax.tree.map(jnp.asarray, tree)
         return jax.tree.map(lambda v: v.reshape(-1, self.beam_size, *v.shape[1:]) if v.ndim else v, arrays)
 
     def _merge(self, tree: Any) -> Any:
-        """Reshape arrays `[batch, beam, ...]` to `[batch * beam, ...]`; scalars stay."""
+        """Reshape arrays `[batch, beam, ...]` to `[batch * beam, ...]`; scalars stay unchanged."""
         return jax.tree.map(lambda v: v.reshape(-1, *v.shape[2:]) if v.ndim else v, tree)

@@ -13,7 +13,7 @@ from fluid.layers.sequence.steps import alike, packed, sequences, shifted, step_
 
 
 class _Scheme(NamedTuple):
-    """The way in which tags encode chunks.
+    """The way in which tags encode chunks: the constants of a `chunk_scheme` of `chunk_eval`.
 
     Attributes:
       kinds: the number of kinds of tags for each type of chunk.
@@ -38,7 +38,7 @@ class _Chunks(NamedTuple):
     """The chunks of sequences; each array is `[batch, time]`.
 
     Attributes:
-      begins: whether a counted chunk begins at a step.
+      begins: bool: whether a chunk that is counted begins at a step.
       types: the type of the chunk that contains a step.
       ends: the last step of the chunk that contains a step.
     """
@@ -135,7 +135,7 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
 
     Args:
       ids: the tags, integers `[batch, time]`.
-      mask: which steps are real, bool `[batch, time]`.
+      mask: bool `[batch, time]`: true for the steps of a row, false for its padding.
       scheme: see `chunk_eval`.
       types: the number of types.
       excluded: types that are not counted.
@@ -243,7 +243,8 @@ def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Ar
         substituted = row[:, :-1] + (token[:, None] != truth.data)
         deleted = row + 1
         from_above = jnp.concatenate([deleted[:, :1], jnp.minimum(substituted, deleted[:, 1:])], axis=1)
-        # With insertions, a cell is the minimum over all cells to its left, plus 1 for each column between the two.
+        # Insertions move right along the row. So a cell is a minimum over itself and all cells to its left, where each
+        # of these counts plus 1 for each column between the two cells.
         best = jax.lax.cummin(from_above - columns, axis=1) + columns
         return jnp.where(real[:, None], best, row), None
 

@@ -122,7 +122,7 @@ def crf_decoding(
 
 
 def _check_learnt(this: Layer, name: str, tags: int) -> None:
-    """Warn if transitions have another name than the transitions that the program trains for equally many tags."""
+    """Warn if `crf_decoding` reads other transitions than those that the program trains for equally many tags."""
     facts = (this.frame.fact(value, "transitions") for value in this.frame.made.values.values())
     learnt = {other: layer for layer, other, count in filter(None, facts) if count == tags}
     if learnt and name not in learnt:
@@ -146,7 +146,7 @@ def _emissions(this: Layer, value: Any, length: Any) -> core.SequenceBatch:
 
 
 def _tags(this: Layer, batch: core.SequenceBatch, value: Any, label: Any) -> Any:
-    """Return the right tags, `[batch, time]`, for the scores `batch`, which were read from the input `value`."""
+    """Check that `label` has one tag for each step of the scores, and return the tags, `[batch, time]`."""
     alike(this, value, label)
     shape = dense(label).shape
     if shape not in (batch.shape[:2], (*batch.shape[:2], 1)):
@@ -196,7 +196,8 @@ def _log_partition(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Arr
       `[batch]`.
     """
 
-    # The gradient of a step needs a table `[tags, tags]` for each row; recomputing it is cheaper than keeping it.
+    # The gradient of a step needs a table `[tags, tags]` for each row; recomputing the table is cheaper than keeping it
+    # from the forward pass.
     @jax.checkpoint
     def step(total: Any, now: Any) -> tuple[Any, None]:
         scores, real = now
@@ -237,11 +238,11 @@ def _viterbi(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
 
 
 def _time_first(batch: core.SequenceBatch) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Split scores `[batch, time, tags]` for a scan.
+    """Split scores `[batch, time, tags]` into the first step, and the other steps for a scan.
 
     Returns:
       The scores of the first step, `[batch, tags]`. For the other steps, the scores, `[time - 1, batch, tags]`, and
-      whether each step is real, `[time - 1, batch]`.
+      whether each step is before the end of its row, bool `[time - 1, batch]`.
     """
     scores = jnp.moveaxis(wide(batch), 1, 0)
     first = scores[0] if scores.shape[0] else jnp.zeros(scores.shape[1:], scores.dtype)

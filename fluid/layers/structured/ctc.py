@@ -74,7 +74,7 @@ def warpctc(
             f"[time, batch, classes + 1] and [batch, label time]"
         )
     core.expect("logits", "layers.warpctc", batch, "leave out that activation: fc(x, size=classes + 1) makes logits")
-    # Label arrays may be padded with the blank.
+    # Label arrays may contain the blank as padding, so only labels in sequence batches must not contain the blank.
     first, last = (blank == 0, blank == batch.shape[2] - 1) if isinstance(label, core.SequenceBatch) else (0, 0)
     core.limit_feed(label, int(first), batch.shape[2] - int(last))
     logits = wide(batch)
@@ -132,7 +132,7 @@ def ctc_greedy_decoder(
 
 
 def _with_blank(this: Layer, result: Any, blank: int, classes: int) -> Any:
-    """Record the blank of a result, and warn if an earlier layer has another blank for equally many classes."""
+    """Note the index of the blank of a result, and warn if an earlier layer with equally many classes has another."""
     for other in this.frame.made.values.values():
         layer, before = this.frame.fact(other, f"blank of {classes}") or ("", blank)
         if before != blank:
@@ -156,7 +156,7 @@ def _check_logits(this: Layer, batch: core.SequenceBatch) -> core.SequenceBatch:
 
 @jax.custom_jvp
 def _scale_gradient(x: jax.Array, scale: jax.Array) -> jax.Array:
-    """Return the value; multiply its gradient by a scale."""
+    """Return `x` unchanged; its gradient is multiplied by `scale`."""
     return x
 
 
@@ -175,7 +175,7 @@ def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengt
     Args:
       batch: logits, `[batch, time, classes + 1]`.
       labels: `[batch, label time]`.
-      lengths: of the labels, `[batch]`.
+      lengths: the lengths of the labels, `[batch]`.
       blank: the index of the blank.
 
     Returns:
@@ -190,7 +190,7 @@ def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengt
         of_blank, of_label, real = now
         arrived = jnp.logaddexp(at_blank, _before_blanks(at_label))
         new_blank = arrived + of_blank
-        # A class may directly follow the previous class, without a blank between them, unless the two are equal.
+        # A class may follow the previous class without a blank between them, unless the two classes are equal.
         entered = jnp.where(repeated, at_blank[:, :-1], arrived[:, :-1])
         new_label = jnp.logaddexp(at_label, entered) + of_label
         real = real[:, None]
@@ -221,5 +221,8 @@ def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
 
 
 def _before_blanks(at_label: jax.Array) -> jax.Array:
-    """Return the forward variable of the class before each blank, `[batch, n + 1]`; `_LOG_ZERO` for the first blank."""
+    """Shift forward variables of classes, `[batch, n]`, to the blanks after them, `[batch, n + 1]`.
+
+    The first blank has no class before it, and gets `_LOG_ZERO`.
+    """
     return jnp.pad(at_label, ((0, 0), (1, 0)), constant_values=_LOG_ZERO)

@@ -15,7 +15,7 @@ from fluid.layers.structured.beam import SameLayers
 
 
 class KnownSteps(NamedTuple):
-    """The facts about the steps of a decoding that are known before the loop.
+    """The number and the inputs of the steps of a decoding, as far as they are known before the loop.
 
     Attributes:
       longest: the largest number of steps; None if it is unknown.
@@ -61,10 +61,10 @@ class DecodeHelper:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator checks that helpers are created in a program function
+        pass  # `@layer` checks that helpers are created in a program function
 
     def initialize(self) -> tuple[Any, Any]:
-        """Return the inputs of the first step; called once, before the loop.
+        """Return the inputs of the first step. `dynamic_decode` calls this method once, before the loop.
 
         Returns:
           The inputs, an array `[batch, ...]` or a pytree of arrays; and the finished flags before the first step, bool
@@ -77,11 +77,11 @@ class DecodeHelper:
 
         Args:
           time: the index of the step, int32 `[]`.
-          outputs: of the cell, after `output_fn`; `[batch, ids]`.
-          states: of the cell after the step.
+          outputs: the outputs of the cell, after `output_fn`; `[batch, ids]`.
+          states: the states of the cell after the step.
 
         Returns:
-          Integers `[batch]`.
+          The ids, integers `[batch]`.
         """
         raise self._undefined("def sample(self, time, outputs, states): ... return ids")
 
@@ -90,8 +90,8 @@ class DecodeHelper:
 
         Args:
           time: the index of this step, int32 `[]`.
-          outputs: of the cell, after `output_fn`.
-          states: of the cell after this step.
+          outputs: the outputs of the cell, after `output_fn`.
+          states: the states of the cell after this step.
           sample_ids: the result of `sample`.
 
         Returns:
@@ -103,7 +103,7 @@ class DecodeHelper:
         )
 
     def known_steps(self) -> KnownSteps:
-        """Return the facts about the steps that are known before the loop."""
+        """Return the number and the inputs of the steps, as far as they are known before the loop."""
         return KnownSteps()
 
     def _undefined(self, example: str) -> errors.FluidError:
@@ -150,7 +150,7 @@ class TrainingHelper(DecodeHelper):
         self._lengths = jnp.full([batch], time, jnp.int32) if lengths is None else lengths
 
     def initialize(self) -> tuple[Any, jax.Array]:
-        """Return the first step; rows without steps are finished."""
+        """Return the inputs of the first step, and the finished flags: true for rows without steps."""
         return jax.tree.map(lambda v: v[0], self._steps), self._lengths == 0
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
@@ -158,12 +158,12 @@ class TrainingHelper(DecodeHelper):
         return _argmax(self, outputs)
 
     def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[jax.Array, Any, Any]:
-        """Return the next step; a row is finished if the next step is after its end."""
+        """Return finished flags, the inputs of the next step, and states; a row is finished after its last step."""
         following = jnp.minimum(time + 1, self._count - 1)
         return time + 1 >= self._lengths, jax.tree.map(lambda v: v[following], self._steps), states
 
     def known_steps(self) -> KnownSteps:
-        """Return the facts about all steps, without inputs if a subclass overrides `initialize` or `next_inputs`."""
+        """Return the number and inputs of steps; no inputs if a subclass overrides `initialize` or `next_inputs`."""
         own = type(self)
         fixed = own.initialize is TrainingHelper.initialize and own.next_inputs is TrainingHelper.next_inputs
         ragged = any(map(is_sequence, jax.tree.leaves(self.inputs, is_leaf=is_sequence)))
@@ -212,7 +212,7 @@ class GreedyEmbeddingHelper(DecodeHelper):
         self.end_token = core.whole_number(name, "end_token", end_token, least=0)
 
     def initialize(self) -> tuple[Any, jax.Array]:
-        """Return the embedding of the start ids; no row is finished."""
+        """Return the embedding of the start ids, and finished flags that are all false."""
         return self.embedding_fn(self.start_tokens), jnp.zeros(self.start_tokens.shape, bool)
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
@@ -220,7 +220,7 @@ class GreedyEmbeddingHelper(DecodeHelper):
         return _argmax(self, outputs)
 
     def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[jax.Array, Any, Any]:
-        """Return the embedding of the ids; rows with the id `end_token` are finished."""
+        """Return finished flags, true for the id `end_token`; the embedding of the ids; and the states."""
         return sample_ids == self.end_token, self.embedding_fn(sample_ids), states
 
 
@@ -281,14 +281,14 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
         """Draw ids from the softmax of the outputs."""
-        # The key of the program already differs in each step.
+        # Without a seed, the random key of the program already differs in each step.
         key = jax.random.fold_in(jax.random.key(self.seed), time) if self.seed else core.random_key(self._name)
         logits = jax.lax.stop_gradient(wide(logits_of(_checked_scores(self, outputs)))) / self.softmax_temperature
         return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the logits of the outputs of a cell: the input of the softmax if the outputs are its result."""
+    """Return the input of the softmax if the outputs of a cell are the result of a softmax, else the outputs."""
     logits = core.current_frame("layers.dynamic_decode").fact(outputs, "logits")
     return outputs if logits is None else logits
 
@@ -358,10 +358,10 @@ class Decoder:
 
     @layer
     def __init__(self) -> None:
-        pass  # the decorator checks that decoders are created in a program function
+        pass  # `@layer` checks that decoders are created in a program function
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Any]:
-        """Return the inputs and states of the first step; called once, before the loop.
+        """Return the inputs and states of the first step. `dynamic_decode` calls this method once, before the loop.
 
         Args:
           inits: the `inits` of `layers.dynamic_decode`.
@@ -388,10 +388,12 @@ class Decoder:
         )
 
     def finalize(self, outputs: Any, final_states: Any, sequence_lengths: Any) -> tuple[Any, Any]:
-        """Convert the results; called once, after the loop. By default the results stay unchanged.
+        """Convert the results. `dynamic_decode` calls this method once, after the loop.
+
+        By default the results stay unchanged.
 
         Args:
-          outputs: of all steps, `[time, batch, ...]`.
+          outputs: the outputs of all steps, `[time, batch, ...]`.
           final_states: the states after the last step.
           sequence_lengths: the number of steps until each row was finished, int32 `[batch]`.
 
@@ -402,11 +404,11 @@ class Decoder:
 
     @property
     def tracks_own_finished(self) -> bool:
-        """True if `step` returns the finished flags of all rows. By default False: a finished row stays finished."""
+        """True if the flags from `step` replace the previous ones; by default False: a finished row stays finished."""
         return False
 
     def known_steps(self) -> KnownSteps:
-        """Return the facts about the steps that are known before the loop."""
+        """Return the number and the inputs of the steps, as far as they are known before the loop."""
         return KnownSteps()
 
     def after_end(self, outputs: Any) -> Any:
@@ -499,7 +501,7 @@ class BasicDecoder(Decoder):
         return BasicOutput(outputs, ids), states, inputs, finished
 
     def known_steps(self) -> KnownSteps:
-        """Return the facts from the helper, without inputs if a subclass overrides `initialize` or `step`."""
+        """Return the `known_steps` of the helper; no inputs if a subclass overrides `initialize` or `step`."""
         known = self.helper.known_steps()
         own = type(self)
         fixed = own.initialize is BasicDecoder.initialize and own.step is BasicDecoder.step

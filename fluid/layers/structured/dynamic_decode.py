@@ -101,7 +101,7 @@ class _Carry(NamedTuple):
 
     Attributes:
       inputs: the inputs of the step, a pytree of `[batch, ...]`.
-      states: before the step, a pytree of arrays.
+      states: the states before the step, a pytree of arrays.
       finished: bool `[batch]` or `[batch, beam]`.
       lengths: int32, in the shape of `finished`: the number of steps until each row was finished.
       program_states: the states of the program that the decoder changes, by name.
@@ -121,8 +121,8 @@ class _CheckedStep:
     Attributes:
       this: the layer, for messages.
       decoder: the user's decoder.
-      kwargs: further arguments of `decoder.step`.
-      rows: the shape of the finished flags.
+      kwargs: further arguments of `decoder.step`, given to `dynamic_decode`.
+      rows: the shape of the finished flags, `[batch]` or `[batch, beam]`.
     """
 
     this: Layer
@@ -131,7 +131,10 @@ class _CheckedStep:
     rows: tuple[int, ...]
 
     def __call__(self, time: Any, inputs: Any, states: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the step, and return new states and next inputs in the dtypes of the old states and inputs."""
+        """Run the step, and return its outputs, new states, next inputs and finished flags.
+
+        New states and next inputs are converted to the dtypes of the old ones.
+        """
         result = self.decoder.step(time, inputs, states, **self.kwargs)
         name = f"{self.this.name}, {type(self.decoder).__name__}.step"
         if not isinstance(result, list | tuple) or len(result) != 4:
@@ -151,7 +154,7 @@ class _Decoding:
     """The loop over the steps.
 
     Attributes:
-      body: a `_CheckedStep`.
+      body: the traced `_CheckedStep`.
       decoder: the user's decoder.
       impute: whether a finished row keeps its states.
     """
@@ -173,12 +176,13 @@ class _Decoding:
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
     def follow(self, carry: _Carry, inputs: Any, steps: int) -> tuple[_Carry, Any]:
-        """Run `steps` steps with known inputs `[time, batch, ...]`: a scan over the inputs, with a cheap gradient."""
+        """Run `steps` steps with known inputs `[time, batch, ...]`: a scan over the inputs, whose gradient is cheap."""
 
         def step(carry: _Carry, now: tuple[jax.Array, Any]) -> tuple[_Carry, Any]:
             number, x = now
             new, outputs = self._advance(carry._replace(inputs=x), number)
-            # Nearly all steps are needed, so none is skipped: a branch would slow down every step.
+            # The step runs even if all rows are finished, and its results are dropped. Few steps are like this, and
+            # a branch would slow down every step.
             results = new._replace(inputs=None), outputs
             instead = carry, self._after_end(outputs)
             return jax.tree.map(lambda a, b: jnp.where(jnp.all(carry.finished), a, b), instead, results)
@@ -187,7 +191,7 @@ class _Decoding:
         return jax.lax.scan(step, carry._replace(inputs=None), now)
 
     def _advance(self, carry: _Carry, number: jax.Array) -> tuple[_Carry, Any]:
-        """Run one step."""
+        """Run one step, and return the carry after the step and the outputs of the step."""
         result, program_states = self.body(carry.program_states, number, number, carry.inputs, carry.states)
         outputs, states, inputs, finished = result
         if self.decoder.tracks_own_finished:
@@ -262,9 +266,9 @@ def _arranged(outputs: Any, lengths: jax.Array, ragged: bool, time_major: bool) 
 
     Args:
       outputs: a pytree of arrays `[steps, batch, ...]`.
-      lengths: of the rows, `[batch]`.
-      ragged: whether to return sequence batches, or, with time first, arrays with zeros for padding.
-      time_major: whether time stays first.
+      lengths: the lengths of the rows, `[batch]`.
+      ragged: whether to return sequence batches, or, for `time_major`, arrays with zeros for padding.
+      time_major: whether time stays the first dimension.
     """
     if not ragged:
         return outputs if time_major else jax.tree.map(lambda v: jnp.swapaxes(v, 0, 1), outputs)

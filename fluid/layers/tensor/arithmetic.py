@@ -1,4 +1,4 @@
-"""Arithmetic with numbers: scales, bounds and powers; and sums of several values."""
+"""Arithmetic of one value with numbers, such as scales, bounds and powers; and sums of several values."""
 
 import functools
 import operator
@@ -54,7 +54,7 @@ def scale(
     act: Activation = None,
     name: str | None = None,
 ) -> Any:
-    """Multiply by one number and add another number.
+    """Multiply a value by one number and add another number.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -93,7 +93,7 @@ def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None
       name: name of the layer; by default `sum_N`.
 
     Returns:
-      A value of the kind and shape of each of them.
+      A value of the kind and shape of each input.
 
     Raises:
       ArgumentError: `out` is given.
@@ -119,7 +119,7 @@ def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
       name: name of the layer; by default `sum_N`.
 
     Returns:
-      A value of the kind and shape of each of them.
+      A value of the kind and shape of each input.
 
     Raises:
       ShapeError: the shapes differ.
@@ -137,7 +137,7 @@ def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
 
 @layer
 def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
-    """Limit each element to the range between two bounds.
+    """Limit each element to the range from `min` to `max`.
 
     Args:
       x: any shape, or a SequenceBatch.
@@ -170,11 +170,11 @@ def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
 
 @layer
 def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any:
-    """Scale a value down, so that its Euclidean norm is at most a bound.
+    """Scale a value down, so that its Euclidean norm is at most `max_norm`.
 
     Args:
       x: any shape, or a SequenceBatch.
-      max_norm: the largest allowed norm over all elements.
+      max_norm: the largest norm of all elements together; a smaller norm is left unchanged.
       name: name of the layer; by default `clip_by_norm_N`.
 
     Returns:
@@ -220,7 +220,7 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
 
 
 def _cut(this: Layer, array: Any, **numbers: core.Value | float) -> list[Any]:
-    """Return numbers, or values of one element, to combine with an array; for integers, cut them to whole numbers."""
+    """Return numbers as scalars to combine with `array`; for an array of integers, cut them to whole numbers."""
     found = [n if isinstance(n, int | float) else dense(n).reshape(()) for n in numbers.values()]
     if not jnp.issubdtype(array.dtype, jnp.integer):
         return found
@@ -235,7 +235,7 @@ def _cut(this: Layer, array: Any, **numbers: core.Value | float) -> list[Any]:
 
 
 def _total(this: Layer, given: Any) -> Any:
-    """Record the sum of one value, or of a list of them."""
+    """Record the sum of a list of values of one shape; a single value is its own sum."""
     values = list(given) if isinstance(given, list | tuple) else [given]
     if not values or len({dense(v).shape for v in values}) > 1:
         raise errors.ShapeError(

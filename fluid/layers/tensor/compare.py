@@ -18,7 +18,7 @@ def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
     """Return whether any element is infinite.
 
     Args:
-      x: any shape, or a SequenceBatch, whose valid steps count.
+      x: any shape, or a SequenceBatch, of which only the valid steps are read.
       name: name of the layer; by default `isinf_N`.
 
     Returns:
@@ -38,7 +38,7 @@ def has_nan(x: core.Value, name: str | None = None) -> jax.Array:
     """Return whether any element is NaN.
 
     Args:
-      x: any shape, or a SequenceBatch, whose valid steps count.
+      x: any shape, or a SequenceBatch, of which only the valid steps are read.
       name: name of the layer; by default `isnan_N`.
 
     Returns:
@@ -97,21 +97,21 @@ def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Call
 
 
 def _finished(function: Callable[..., Any], kind: str, title: str, target: str, dtype: str) -> Callable[..., Any]:
-    """Return a layer from a function, with its name, its documentation, and a check that `target` is not given."""
+    """Return `function` as a layer named `kind`, with documentation, and with an error if `target` is given."""
     function.__name__ = function.__qualname__ = kind
     function.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, target=target, dtype=dtype)
     return layer(assigns(**{target: f"c = layers.{kind}(x, y)"})(function))
 
 
 def _compared(this: Layer, function: Callable[[Any, Any], Any], x: core.Value, y: core.Value) -> Any:
-    """Compare elements; in programs that were written for Fluid the shapes are broadcast, as Fluid does."""
+    """Compare two values of one shape; a program that runs as in Fluid may also compare values that broadcast."""
     if this.frame.as_fluid and _broadcast(x, y):
         return this.output(on_data(function, x, y))
     return _elementwise(this, function, x, y)
 
 
 def _broadcast(x: core.Value, y: core.Value) -> bool:
-    """Return whether two values can be broadcast: two of one kind, or a value and one element."""
+    """Return whether two values broadcast: both arrays, both sequence batches, or one with a single element."""
     try:
         np.broadcast_shapes(dense(x).shape, dense(y).shape)
     except ValueError:
@@ -201,7 +201,7 @@ def isfinite(x: core.Value, name: str | None = None) -> jax.Array:
     """Return whether all elements are finite numbers.
 
     Args:
-      x: any shape, or a SequenceBatch, whose valid steps count.
+      x: any shape, or a SequenceBatch, of which only the valid steps are read.
       name: name of the layer; by default `isfinite_N`.
 
     Returns:

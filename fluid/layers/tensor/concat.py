@@ -28,7 +28,7 @@ def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = No
 
     Raises:
       ArgumentError: there is no such axis, or the list is empty.
-      ShapeError: the values do not fit together.
+      ShapeError: the values are of different kinds, or differ in another dimension.
 
     Example:
       >>> import fluid
@@ -72,7 +72,7 @@ def _doubt_rows(this: Layer, values: list[Any], axis: int) -> None:
 
 
 def _one_after_the_other(batches: list[core.SequenceBatch]) -> core.SequenceBatch:
-    """Return the rows of all sequence batches as one sequence batch, padded to the longest."""
+    """Return the sequences of all sequence batches as one sequence batch, padded to the longest sequence."""
     time = max(batch.shape[1] for batch in batches)
     pads = [[(0, 0), (0, time - v.shape[1]), *[(0, 0)] * (v.data.ndim - 2)] for v in batches]
     data = [jnp.pad(dense(v), pad) for v, pad in zip(batches, pads, strict=True)]
@@ -260,7 +260,7 @@ def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None)
     this = Layer("expand_as", name)
     array = array_of(this, x)
     target = array_of(this, target_tensor).shape
-    # Compare sizes first: a size that follows the batch is a symbol, which has no known remainder.
+    # Compare sizes first: in an exported program the batch size is a symbol, whose remainder is not known.
     fits = len(target) == array.ndim and all(
         a == b or (a and b % a == 0) for a, b in zip(array.shape, target, strict=True)
     )
@@ -361,7 +361,7 @@ def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
 
 
 def _reversed(this: Layer, x: core.Value, axis: Sizes) -> Any:
-    """Record a value reversed along dimensions; see `reverse` for arguments and errors."""
+    """Reverse a value along dimensions and record the result; see `reverse` for arguments and errors."""
     axes: list[Any] = list(axis) if isinstance(axis, list | tuple) else [axis]
     places = [axis_of(x, a) for a in axes]
     if 0 in places and row_dims(x) > 1:

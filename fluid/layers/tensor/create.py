@@ -380,14 +380,14 @@ def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.A
 
 @layer
 def identity(x: core.Value, name: str | None = None) -> Any:
-    """Return the value under a name, by which the value can be fetched and overridden, and its gradient fetched.
+    """Name a value, so that users can fetch and override the value, and fetch its gradient.
 
     Args:
       x: any value.
-      name: the whole name, after the prefixes of open name scopes; `identity_N.tmp_0` by default.
+      name: the whole name, to which open name scopes add their prefixes; `identity_N.tmp_0` by default.
 
     Returns:
-      `x`, or the data that is fed under the name.
+      `x`; or, if a run feeds data under the name, this data.
 
     Raises:
       ProgramError: the name is used for another value.
@@ -403,7 +403,7 @@ def identity(x: core.Value, name: str | None = None) -> Any:
     this = Layer("identity", name)
     value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
-    if result is value:  # known facts about the value also hold for the result
+    if result is value:  # facts noted about the value, such as the logits of a softmax, also hold for the result
         this.frame.hand_on(x, result, "logits", "logits_axis", "weight")
     return result
 
@@ -464,7 +464,7 @@ def create_parameter(
       dtype: the dtype of the parameter.
       name: the name of the parameter; `create_parameter_N.w_0` by default.
       attr: ParamAttr; a name in it replaces `name`.
-      is_bias: whether the parameter begins as zeros, and its automatic name ends in `.b_0`.
+      is_bias: whether the parameter is a bias: initial zeros, and an automatic name that ends in `.b_0`.
       default_initializer: the initializer if `attr` has none; by default Xavier uniform, or zeros for a bias.
 
     Returns:

@@ -40,12 +40,12 @@ _DOCUMENTATION = """{title}
       {found}[batch, 3, 4]
     """
 
-# These functions have no value or no slope if both arguments are 0. They read padding as 1.
+# These functions have no value or no slope if both arguments are 0. They read the padding of a SequenceBatch as 1.
 _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
-    """Return a layer that applies a function of two arrays; `integer` selects an example with integers."""
+    """Return a layer that applies a function of two arrays; `integer` selects integers for its doctest example."""
 
     def elementwise(
         x: core.Value, y: core.Value | float, axis: int = -1, act: Activation = None, name: str | None = None
@@ -69,7 +69,7 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, 
       x: the first value.
       y: the second value.
       axis: the dimension of `x` that is aligned with the first dimension of `y`.
-      fill: the value for padding.
+      fill: the number that replaces the padding of sequence batches.
 
     Raises:
       ShapeError: the shapes do not fit.
@@ -111,7 +111,7 @@ def _sizes(value: Any) -> list[int]:
 
 
 def _quotient(x: Any, y: Any) -> Any:
-    """Divide two arrays; quotients of integers are cut towards zero, as in Fluid."""
+    """Divide two arrays; quotients of integers are rounded towards zero, as in Fluid."""
     if not _are_integers(x, y):
         return jnp.divide(x, y)
     dtype = jnp.result_type(x, y)
@@ -119,7 +119,7 @@ def _quotient(x: Any, y: Any) -> Any:
 
 
 def _whole_quotient(x: Any, y: Any) -> Any:
-    """Return whole quotients: for integers cut towards zero, for floats rounded down."""
+    """Return quotients without fraction: for integers rounded towards zero, for floats rounded down."""
     return _quotient(x, y) if _are_integers(x, y) else jnp.floor_divide(x, y)
 
 

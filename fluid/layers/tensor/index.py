@@ -309,13 +309,13 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
 
 
 def _limit(this: Layer, index: core.Value, size: int) -> None:
-    """Limit fed indices to the size of the dimension, unless the dimension is the batch."""
+    """Require fed indices to be from 0 to `size - 1`, unless `size` is the batch size, which varies."""
     if size != this.frame.placeholder_batch:
         core.limit_feed(index, 0, size)
 
 
 def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:
-    """Record the part of a value for one start, one end and one stride per axis."""
+    """Slice a value by one start, one end and one stride for each axis, and record the result."""
     array = dense(input)
     if not len(axes) == len(starts) == len(ends) == len(strides):
         raise errors.ArgumentError(
@@ -332,7 +332,7 @@ def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: 
 
 
 def _taken(array: Any, numbers: Any, axis: int) -> Any:
-    """Return slices along an axis by index; NaN, or the smallest integer, for an index that does not exist."""
+    """Return slices along an axis by index; NaN, or the smallest integer, for an index outside the axis."""
     wanted = jnp.where(numbers < 0, array.shape[axis], numbers)
     return jnp.take(array, wanted, axis=axis, mode="fill", fill_value=None)
 
@@ -349,7 +349,7 @@ def scatter(
         are dropped.
       updates: the new rows, `[count, ...]`.
       name: name of the layer; by default `scatter_N`.
-      overwrite: if several updates have one row, True keeps any one of them, and False keeps their sum.
+      overwrite: if several updates replace one row, True keeps any one of them, and False keeps their sum.
 
     Returns:
       An array of the shape of the input.
@@ -376,7 +376,7 @@ def scatter(
             f"{this.name}: updates {describe(updates)} do not fit input {describe(input)} and index "
             f"{describe(index)}; expected {[*ids.shape, *array.shape[1:]]}, one row for each index"
         )
-    # mode="drop" drops indices after the last row, but counts negative indices from the end.
+    # mode="drop" drops indices after the last row, but counts negative ones from the end. So move these after the last.
     places = jnp.where(ids < 0, array.shape[0], ids)
     rows = rows.astype(array.dtype)
     if overwrite:
@@ -446,7 +446,7 @@ def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name
 
 @layer
 def multiplex(inputs: Sequence[core.Value], index: core.Value, name: str | None = None) -> jax.Array:
-    """Return for each row of the batch the row of one of several arrays.
+    """Return for each row of the batch the corresponding row of one of several arrays.
 
     Args:
       inputs: a list of arrays `[batch, ...]` of one shape.
@@ -542,7 +542,7 @@ def where(
 
 
 def _row_ids(this: Layer, index: Any) -> Any:
-    """Read an index as integers `[count]`."""
+    """Return an index `[count]` or `[count, 1]` as an array of integers `[count]`."""
     ids = check_ids(this.name, array_of(this, index))
     if ids.ndim == 2 and ids.shape[1] == 1:
         ids = ids[:, 0]

@@ -317,7 +317,7 @@ def bilinear_tensor_product(
 
 
 def _matrices(this: Layer, value: core.Value) -> Any:
-    """Return the array of a value with at least two dimensions."""
+    """Return a value as an array after checking that it has at least two dimensions."""
     array = array_of(this, value)
     if array.ndim < 2:
         raise errors.ShapeError(

@@ -94,7 +94,7 @@ def crop(
 
     Args:
       x: any shape.
-      shape: the shape of the part, in which -1 stands for all elements after the offset; or an array of that shape.
+      shape: the shape of the part, in which -1 stands for all elements from the offset on; or an array of that shape.
       offsets: the first index of the part in each dimension; zeros by default.
       name: name of the layer; by default `crop_N`.
 
@@ -126,7 +126,7 @@ def crop_tensor(
 
     Args:
       x: any shape.
-      shape: the shape of the part, in which -1 stands for all elements after the offset; or an array of that shape.
+      shape: the shape of the part, in which -1 stands for all elements from the offset on; or an array of that shape.
       offsets: the first index of the part in each dimension; zeros by default.
       name: name of the layer; by default `crop_tensor_N`.
 
@@ -148,7 +148,7 @@ def crop_tensor(
 
 
 def _crop(this: Layer, x: Any, shape: Any, offsets: Any) -> Any:
-    """Record the part of an array with a given shape at given offsets."""
+    """Cut out the part of an array with a given shape at given offsets, and record it; see `crop`."""
     array = array_of(this, x)
     if shape is None:
         raise errors.ArgumentError(f"{this.name}: give the shape of the part, as in shape={[-1, *array.shape[1:]]}")

@@ -14,7 +14,7 @@ from fluid.layers.no_effect import Warned, no_effect
 
 
 def _drawn_by_probability(default: float) -> Warned:
-    """Return the reason why the bounds of `sampling_id` have no effect.
+    """Return the warning for a bound of `sampling_id` other than `default`: the bounds have no effect.
 
     Fluid draws a number between the bounds, and looks it up in the cumulative probabilities of the classes. So in
     Fluid, bounds other than 0 and 1 exclude classes.
@@ -74,7 +74,7 @@ def gaussian_random(
     Args:
       shape: of the result.
       mean: the mean of the distribution.
-      std: its standard deviation.
+      std: the standard deviation of the distribution.
       seed: if not 0, every step draws equal numbers.
       dtype: of the result.
       name: name of the layer; by default `gaussian_random_N`; the numbers depend on the name.
@@ -158,7 +158,7 @@ def gaussian_random_batch_size_like(
       input_dim_idx: the dimension of the input whose size is used.
       output_dim_idx: the dimension of `shape` whose size is replaced.
       mean: the mean of the distribution.
-      std: its standard deviation.
+      std: the standard deviation of the distribution.
       seed: if not 0, every step draws equal numbers.
       dtype: of the result.
       name: name of the layer; by default `gaussian_random_batch_size_like_N`.
@@ -198,7 +198,7 @@ def sampling_id(
       x: probabilities `[batch, classes]`.
       min: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
       max: accepted for programs written for Fluid, but has no effect: each class is drawn with its probability.
-      seed: if not 0, every step draws from one key.
+      seed: if not 0, every step draws with the same random key.
       dtype: accepted for programs written for Fluid, but has no effect: the numbers of classes are int64.
       name: name of the layer; by default `sampling_id_N`; the drawn classes depend on the name.
 
@@ -228,7 +228,7 @@ def sampling_id(
 
 
 def _key(this: Layer, seed: int) -> Any:
-    """Return the key of a seed; for seed 0, the key of this layer in this step."""
+    """Return the random key for a seed; for seed 0, the key of this layer in this step."""
     return jax.random.key(seed) if seed else core.random_key(this.name)
 
 

@@ -59,7 +59,7 @@ def cumsum(
     return this.output(like(x, jnp.flip(total, place) if reverse else total))
 
 
-# The argument `dim=` of layers: one dimension or several; None, or an empty list, for all.
+# The type of the argument `dim=`: one dimension or several; None, or an empty list, stands for all.
 Dims = int | Sequence[int] | None
 
 
@@ -91,7 +91,7 @@ def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
     """Compute the mean over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
       name: name of the layer; by default `reduce_mean_N`.
@@ -118,7 +118,7 @@ def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
     """Compute the sum over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
       name: name of the layer; by default `reduce_sum_N`.
@@ -145,7 +145,7 @@ def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
     """Return the largest element over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
       name: name of the layer; by default `reduce_max_N`.
@@ -172,7 +172,7 @@ def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
     """Return the smallest element over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
       name: name of the layer; by default `reduce_min_N`.
@@ -199,7 +199,7 @@ def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
     """Compute the product over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
       name: name of the layer; by default `reduce_prod_N`.
@@ -229,7 +229,7 @@ def logsumexp(
     """Compute the logarithm of the sum of exponentials over dimensions, without overflow of the exponentials.
 
     Args:
-      x: `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      x: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
       dim: one or several dimensions; all by default; negative counts from the end.
       keepdim: whether the reduced dimensions are kept, with size 1.
       out: not possible in a program function, whose values never change: use what is returned.
@@ -257,7 +257,7 @@ def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
     """Return whether all elements over dimensions are true.
 
     Args:
-      input: bool `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      input: bool `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
       name: name of the layer; by default `reduce_all_N`.
@@ -284,7 +284,7 @@ def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
     """Return whether any element over dimensions is true.
 
     Args:
-      input: bool `[batch, ...]`, or a SequenceBatch, whose valid steps count as its first dimension.
+      input: bool `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
       dim: one or several dimensions; all by default; negative counts from the end.
       keep_dim: whether the reduced dimensions are kept, with size 1.
       name: name of the layer; by default `reduce_any_N`.
@@ -311,7 +311,7 @@ def _reduced(this: Layer, value: core.Value, dim: Dims, keep: bool, function: Ca
 
     Args:
       this: the layer, for warnings.
-      value: an array, or a sequence batch, whose valid steps count.
+      value: an array, or a sequence batch, of which only the valid steps are reduced.
       dim: the dimensions from the user.
       keep: whether the reduced dimensions are kept, with size 1.
       function: called with an array and `axis=`, `keepdims=` and, for sequence batches, `where=`.
@@ -344,7 +344,7 @@ def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
 
 
 def _axes(value: core.Value, dim: Dims) -> tuple[int, ...] | None:
-    """Return the dimensions of the array of a value for `dim`; None for all."""
+    """Return the dimensions of the array of a value that `dim` stands for; None for all."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return None
     dims = dim if isinstance(dim, list | tuple) else [dim]
@@ -380,7 +380,7 @@ def smallest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> An
 
 
 def _extreme(x: Any, lowest: bool) -> Any:
-    """Return the lowest or the highest number of the dtype of an array."""
+    """Return the lowest number of the dtype of an array if `lowest`, else the highest."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return -jnp.inf if lowest else jnp.inf
     info = jnp.iinfo(x.dtype)
@@ -388,7 +388,7 @@ def _extreme(x: Any, lowest: bool) -> Any:
 
 
 def _noted(this: Layer, value: Any, result: Any) -> Any:
-    """Record the number of averaged rows if the result is a scalar, and return the result."""
+    """Return the result; if it is a scalar, note the number of averaged rows, its weight in means over batches."""
     if jnp.ndim(dense(result)) == 0:
         weight = rows_of(this.frame, value)
         if weight is not None:
@@ -397,7 +397,11 @@ def _noted(this: Layer, value: Any, result: Any) -> Any:
 
 
 def rows_of(frame: core.Frame, value: Any) -> Any:
-    """Return the number of rows in a mean over a value: its first size, or its valid steps; None if unknown."""
+    """Return the number of rows that a mean over `value` averages; None if unknown.
+
+    Rows are dimension 0 of an array, or the valid steps of a sequence batch. For a scalar, the rows are those that the
+    scalar itself has averaged.
+    """
     if is_sequence(value):
         return jnp.sum(value.mask, dtype=jnp.int32)
     if jnp.ndim(value) == 0:

@@ -1,4 +1,4 @@
-"""Layers that change shapes, and shapes as values."""
+"""Layers that change shapes, and layers that return a shape as an array."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from fluid.layers.functional import Activation
 
 @layer
 def shape(input: core.Value, name: str | None = None) -> jax.Array:
-    """Return the shape of a value as a value for layers; for Python code use `x.shape`.
+    """Return the shape of a value as an array, for other layers; for Python code use `x.shape`.
 
     Args:
       input: any shape.
@@ -38,7 +38,7 @@ def shape(input: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def rank(input: core.Value, name: str | None = None) -> jax.Array:
-    """Return the number of dimensions of a value, as a value.
+    """Return the number of dimensions of a value as an array, for other layers.
 
     Args:
       input: any shape.
@@ -61,7 +61,7 @@ def rank(input: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def size(input: core.Value, name: str | None = None) -> jax.Array:
-    """Return the number of elements of a value, as a value.
+    """Return the number of elements of a value as an array, for other layers.
 
     Args:
       input: any shape.

@@ -1,4 +1,4 @@
-"""Search for largest, smallest and different elements, and sorting."""
+"""Search for the largest, smallest and distinct elements, and sorting."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def argmax(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
 
     Args:
       x: any shape, or a SequenceBatch.
-      axis: the dimension; the rows by default, with a warning for the rows of the batch.
+      axis: the dimension. The default is 0, and warns if dimension 0 is the batch: -1 searches in each row.
       name: name of the layer; by default `arg_max_N`.
 
     Returns:
@@ -76,7 +76,7 @@ def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
 
     Args:
       x: any shape, or a SequenceBatch.
-      axis: the dimension; the rows by default, with a warning for the rows of the batch.
+      axis: the dimension. The default is 0, and warns if dimension 0 is the batch: -1 searches in each row.
       name: name of the layer; by default `arg_min_N`.
 
     Returns:
@@ -219,7 +219,7 @@ def _unique(
         raise errors.ShapeError(f"{this.name}: {describe(value)} is no vector; use layers.reshape(x, [-1]) first")
     kind = dtype_of(this.name, dtype)
     room = x.shape[0] if max_length is None else core.whole_number(this.name, "max_length", max_length)
-    # Equal elements are neighbours in sorted order, in the order of `x`.
+    # After a stable sort, equal elements are neighbours, and keep their order in `x`.
     order = jnp.argsort(x, stable=True)
     ordered = x[order]
     begins = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])[: x.shape[0]]

@@ -1,1 +1,1 @@
-"""The table of ops: compute each op of PaddlePaddle with fluid's layers, one module for each family."""
+"""The table of ops: a row for each op of PaddlePaddle computes it with fluid's layers; one module for each family."""

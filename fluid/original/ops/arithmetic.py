@@ -1,4 +1,4 @@
-"""Arithmetic, comparisons and activations."""
+"""Rows of the table of ops: arithmetic, comparisons and activations."""
 
 import functools
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def _scale(op: Op) -> Outputs:
     if op.given("ScaleTensor"):
         factor = op.value("ScaleTensor")
     elif (factor, bias) == (1.0, 0.0):
-        return {"Out": x}  # keeps information about the value, for example that it holds the logits of a softmax
+        return {"Out": x}  # not scaled, to keep information about x, for example that it holds the logits of a softmax
     return {"Out": layers.scale(x, factor, bias, after)}
 
 
@@ -121,7 +121,8 @@ def _pow(op: Op) -> Outputs:
 
 
 def _mish(op: Op) -> Outputs:
-    op.attr("threshold", 20.0)  # beyond the threshold, PaddlePaddle skips a logarithm that rounds to nothing
+    # Read, and not used: beyond the threshold, PaddlePaddle skips a logarithm that rounds to nothing.
+    op.attr("threshold", 20.0)
     return {"Out": layers.mish(op.value("X"))}
 
 

@@ -1,4 +1,4 @@
-"""Sequences, embeddings, recurrent layers, and fully connected layers as one op."""
+"""Rows of the table of ops: sequences, embeddings, recurrent layers, and fully connected layers as one op."""
 
 from collections.abc import Callable
 from typing import Any
@@ -138,7 +138,7 @@ ROWS |= {
 }
 
 
-# Ops of a single step store an activation as an index into this tuple.
+# The recurrent ops that compute a single time step store an activation as an index into this tuple.
 _ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu")
 
 
@@ -167,7 +167,7 @@ def _lstmp(op: Op) -> Outputs:
 
 
 def _settings(op: Op) -> dict[str, Any]:
-    """Return the arguments that both LSTMs share."""
+    """Return the arguments that the layers `dynamic_lstm` and `dynamic_lstmp` share."""
     return {
         "h_0": op.maybe("H0"),
         "c_0": op.maybe("C0"),

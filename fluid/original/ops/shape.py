@@ -1,4 +1,4 @@
-"""Creation, shapes, and access by index."""
+"""Rows of the table of ops: creation of arrays, shapes, and access by index."""
 
 from collections.abc import Callable
 from typing import Any
@@ -90,7 +90,7 @@ ROWS: dict[str, Rule] = {
 }
 
 
-# The attribute of `assign_value` that holds the elements, by dtype.
+# By dtype: the attribute of the op `assign_value` that holds the elements.
 _ELEMENTS = {"bool": "bool_values", "float32": "fp32_values", "int32": "int32_values", "int64": "int64_values"}
 
 
@@ -112,7 +112,7 @@ def _fill_constant_like(op: Op) -> Outputs:
 
 
 def _constant(op: Op) -> Any:
-    """Return the value to fill with; later versions also write it as text, which is exact."""
+    """Return the value with which an op fills an array; later versions also write the value as text, which is exact."""
     text = op.attr("str_value", "")
     value = op.attr("value", 0.0)
     try:
@@ -158,12 +158,12 @@ def _eye(op: Op) -> Outputs:
 
 
 def _random(op: Op) -> dict[str, Any]:
-    """Return the arguments that all random ops share."""
+    """Return the arguments that the layers of all random ops share."""
     return {"dtype": op.dtype(), "seed": op.attr("seed", 0)}
 
 
 def _like(op: Op) -> dict[str, Any]:
-    """Return the arguments of ops that copy one size from another value."""
+    """Return the layer arguments of ops whose result takes one of its sizes from the value in the slot Input."""
     return {
         "input": op.value("Input"),
         "shape": op.attr("shape", list),

@@ -1,4 +1,4 @@
-"""All rows of the table of ops, by the type of the op."""
+"""The complete table of ops: the rows of all modules by the type of the op."""
 
 from fluid.original.op import Rule
 from fluid.original.ops import (

@@ -22,7 +22,7 @@ async function askJson(path, options) {
   return told;
 }
 
-// Numbers for an input: the first example of a shape, rows of two steps where there are sequences.
+// Example data for an input: one row if the number of rows is open, and sequences of two steps.
 function sample(input) {
   const limits = (input.parameters || {}).limits;
   const value = input.datatype === "BOOL" ? true : limits ? limits[0] : input.datatype.startsWith("FP") ? 0.5 : 0;
@@ -52,7 +52,7 @@ function show(model) {
   find("ask").onsubmit = (event) => { event.preventDefault(); infer(model); };
 }
 
-// Lengths are told by the rows themselves.
+// The inputs to fill in, without the tensors of sequence lengths: nested rows show their own lengths.
 const fields = (model) => model.inputs.filter((input) => !(input.parameters || {}).of);
 
 async function infer(model) {
@@ -96,7 +96,7 @@ async function list() {
   if (told.length && find("trial").hidden) show(told[0]);
 }
 
-// The metrics are those that Prometheus reads: name{label="value",...} number
+// Parse the metrics of fluid in the text format of Prometheus: name{label="value",...} number
 function readMetrics(text) {
   const found = {};
   for (const line of text.split("\n")) {

@@ -1,8 +1,8 @@
-"""Checkpoints: saves a training when due, keeps the newest and the best checkpoints, and restores them.
+"""Checkpoints: saves a training at intervals, keeps the newest and the best checkpoints, and restores them.
 
-The arrays go to the host on the training thread. A thread writes them by Orbax, adds checksums (Orbax checks no bytes
-of arrays) and renames the folder. Non-finite arrays are not written. Orbax's own manager is not used: it takes an empty
-folder for the newest step, and loses a save that fails.
+The training thread copies the arrays to the host. Another thread writes them by Orbax, adds checksums (Orbax does not
+check the bytes of arrays), and renames the folder when it is complete. A checkpoint with non-finite arrays is not
+written. Orbax's own manager is not used: it takes an empty folder for the newest step, and loses a save that fails.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Position(Protocol):
 
     Attributes:
       epoch: the number of epochs that have ended.
-      last: True if the last step ends its epoch; the save then waits for the end of the epoch.
+      last: True if the last step is the last one of its epoch; a save that is due then waits for `after_epoch`.
     """
 
     epoch: int
@@ -52,7 +52,7 @@ class Position(Protocol):
 class NoCheckpoints(Policy):
     """A policy that saves nothing, for a training without checkpoints.
 
-    `with checkpoints:` surrounds a training; after the block, also after an error, the last save is complete.
+    `with checkpoints:` surrounds a training. After the block, also after an error, no save is running.
     """
 
     def __enter__(self) -> "NoCheckpoints":
@@ -62,13 +62,13 @@ class NoCheckpoints(Policy):
         pass
 
     def after_epoch(self) -> None:
-        """Save, if a checkpoint is due after a complete epoch and its handlers."""
+        """Save if a checkpoint is due; the loop calls this method after a complete epoch and its handlers."""
 
 
 class Checkpoints(NoCheckpoints):
-    """A policy that saves a Session and its Progress as a CheckpointConfig sets, and restores them.
+    """A policy that saves a Session and its Progress at the intervals of a CheckpointConfig, and restores them.
 
-    Training waits while arrays are copied to the host; a Writer does the rest in another thread. In a multi-process
+    Training waits only while arrays are copied to the host; a Writer writes them in another thread. In a multi-process
     training, each process writes a part of the arrays.
 
     Args:
@@ -113,10 +113,10 @@ class Checkpoints(NoCheckpoints):
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score, self._group)
         self._progress: Position = Progress()
         self._since = 0  # the number of steps since the last save or restore
-        self._asked = False  # whether a handler has requested a save
+        self._asked = False  # True if a handler has requested a save that is not done yet
 
     def handlers(self) -> list[Handler]:
-        """Return the handlers that report measured values to `keep_best`."""
+        """Return the handler that follows the reported value of `keep_best`, in a list; an empty list without one."""
         return [BestMeasured(self._score, self._is_best)] if self._score and self._score.measured else []
 
     def restore(self, step: int | str | None = None) -> Progress | None:
@@ -148,7 +148,7 @@ class Checkpoints(NoCheckpoints):
         return progress
 
     def bring_back(self, step: int | str | None, own_loop: bool = False) -> dict[str, Any] | None:
-        """Restore the arrays of the session from a checkpoint; errors as for `restore`.
+        """Restore the arrays of the session from a checkpoint, but no position; errors as for `restore`.
 
         Args:
           step: as for `restore`.
@@ -180,32 +180,35 @@ class Checkpoints(NoCheckpoints):
         return meta
 
     def _chosen(self, step: int | str | None) -> tuple[int | None, dict[int, str]]:
-        """Return the step to restore, on which all processes agree, and the flaws of newer steps."""
+        """Return the step to restore, equal in all processes, and the flaws of newer damaged checkpoints by step."""
         if self._group.is_first:
             self.folder.sweep()
         steps = self._group.of_first("the checkpoints", self.folder.steps())
         return self._newest(steps) if step is None else (self._this(step, steps), {})
 
     def _flaw(self, step: int) -> str | None:
-        """Return the first flaw of the checkpoint of a step, or None; each process checks a part of the files."""
+        """Return the first flaw that a process finds in the checkpoint at `step`; None if there is no flaw.
+
+        Each process checks a part of the files.
+        """
         group = self._group
         found = group.exchange(f"the files of checkpoint {step}", self.folder.flaw(step, group.index, group.size))
         return next((problem for problem in found if problem is not None), None)
 
     @property
     def where(self) -> str:
-        """The newest checkpoint and its folder in words; only the folder if there is none."""
+        """The newest checkpoint and its folder in words; only the folder if there is no checkpoint."""
         steps = self.folder.steps()
         return f"checkpoint {steps[-1]} in {self.folder.name!r}" if steps else f"{self.folder.name!r}"
 
     def of(self, progress: "Position") -> "Checkpoints":
-        """Set the position to save with the session; return this object."""
+        """Set the position that is saved with the session, and return this object."""
         self._progress = progress
         return self
 
     def __enter__(self) -> "Checkpoints":
         self.wait()
-        importlib.import_module("orbax.checkpoint")  # a slow import, which would slow down the first steps
+        importlib.import_module("orbax.checkpoint")  # a slow import: done here, not during the first steps
         self._lock()
         try:
             self._writer.begin(Health.at_start(self._arrays(), self._session.engine.members))
@@ -215,7 +218,11 @@ class Checkpoints(NoCheckpoints):
         return self
 
     def _lock(self) -> None:
-        """Lock the folder against other trainers; in a multi-process training, only the first process does."""
+        """Lock the folder against other trainers; in a multi-process training, only the first process locks it.
+
+        Raises:
+          CheckpointError: another trainer holds the lock, or has written checkpoints since this Trainer was created.
+        """
         if not self._group.is_first:
             return
         self.folder.acquire()
@@ -228,8 +235,8 @@ class Checkpoints(NoCheckpoints):
             )
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        # After an interruption the session holds the result of the last step. After any other exception its state is
-        # uncertain, so nothing is saved.
+        # After KeyboardInterrupt or SystemExit, the session holds the result of the last step. After any other
+        # exception, the state of the session is uncertain, so nothing is saved.
         try:
             if kind is None or (not issubclass(kind, Exception) and not self._is_alone_with(error)):
                 self.save()
@@ -239,34 +246,40 @@ class Checkpoints(NoCheckpoints):
             self.folder.release()
 
     def _is_alone_with(self, error: BaseException) -> bool:
-        """Return whether only this process of several ends, by `sys.exit` and not by a signal that all agreed on."""
+        """Return whether only this one of several processes ends: by `sys.exit`, not by a signal that ends all.
+
+        This process must then not save, because a save needs all processes.
+        """
         agreed = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == 143)
         return self._group.size > 1 and not agreed
 
     def ask(self) -> None:
-        """Request a save after this step, or after its epoch if the step ends the epoch."""
+        """Request a save after the current step, or after the epoch if the step is its last one."""
         self._asked = True
 
     def steps_ahead(self) -> float:
-        """Return the number of steps that may run in one call before a checkpoint is due."""
+        """Return the number of steps, at least 1, until the next checkpoint of `step_interval`; else infinity."""
         interval = self.config.step_interval
         return math.inf if interval is None else max(1, interval - self._since)
 
     def after_steps(self, call: Call) -> None:
-        """Save if a checkpoint is due; at the last step of an epoch, the save waits for the end of the epoch."""
+        """Count the steps of a call of the device, and save if a checkpoint is due.
+
+        At the last step of an epoch, the save waits for the end of the epoch.
+        """
         if self._score is not None:
             for outputs, _ in call.results:
                 self._score.add(outputs, call.program)
         self.count(len(call.results))
 
     def count(self, steps: int) -> None:
-        """Count trained steps, and save if a checkpoint is due."""
+        """Count trained steps, and save if a checkpoint is due, except at the last step of an epoch."""
         self._since += steps
         if self._due() and not self._progress.last:
             self.save()
 
     def after_epoch(self) -> None:
-        """Save if a checkpoint is due after an epoch."""
+        """Save if a checkpoint is due: requested, or at the end of `step_interval` or `epoch_interval`."""
         interval = self.config.epoch_interval
         if self._due() or (interval is not None and self._progress.epoch % interval == 0):
             self.save()
@@ -296,7 +309,7 @@ class Checkpoints(NoCheckpoints):
         self._writer.start(step, arrays, lambda: {"position": position(), **described, "versions": _versions()})
 
     def wait(self) -> None:
-        """Wait until the last save is complete."""
+        """Wait until the last save that was started is complete or has failed."""
         self._writer.wait()
 
     def check_saved(self) -> None:
@@ -315,7 +328,7 @@ class Checkpoints(NoCheckpoints):
         ) from error
 
     def _is_best(self, value: float) -> bool:
-        """Return whether a measured value is better than the scores of all checkpoints."""
+        """Return whether a reported value is better than the scores of all checkpoints; equal in all processes."""
         self.wait()
         improves = self._score is not None and self._score.improves(self.folder, value)
         return bool(self._group.of_first("whether this is the best value", improves))
@@ -325,7 +338,11 @@ class Checkpoints(NoCheckpoints):
         return self._asked or (interval is not None and self._since >= interval)
 
     def _newest(self, steps: Sequence[int]) -> tuple[int | None, dict[int, str]]:
-        """Return the newest step without flaws, None in an empty folder; and the flaws of newer steps."""
+        """Return the newest complete step, None in an empty folder; and the flaw of each newer step, by step.
+
+        Raises:
+          CheckpointError: the folder holds checkpoints, but none is complete.
+        """
         found, flaws = newest_whole(steps, self._flaw)
         aside = self.folder.aside()
         if found is None and (flaws or aside):
@@ -356,7 +373,8 @@ class Checkpoints(NoCheckpoints):
     def _arrays(self) -> dict[str, Any]:
         """Return all arrays of the session: on the host, or in a multi-process training on the devices.
 
-        On a CPU, the returned arrays share memory with the session, and XLA copies a buffer that a step would donate.
+        On a CPU, the returned arrays share memory with the session. This is safe: XLA copies a shared buffer that a
+        step would donate.
         """
         state = self._session.state()
         if self._group.size > 1:
@@ -364,13 +382,16 @@ class Checkpoints(NoCheckpoints):
         return dict(zip(state, jax.device_get(list(state.values())), strict=True))
 
     def _read(self, step: int) -> dict[str, Any]:
-        """Return the arrays of a step: on the host, or sharded as in the session if other processes hold parts."""
+        """Return the arrays of the checkpoint at `step`: on the host, or sharded as in the session.
+
+        An array is sharded if other processes hold parts of it.
+        """
         try:
             shared = {n: a.sharding for n, a in self._session.state().items() if a.size and not is_here(a)}
             here = names_here(self._session.programs, self.folder.meta(step)["arrays"])
             divided = {there: shared[name] for there, name in here.items() if name in shared}
             found = self.folder.arrays(step, divided)
-            for name in divided:  # one copy at a time: a training step can donate copies only
+            for name in divided:  # a training step can donate only copies; one copy at a time saves memory
                 found[name] = own_array(found[name])
             return {here[name]: array for name, array in found.items()}
         except Exception as error:
@@ -381,12 +402,18 @@ class Checkpoints(NoCheckpoints):
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of the libraries that write checkpoints."""
+    """Return the versions of JAX and Orbax, by package name."""
     return {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
 
 
 def _check_loop(position: Mapping[str, Any] | None, own_loop: bool, here: str) -> None:
-    """Raise CheckpointError for a checkpoint of another kind of loop, which has another kind of position."""
+    """Raise CheckpointError if a checkpoint is from another kind of loop than this one: a Trainer or a custom loop.
+
+    Args:
+      position: the position in the checkpoint; a custom loop has written it if it has "states".
+      own_loop: True if a custom loop reads the checkpoint.
+      here: the checkpoint in words, for the error message.
+    """
     if position is None:
         raise errors.CheckpointError(f"{here} holds no position of a training; expected one that fluid has written")
     if ("states" in position) != own_loop:

@@ -1,4 +1,4 @@
-"""CheckpointConfig: where and when to save; and a check that all processes see one folder."""
+"""CheckpointConfig: where and when to save checkpoints; and a check that all processes see the same folder."""
 
 import os
 import secrets
@@ -65,7 +65,7 @@ class CheckpointConfig:
 
 
 def _output_and_mode(value: Any) -> tuple[str | int, str]:
-    """Check `keep_best`; return the name or index of the value, and "min" or "max"."""
+    """Check the argument `keep_best`; return the name or index of the value, and "min" or "max"."""
     output, mode = value if isinstance(value, tuple) and len(value) == 2 else (value, AUTO)
     named = isinstance(output, str) or (isinstance(output, int) and not isinstance(output, bool) and mode != AUTO)
     if not named or mode not in ("min", "max", AUTO):
@@ -76,7 +76,7 @@ def _output_and_mode(value: Any) -> tuple[str | int, str]:
 
 
 def check_shared(folder: Folder, group: Group) -> None:
-    """Check that all processes share a folder: each process must see a token file of the first process.
+    """Check that all processes see the same folder: the first process writes a file, which the others must find.
 
     Raises:
       CheckpointError: a process has another folder, or several processes use an object store.

@@ -19,7 +19,7 @@ log = logging.getLogger("fluid")
 
 
 class Stateful(Protocol):
-    """An object whose state a checkpoint keeps: a Reader, a result of `reader.prefetch`, or an object of the user."""
+    """An object whose state a checkpoint keeps: a Reader, a result of `fluid.reader.prefetch`, or one of the user."""
 
     def state(self) -> Any:
         """Return the state from which the object can continue, as JSON."""
@@ -97,8 +97,8 @@ class Checkpoint:
         self._signals = Signals()
         self._block: contextlib.ExitStack | None = None
         self._first = 0  # the first training step of the block
-        self._called = False  # whether the loop has called `after_step` or `save`
-        self._between_steps = False  # whether an exception comes from `after_step`, where the state is consistent
+        self._called = False  # True if the loop has called `after_step` or `save` in this block
+        self._between_steps = False  # True while `after_step` raises for a signal: the state is then consistent
         self.restored: int | None = None
         self.restore()
 
@@ -176,7 +176,7 @@ class Checkpoint:
         self._checkpoints.save()
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Save at the end of the block, or after an interrupt that has waited for the end of a step."""
+        """Save at the end of the block, or after a signal that `after_step` has raised; not after other exceptions."""
         certain = kind is None or (self._between_steps and not issubclass(kind, Exception))
         self._checkpoints.__exit__(kind if certain else Exception, error, traceback)
         if kind is None:
@@ -191,10 +191,10 @@ class Checkpoint:
 
 
 class _States:
-    """The position of a custom loop: the states of the objects that decide how the loop continues.
+    """A Position of a custom loop: the states of the objects in `state_of`, which decide how the loop continues.
 
     Args:
-      parts: one object with `state` and `restore`, or several.
+      parts: the argument `state_of`: one object with `state` and `restore`, or several.
     """
 
     epoch = 0
@@ -208,7 +208,7 @@ class _States:
                     f"Checkpoint(state_of=...): expected objects with state() and restore(state), such as what "
                     f"fluid.reader.prefetch(reader, session) returns, found {type(part).__name__}"
                 )
-            feeds = getattr(part, "_feeds", None)  # of a fluid.Loop
+            feeds = getattr(part, "_feeds", None)  # only a fluid.Loop has this attribute
             if hasattr(feeds, "restore") and feeds not in self._parts:
                 warn(
                     "Checkpoint(state_of=...) has a fluid.Loop and not the feeds that it reads, so that a continued "
@@ -217,7 +217,7 @@ class _States:
         self.check_storable()
 
     def check_storable(self) -> None:
-        """Raise ArgumentTypeError if a state cannot be stored as JSON, before the first step."""
+        """Raise ArgumentTypeError, before the first step, if the state of an object is not JSON."""
         for part in self._parts:
             try:
                 json.dumps(part.state())
@@ -228,10 +228,10 @@ class _States:
                 ) from error
 
     def restore(self, states: Sequence[Any]) -> None:
-        """Restore the state of each object.
+        """Restore the state of each object, in order.
 
         Raises:
-          CheckpointError: the numbers of states and of objects differ.
+          CheckpointError: the checkpoint has more or fewer states than there are objects.
         """
         if len(states) != len(self._parts):
             raise errors.CheckpointError(
@@ -242,6 +242,9 @@ class _States:
             part.restore(state)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function for the current states, copied now, because the loop may change them during the write."""
+        """Return a function that returns the current states as JSON.
+
+        The states are copied now, because the loop may change them while a thread writes the checkpoint.
+        """
         states = [copy.deepcopy(part.state()) for part in self._parts]
         return lambda: {"epoch": "-", "step": "-", "states": states}

@@ -1,4 +1,4 @@
-"""Checks that a checkpoint matches the program and optimizers of a Trainer, with messages about differences."""
+"""Checks: whether a checkpoint matches the program and the optimizers of a Trainer, with messages about differences."""
 
 import importlib.metadata
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger("fluid")
 
 
 def describe_optimizers(programs: Sequence[Program]) -> list[str]:
-    """Return a text for each optimizer of some programs with its settings, equal in every process.
+    """Return a text with the class and the settings of each optimizer of some programs, equal in every process.
 
     Args:
       programs: the programs of a Trainer or a Session.
@@ -38,7 +38,7 @@ def describe_optimizers(programs: Sequence[Program]) -> list[str]:
 
 
 def digests_of(programs: Sequence[Program]) -> list[str]:
-    """Return the `Program.digest` of each program, a checksum of the computation of its losses."""
+    """Return the `Program.digest` of each program, a checksum of the equations that compute its losses."""
     return [program.digest for program in programs]
 
 
@@ -46,7 +46,7 @@ def check_seed(saved: Any, session: Session, where: str) -> None:
     """Log a warning if the seed of a session differs from the seed in a checkpoint.
 
     Args:
-      saved: the random root in the checkpoint.
+      saved: the random root in the checkpoint, the key from which all its random numbers are drawn.
       session: the session before it is restored.
       where: the checkpoint in words, for the message.
     """
@@ -55,9 +55,10 @@ def check_seed(saved: Any, session: Session, where: str) -> None:
 
 
 def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequence[Program], where: str) -> None:
-    """Raise ParameterError for a checkpoint of another program or optimizer; log other differences.
+    """Raise ParameterError for a checkpoint of another program or optimizer; log a warning for lesser differences.
 
-    Other differences are the settings of the optimizers and the computation of the losses. Data is not compared.
+    Lesser differences are other settings of the optimizers, and another computation of the losses with the same
+    parameters. The data is not compared.
 
     Args:
       meta: the metadata of the checkpoint.
@@ -80,7 +81,8 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")
-    same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version("jax")  # JAX writes the equations
+    # A digest is of equations as JAX prints them, so digests of two versions of JAX are not compared.
+    same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version("jax")
     if same_jax and digests not in (None, digests_of(programs)):
         log.warning(
             "%s: the program computes its loss in another way than when it was written, with the same parameters; "
@@ -102,5 +104,5 @@ _OTHER_OPTIMIZER = (
 
 
 def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return shape and dtype by name of all arrays that do not belong to an optimizer."""
+    """Return the shape and dtype of each array that does not belong to an optimizer, by name."""
     return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_OPTIMIZERS)}

@@ -1,4 +1,4 @@
-"""Score: selects the best checkpoint by the mean of an output over its training steps, or by a measured value."""
+"""Score: the number that selects the best checkpoint, the mean of an output over training steps or a reported value."""
 
 import difflib
 import math
@@ -17,10 +17,10 @@ from fluid.trainer.handlers import Handler
 
 
 class Score:
-    """The scores of checkpoints, and their comparison.
+    """A score for each checkpoint, by which the best checkpoint is found.
 
-    The score is the mean of an output over the steps since the last checkpoint. Or the score is a value that a handler
-    reports, such as "test_loss", for the checkpoint of the step of the measurement.
+    The score of a checkpoint is the mean of an output over the training steps since the checkpoint before it. Or it is
+    a value that a handler reports, such as "test_loss", measured at the step of the checkpoint.
 
     Args:
       programs: the programs by name, whose outputs may be the score.
@@ -32,7 +32,7 @@ class Score:
       measured: True if the score is a value that a handler reports.
 
     Raises:
-      UnknownNameError: the name is no output, and is probably a misspelled output.
+      UnknownNameError: the name is no output, and is probably a misspelled name of an output.
       ArgumentError: the output is not a scalar.
     """
 
@@ -59,20 +59,23 @@ class Score:
         self._announced = (-1, math.nan)  # the number of training steps done, and the value measured after them
 
     def add(self, metrics: Results, program: str) -> None:
-        """Add the output of a step of a program, without waiting for the step."""
+        """Add the output of one step, if it trains the program of the score, without waiting for the device."""
         if self.measured or program != self._program:
             return
         self._waiting.append(metrics.unread(self._position))
         newest = self._waiting[min(55, len(self._waiting) - 1)]
         if len(self._waiting) > 64 and is_computed(newest):
-            self._fold(56)  # only the newest may still be in flight
+            self._fold(56)  # the steps after these may still be in flight
 
     def announce(self, step: int, value: float) -> None:
-        """Record a value that was measured after `step` training steps."""
+        """Record the reported value that was measured after `step` training steps."""
         self._announced = (step, value)
 
     def take(self, step: int) -> dict[str, Any]:
-        """Return the score of the checkpoint of a step, as JSON for its metadata, and begin a new mean."""
+        """Return the score of the checkpoint at `step`, as JSON for the metadata of the checkpoint; begin a new mean.
+
+        The entry "value" is None if the score is unknown or not finite.
+        """
         self._fold(len(self._waiting))
         value = self._total / self._count if self._count else math.nan
         if self.measured:
@@ -82,31 +85,34 @@ class Score:
         return {"output": self.output, "mode": self._mode, "value": value if math.isfinite(value) else None}
 
     def best(self, folder: Folder, steps: Iterable[int]) -> int | None:
-        """Return the step of the best checkpoint, the newest of equal ones; None if no score is known."""
+        """Return the step of the best checkpoint of `steps`, of equal ones the newest; None if no score is known."""
         known = self._known(folder, steps)
         return max(known, key=lambda step: (known[step], step), default=None)
 
     def improves(self, folder: Folder, value: float) -> bool:
-        """Return whether a value is better than the scores of all checkpoints."""
+        """Return whether a finite value is better than the scores of all checkpoints in the folder."""
         try:
             known = self._known(folder, folder.steps())
-        except errors.CheckpointError:  # the store is unreachable: save, rather than miss the best
+        except errors.CheckpointError:  # the object store cannot be reached: save, rather than miss the best
             known = {}
         return math.isfinite(value) and self._goodness(value) > max(known.values(), default=-math.inf)
 
     def _known(self, folder: Folder, steps: Iterable[int]) -> dict[int, float]:
-        """Return the goodness of each checkpoint with a known score, by step."""
+        """Return the goodness (larger is better) of each checkpoint with a known score, by step."""
         scores = {step: self._of(folder, step) for step in steps}
         return {step: score for step, score in scores.items() if score is not None}
 
     def _of(self, folder: Folder, step: int) -> float | None:
-        """Return the goodness of a checkpoint, larger is better; None if its score is unknown."""
+        """Return the goodness (larger is better) of the checkpoint at `step`; None if its score is unknown.
+
+        The score is unknown if the checkpoint has the score of another output, or damaged metadata.
+        """
         try:
             score = folder.meta(step).get("score") or {}
             if (score.get("output"), score.get("mode")) != (self.output, self._mode) or score["value"] is None:
                 return None
             return self._goodness(float(score["value"]))
-        except errors.CheckpointError:  # the store is unreachable: the best must not be deleted
+        except errors.CheckpointError:  # the object store cannot be reached: the best checkpoint must not be deleted
             raise
         except (OSError, *NONSENSE):
             return None
@@ -133,7 +139,7 @@ class BestMeasured(Handler):
         self._is_best = is_best
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Raise UnknownNameError if no handler reports a value of this name."""
+        """Raise UnknownNameError if no handler reports a value with the name in `keep_best`."""
         announced = self._dispatcher.measures()
         if self._score.output not in announced:
             raise errors.UnknownNameError(
@@ -143,7 +149,7 @@ class BestMeasured(Handler):
             )
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Record the value, and request a checkpoint of this step if the value is the best."""
+        """Record the value of `keep_best`, and request a checkpoint of this step if the value is the best so far."""
         announced = by_name(event.metrics)
         if self._score.output in announced:
             value = number(announced[self._score.output])
@@ -153,7 +159,7 @@ class BestMeasured(Handler):
 
 
 def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]:
-    """Return the program and index of each output by name; with one program, also by index."""
+    """Return the name of the program, and the index, of each output by name; with one program, also by index."""
     found: dict[str | int, tuple[str, int]] = {}
     for program, its in programs.items():
         names = output_names(its) if len(programs) > 1 else its.output_names or ()
@@ -164,7 +170,10 @@ def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]
 
 
 def _mistyped(name: str, outputs: Iterable[str]) -> bool:
-    """Return whether a name is probably a misspelled output, and not the name of a measured value."""
+    """Return whether `name` is probably a misspelled name of an output.
+
+    A name such as "test_loss", which ends in the name of an output, is the name of a reported value instead.
+    """
     known = list(outputs)
     measured = any(name.endswith(f"_{output}") for output in known)
     return not measured and bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))

@@ -1,4 +1,4 @@
-"""Writer: writes checkpoints in a thread of each process, while training continues."""
+"""Writer: writes checkpoints to a folder in a separate thread of each process, while training continues."""
 
 import logging
 import threading
@@ -18,19 +18,20 @@ log = logging.getLogger("fluid")
 class Writer:
     """A writer of checkpoints to a folder, one at a time, each in a separate thread.
 
-    A running thread owns the attributes and the folder: all other code calls `wait` first. In a multi-process training,
-    each process has a thread, and the threads agree on the outcome of a checkpoint while training continues.
+    While the thread runs, only the thread may use the attributes and the folder: all other code calls `wait` first. In
+    a multi-process training, each process has a thread. The threads agree, while training continues, on whether a
+    checkpoint was written.
 
     Args:
       folder: the folder of the checkpoints.
       keep: the number of newest checkpoints to keep; None for all.
-      score: selects the best checkpoint, which is kept too; or None.
+      score: selects the best checkpoint, which is kept as well; None keeps the newest only.
       group: the processes of the training.
 
     Attributes:
-      base: the step from which training continued, or the last written step; None before the first.
-      known: the steps in the folder that belong to this trainer.
-      lost: the last step and its error, if its write has failed; else None.
+      base: the step of the newest checkpoint of this training: restored or written; None before the first.
+      known: the steps of the checkpoints in the folder that this trainer has found or written.
+      lost: the step of the last checkpoint and its exception, if it could not be written; else None.
     """
 
     def __init__(self, folder: Folder, keep: int | None, score: Score | None, group: Group):
@@ -41,30 +42,31 @@ class Writer:
         self._keep = keep
         self._score = score
         self._group = group.apart()
-        self._failure: errors.DistributedError | None = None  # the error of the agreement between processes
+        self._failure: errors.DistributedError | None = None  # the error if the processes could not agree
         self._health = Health()
         self._unhealthy = False
         self._thread: threading.Thread | None = None
 
     def restored(self, step: int, steps: list[int]) -> None:
-        """Record that training continues from the checkpoint of `step`, and the steps of all checkpoints."""
+        """Record that training continues from the checkpoint at `step`; `steps` lists all checkpoints in the folder."""
         self.base = step
         self.known = set(steps)
 
     def begin(self, health: Health) -> None:
-        """Record the health of the arrays at the start of a training."""
+        """Store the Health of a training that begins: later checks exempt arrays that are already non-finite."""
         self._health = health
         self._unhealthy = False
 
     def start(self, step: int, arrays: Mapping[str, Any], meta: Callable[[], dict[str, Any]]) -> None:
-        """Start to write a checkpoint, after the earlier one is complete. A failure is logged, and training continues.
+        """Start to write a checkpoint in a thread. A failure is logged, and training continues.
 
-        The call returns when the next training step may donate the arrays.
+        Call `wait` first, because only one checkpoint is written at a time. This method returns when the next training
+        step may donate the arrays (reuse their memory).
 
         Args:
           step: the number of training steps done.
           arrays: all arrays of the session by name: on the host, or in a multi-process training on the devices.
-          meta: a function that returns the metadata as JSON; it is slow, so the thread calls it.
+          meta: a function that returns the metadata as JSON. The thread calls this function, because it is slow.
         """
         copied = threading.Event()
         arguments = (step, arrays, meta, copied.set)
@@ -115,7 +117,7 @@ class Writer:
         except Exception as error:
             self.lost = (step, error)
             reason = str(error).partition("\n")[0][:300]
-            # Every process logs: each writes a different part of the files, and can fail for a different reason.
+            # Every process logs its failure: each writes other files, and can fail for another reason.
             log.error(
                 "checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason, exc_info=error
             )
@@ -123,21 +125,27 @@ class Writer:
             copied()
 
     def _refuse(self, step: int, complaint: str) -> None:
-        """Log why a checkpoint is not written: the first time as an error, then at debug level."""
+        """Log why a checkpoint with non-finite arrays is not written: first as an error, then at debug level.
+
+        The next checkpoint that is written resets this: a refusal after it is an error again.
+        """
         level = logging.DEBUG if self._unhealthy else logging.ERROR
         self._unhealthy = True
         if self._group.is_first:
             log.log(level, "checkpoint %d is not saved: %s", step, complaint)
 
     def _set_undone_aside(self, step: int) -> None:
-        """Set aside the checkpoints after the step to which training went back."""
+        """Rename the checkpoints that are newer than the step from which training continued, or not older than `step`.
+
+        They belong to steps that training has undone by going back to an older checkpoint.
+        """
         for stale in self._folder.steps():
             if stale >= step or (self.base is not None and stale > self.base):
                 name = self._folder.set_aside(stale, "undone")
                 log.warning("checkpoint %d was undone, it is set aside as %s", stale, name)
 
     def _delete_old(self) -> list[int]:
-        """Delete surplus old checkpoints, but not the best; return the steps of the remaining ones."""
+        """Delete the oldest checkpoints above the number to keep, except the best; return the steps that remain."""
         steps = self._folder.steps()
         if self._keep is None or len(steps) <= self._keep:
             return steps

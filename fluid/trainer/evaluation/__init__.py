@@ -1,1 +1,1 @@
-"""Evaluation: measurements during training and in tests."""
+"""Evaluation: means of scalars during training, tests over a data set, histories, and handlers that follow a value."""

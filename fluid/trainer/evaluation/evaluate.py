@@ -37,17 +37,18 @@ from fluid.trainer.evaluation.values import output_names, scalar_outputs
 from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
 
-# The number of bytes of rows in the result of a test above which a warning is given.
+# A test warns if the rows that it keeps for its result take more than this number of bytes.
 _MANY = 64 * 2**20
 
 
 class _Last(NamedTuple):
-    """The parameters and the results of the last test.
+    """The last test: at which training step it ran, with which averages of the parameters, and its results.
 
     Attributes:
-      step: the array of the step counter of the scope: each training step creates a new array.
-      averages: the averages that replaced the parameters.
-      values: all numbers of the results.
+      step: the array of the step counter in the scope. Each training step creates a new array, so that the identical
+        array shows that no step has run since the test.
+      averages: the averages that replaced parameters during the test.
+      values: all numbers in the results of the test.
     """
 
     step: Any
@@ -59,7 +60,7 @@ class Total:
     """The value of one output over the minibatches of a data set. Sums and means are computed in float64.
 
     Args:
-      reduction: the rule that combines the values of minibatches.
+      reduction: the rule that combines the values of all minibatches into one.
 
     Example:
       >>> total = Total(Reduction("mean"))
@@ -68,7 +69,7 @@ class Total:
       0.75
 
     Attributes:
-      kept: the number of bytes of the rows that are kept until the end.
+      kept: the number of bytes of the rows that are kept until the end of the test.
     """
 
     def __init__(self, reduction: Reduction):
@@ -80,10 +81,10 @@ class Total:
         self.kept = 0
 
     def add(self, part: Part) -> None:
-        """Add the values of one minibatch, after waiting for them.
+        """Add the contribution of one minibatch, after waiting for the device.
 
         Args:
-          part: the contribution of the minibatch, on the device or on the host.
+          part: the value and the weight of the minibatch, on the device or on the host.
         """
         kind = self._reduction.kind
         if kind == "function":
@@ -103,7 +104,7 @@ class Total:
             self._values = [_OF_TWO[kind](self._values[0], value) if self._values else value]
 
     def result(self) -> Any:
-        """Return the value: a NumPy array, or a sequence batch; scalars as float64 or int64."""
+        """Return the value over all minibatches: a NumPy array, a scalar of float64 or int64, or a sequence batch."""
         kind = self._reduction.kind
         if kind == "function":
             assert self._reduction.function is not None
@@ -118,7 +119,7 @@ class Total:
 
 
 class Gathered:
-    """The outputs of a program, and metrics, over the minibatches of a data set.
+    """The collected outputs of a program, and metrics, over the minibatches of a data set.
 
     Args:
       program: the program.
@@ -133,14 +134,14 @@ class Gathered:
 
     @property
     def kept(self) -> dict[int, int]:
-        """The number of bytes of kept rows, by the index of the output."""
+        """The number of bytes of the rows that are kept, by the index of the output."""
         return {i: total.kept for i, total in enumerate(self._totals) if total is not None and total.kept}
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Add the results of one minibatch, after waiting for them.
+        """Add the results of one minibatch, after waiting for the device.
 
         Args:
-          found: the contributions of the outputs, and the fetched values.
+          found: a pair: one Part for each output, and the values that are fetched for the metrics.
           names: the names of the values that are fetched for the metrics.
         """
         parts, fetched = found
@@ -166,15 +167,15 @@ class Evaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        self._warned: set[str] = set()  # names of warned programs; for rows, with " rows"
+        self._warned: set[str] = set()  # "NAME" after warnings about outputs, "NAME rows" about many rows
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
         """Return the averages that replaced parameters in the last test, if `value` is one of its results.
 
-        The result is empty if `value` is no result of the last test, if training has continued since, or if averages
-        still replace the parameters.
+        The returned tuple is empty if `value` is no result of the last test, if training has continued since the test,
+        or if averages still replace the parameters.
         """
         last = self._last
         known = value in last.values and last.step is self._session.scope.step
@@ -201,7 +202,7 @@ class Evaluator:
           feed_order: as in `Trainer.test`.
           metrics: as in `Trainer.test`.
           rows: True collects outputs that are not scalars; False returns None for them.
-          interrupts: the signals that end the test between two minibatches; None for none.
+          interrupts: the signals that end the test between two minibatches, for a test during training; None otherwise.
           fetch: as in `Trainer.test`.
           feed: as in `Trainer.test`.
         """
@@ -218,7 +219,7 @@ class Evaluator:
             self._warned.add(member.name)
             for doubt in doubts(program):
                 warn(doubt)
-        # New buckets for each pass, so that a result does not depend on earlier tests.
+        # Each test has new buckets (padding sizes), so that its result does not depend on earlier tests.
         only = None if not fixed.feeds else member.reads.keys() - fixed.feeds.keys()
         convert = member.converter(feed_order, self._session.engine.buckets(program), only)
         check = None if interrupts is None else interrupts.check
@@ -241,11 +242,11 @@ class Evaluator:
         return results
 
     def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
-        """Return an empty Gathered; a subclass may return another class."""
+        """Return an empty Gathered for one test; a subclass may return an object of another class."""
         return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
-        """Return the program with named values as its outputs."""
+        """Return `program` with the values in `names` as its outputs; each set of names is traced once."""
         key = (program.name, *names)
         if key not in self._fetched:
             self._fetched[key] = returning(program, names)
@@ -253,7 +254,7 @@ class Evaluator:
 
 
 def request_of(program: Program, metrics: Metrics) -> Request:
-    """Return the request of a test: the contributions of the outputs, and the values that the metrics read.
+    """Return the Request of a test: one Part for each output, and the values that the metrics read.
 
     Raises:
       ArgumentTypeError: an entry is not a metric, or has no inputs.
@@ -276,10 +277,10 @@ def evaluate(
     """Collect the results of a program over all minibatches; yield after each minibatch.
 
     Args:
-      step: the compiled step of the result of `request_of`.
-      feeds: the feeds of the minibatches.
+      step: the compiled step for the Request that `request_of` returns.
+      feeds: the feed of each minibatch.
       gathered: collects the outputs and the metrics.
-      fixed: values that are fed beside every minibatch.
+      fixed: the values that are fed with every minibatch.
     """
     names = step.request.fetch or ()
     in_flight: InFlight[Any] = InFlight()
@@ -295,7 +296,7 @@ def evaluate(
 
 
 def _many_rows(program: Program, gathered: Gathered) -> str:
-    """Return the warning for a test that keeps many rows in memory, with the fetch that avoids it."""
+    """Return the warning for a test that keeps many rows in memory; it names the call that avoids this."""
     names = output_names(program)
     found = ", ".join(f"{names[i]!r} ({scaled(size, 'B')})" for i, size in gathered.kept.items())
     scalars = list(scalar_outputs(program)) if program.output_names else ["name_of_a_scalar"]
@@ -306,7 +307,7 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
 
 
 def doubts(program: Program) -> list[str]:
-    """Return a warning for each output whose combination over a data set is a guess."""
+    """Return a warning for each output for which the rule that combines its minibatches is a guess."""
     named = zip(output_names(program), program.reductions, strict=True)
     return [
         f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
@@ -324,7 +325,7 @@ _GUESSES = {"mean": "their mean, weighted by examples", "rows": "all of them, on
 
 
 def _numbers(results: Results) -> list[float]:
-    """Return all numbers in the results of a test, including metrics with several numbers."""
+    """Return all single numbers in the results of a test as floats; a metric may have several numbers."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
 
@@ -338,7 +339,7 @@ def returning(program: Program, names: Sequence[str]) -> Program:
 
     Args:
       program: the program.
-      names: the names of its values, from `check_fetch`.
+      names: the names of values of the program, from `check_fetch`.
 
     Returns:
       A Program that returns these values by name.
@@ -377,7 +378,7 @@ def returning(program: Program, names: Sequence[str]) -> Program:
 
 
 class _Sum:
-    """A sum of scalars, which is rounded only once, or of arrays of one shape."""
+    """A sum of arrays of one shape, or of scalars; a sum of float64 scalars is rounded only once, at its end."""
 
     def __init__(self) -> None:
         self.shape: tuple[int, ...] = ()
@@ -385,7 +386,7 @@ class _Sum:
         self._array: Any = 0
 
     def add(self, value: np.ndarray) -> None:
-        """Add a scalar or an array, of float64 or int64."""
+        """Add a scalar or an array, of float64 or int64, to the sum."""
         self.shape = value.shape
         if value.shape == () and value.dtype.kind == "f":
             self._scalars.append(float(value))
@@ -393,7 +394,7 @@ class _Sum:
             self._array = self._array + value
 
     def value(self) -> Any:
-        """Return the sum."""
+        """Return the sum of all added values; 0 without any."""
         return math.fsum(self._scalars) if self._scalars else self._array
 
 
@@ -405,18 +406,18 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _wide(value: Any) -> np.ndarray:
-    """Convert numbers to float64 or int64, in which sums are exact or almost exact."""
+    """Convert integers and booleans to int64, and other numbers to float64, in which sums are almost exact."""
     array = np.asarray(value)
     return array.astype(np.int64 if array.dtype.kind in "biu" else np.float64)
 
 
 def _scalar(array: np.ndarray) -> Any:
-    """Convert scalars to float64 or int64; return arrays and booleans unchanged."""
+    """Convert an array without axes to a scalar of float64 or int64; return other arrays and booleans unchanged."""
     return array if array.ndim or array.dtype.kind == "b" else _wide(array)[()]
 
 
 def _joined(values: list[Any]) -> Any:
-    """Concatenate the rows of all values."""
+    """Concatenate the rows of the minibatches: arrays, or sequence batches, in order."""
     kind = type(values[0])
     if kind in (SequenceBatch, NestedSequenceBatch):
         return kind.from_rows([row for value in values for row in value.rows()])

@@ -22,17 +22,17 @@ from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent
 from fluid.trainer.handlers import Handler
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
-"""The positions and the values of the points of each curve, by name; in a population a value is `[members]`."""
+"""Curves by name: the horizontal positions of the points, and their values; in a population a value is `[members]`."""
 
-# The axis is logarithmic if the ratio of the largest to the smallest value is above this number.
+# The vertical axis is logarithmic if the ratio of the largest to the smallest value is above this number.
 _WIDE = 20
 
 
 def check_matplotlib(who: str) -> Any:
-    """Return the class of matplotlib's figures.
+    """Return the class Figure of matplotlib.
 
     Args:
-      who: the caller, for the message.
+      who: the caller, for the error message.
 
     Raises:
       ArgumentError: matplotlib is not installed.
@@ -47,7 +47,10 @@ def check_matplotlib(who: str) -> Any:
 
 
 def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
-    """Draw curves to a PNG, with one set of axes for each output and the curves whose names end in its name.
+    """Draw curves, and return the picture as the bytes of a PNG.
+
+    Each output has separate axes. They also show the curves whose names end in the name of the output, such as
+    `test_loss` for the output `loss`.
 
     Args:
       curves: the curves by name.
@@ -65,7 +68,7 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
             # Short curves have markers, so that a curve of one point is visible.
             marker = "o" if len(places) <= 40 else ""
             lines = axes.plot(places, numbers, label=name, linewidth=1.5, marker=marker, markersize=3)
-            for line in lines[1:]:  # one line for each member of a population, in the colour of the first
+            for line in lines[1:]:  # in a population, the lines of all members have one colour
                 line.set(label="_", color=lines[0].get_color())
         axes.set(xlabel=along, title=title, yscale=_scale([float(v) for n in names for v in np.ravel(curves[n][1])]))
         axes.grid(alpha=0.3)
@@ -85,7 +88,7 @@ def in_notebook() -> bool:
 
 
 def write_picture(picture: bytes, path: PathLike) -> None:
-    """Write a PNG; the file is complete or absent at any time."""
+    """Write the bytes of a PNG to a file, which is complete or unchanged at any time."""
     target = local_path(path)
     partial = f"{target}.partial"
     with open(partial, "wb") as file:
@@ -94,7 +97,7 @@ def write_picture(picture: bytes, path: PathLike) -> None:
 
 
 def display_picture(picture: bytes, handle: Any = None) -> Any:
-    """Show a PNG in a notebook, or replace the earlier one of `handle`; return the handle."""
+    """Show a PNG in a notebook, in place of the picture of `handle` unless this is None; return the handle."""
     from IPython.display import Image, display
 
     image = Image(data=picture, format="png")
@@ -105,7 +108,7 @@ def display_picture(picture: bytes, handle: Any = None) -> Any:
 
 
 def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
-    """Return the names of curves by axes title: a curve whose name ends in an output joins the axes of the output."""
+    """Return the names of the curves on each axes, by title: "test_loss" joins the axes of the output "loss"."""
     groups: dict[str, list[str]] = {output: [output] for output in outputs if output in names}
     for name in (n for n in names if n not in groups):
         fitting = [output for output in outputs if name == output or name.endswith(f"_{output}")]
@@ -114,27 +117,27 @@ def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
 
 
 def _scale(values: list[float]) -> str:
-    """Return the scale of the axis: "log" for positive values with a large ratio, else "linear"."""
+    """Return the scale of the vertical axis: "log" for positive values with a large ratio, else "linear"."""
     positive = all(v > 0 for v in values if math.isfinite(v))
     finite = [v for v in values if math.isfinite(v)]
     return "log" if finite and positive and max(finite) > _WIDE * min(finite) else "linear"
 
 
-# The columns of every history, with descriptions for messages.
+# The columns that every history has, with their descriptions for error messages.
 OWN_COLUMNS = {"epoch": "the number of the epoch", "step": "the training steps done"}
 
-# The maximum number of epochs in the history of a checkpoint.
+# A checkpoint keeps the history of at most this number of epochs, the newest ones.
 _REMEMBERED = 1000
 
 
 @dataclass
 class _Row:
-    """One epoch, before its values are read.
+    """The entries of a History for one epoch, before their values are read from the device.
 
     Attributes:
       epoch: the index of the epoch, from 0.
-      steps: the number of training steps done at its end.
-      metrics: the metrics of its EndEpochEvent.
+      steps: the number of training steps done at the end of the epoch.
+      metrics: the metrics of the EndEpochEvent of the epoch.
       announced: the values that handlers have reported, by name.
     """
 
@@ -230,13 +233,16 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             write_picture(picture, "history.png" if path is None else path)
 
     def _append(self, row: _Row, in_flight: int) -> None:
-        """Add an epoch, and read the epochs with at least `in_flight` steps after them, so that nothing waits."""
+        """Add the row of an epoch, and read the values of older epochs without waiting for the device.
+
+        An epoch is read if at least `in_flight` steps have followed it: these values are computed.
+        """
         self._unread.append(row)
         while self._unread[0].steps <= row.steps - in_flight:
             self._read_first()
 
     def _announced(self, steps: int, values: Mapping[str, Any]) -> bool:
-        """Add values to the last row if the row ends at step `steps`; return whether it does."""
+        """Add reported values to the last row if its epoch has ended after `steps` steps; return whether this is so."""
         if not self._unread or self._unread[-1].steps != steps:
             return False
         self._unread[-1].announced.update(values)
@@ -257,7 +263,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             column.append(values.get(name, math.nan))
 
     def _state(self) -> dict[str, list[Any]]:
-        """Return the newest entries of the columns, as JSON."""
+        """Return the columns as JSON, with at most `_REMEMBERED` epochs, the newest ones."""
         self._read()
         return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 
@@ -269,7 +275,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
 
 
 class HistoryKeeper(Handler):
-    """A handler that collects the History of a training, also over an interruption.
+    """A handler that collects the History of a training; a resumed training continues the History.
 
     Attributes:
       history: the History of the last training.
@@ -284,12 +290,16 @@ class HistoryKeeper(Handler):
         self._restored: Mapping[str, Any] | None = None
 
     def epoch_metrics(self) -> Results:
-        """Return the scalars of the program over this epoch so far, as lazy values."""
+        """Return the scalars of the program over this epoch so far, as Results that read the device on first access."""
         means = self._means or TrainingMeans(self.trainer.programs)
         return Results(_Late(means), means.names)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Begin a new history, unless an interrupted training continues; check the names of the columns."""
+        """Begin a new history, unless an interrupted training continues; check the names of the columns.
+
+        Raises:
+          ArgumentError: two columns would have one name.
+        """
         self._check_names()
         restored = self._restored
         self._restored = None
@@ -321,33 +331,33 @@ class HistoryKeeper(Handler):
             )
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Begin new means, unless an interrupted epoch continues."""
+        """Begin new means of the scalars, unless an interrupted epoch continues."""
         if event.first_step == 0 or self._means is None:
             self._means = TrainingMeans(self.trainer.programs)
 
     def steps_ahead(self) -> float:
-        """Return infinity: the values of events are enough."""
+        """Return infinity: this handler needs only the values in its events, at any later time."""
         return math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the outputs of the step to the means."""
+        """Add the outputs of the step to the means over the epoch."""
         assert self._means is not None
         self._means.add(event)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Keep reported values for the row of this epoch, or add them to the last row if its epoch has just ended."""
+        """Store reported values for the row of this epoch, or add them to the last row if its epoch has just ended."""
         values = by_name(event.metrics)
         if not self.history._announced(self.done, values):
             self._announced.update(values)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Add the row of the epoch."""
+        """Add the row of the epoch to the history."""
         row = _Row(event.epoch, self.done, event.metrics, self._announced)
         self.history._append(row, self._dispatcher.in_flight)
         self._announced = {}
 
     def state(self) -> dict[str, Any]:
-        """Return the history so far, and the means of this epoch."""
+        """Return the history so far, the means of this epoch, and the values reported in this epoch, as JSON."""
         means = self._means or TrainingMeans(self.trainer.programs)
         announced = {name: as_json(number(value)) for name, value in self._announced.items()}
         return {"history": self.history._state(), "announced": announced, "means": means.state()}
@@ -358,7 +368,7 @@ class HistoryKeeper(Handler):
 
 
 class _Late(Sequence[Any]):
-    """A lazy sequence of the values of means, which are read on the first access."""
+    """A lazy sequence of the values of TrainingMeans, which are read from the device on the first access."""
 
     def __init__(self, means: TrainingMeans):
         self._means = means

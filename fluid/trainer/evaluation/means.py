@@ -1,4 +1,4 @@
-"""Means of a program's scalars over training steps, collected without waiting for the device."""
+"""Means: the means of a program's scalars over training steps, collected without waiting for the device."""
 
 import math
 from collections import deque
@@ -17,17 +17,17 @@ from fluid.trainer.evaluation.values import as_json, from_json, number, scalar_o
 from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndStepEvent
 from fluid.trainer.handlers import Handler
 
-# The number of steps that are read in one batch.
+# The number of steps whose values are read from the device at once.
 _CHUNK = 32
-# The maximum number of unread steps that wait for a moment in which the device is busy.
+# While the device is idle, reading is postponed until it is busy again, but only up to this number of unread steps.
 _POSTPONED = 128
 
 
 class _Chunk(NamedTuple):
-    """The stacked values of some steps.
+    """The values of consecutive steps, stacked into one array for each scalar.
 
     Attributes:
-      values: an array `[steps]` for each scalar; in a population `[steps, members]`. There may be axes of size 1.
+      values: an array `[steps]` for each scalar; in a population `[steps, members]`. Further axes have size 1.
       examples: the number of examples of each step.
     """
 
@@ -36,9 +36,10 @@ class _Chunk(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The reductions of one scalar over the steps that were read; `mean` is not yet divided by the weight of all steps.
+    """The mean, sum, maximum, minimum and last value of one scalar over the steps that were read so far.
 
-    Each field is a float; in a population, an array `[members]`.
+    The field `mean` is the weighted sum of the values: it is not yet divided by the sum of the weights. Each field is a
+    float; in a population, an array `[members]`.
     """
 
     mean: Any
@@ -49,13 +50,13 @@ class _Found(NamedTuple):
 
 
 class Means:
-    """The values of a program's scalars over steps: means, weighted by the examples of each step.
+    """The values of a program's scalars over many steps: means, weighted by the number of examples of each step.
 
-    A scalar that the program declares as a sum, a maximum, a minimum or a last value, by `layers.metric`, is reduced in
-    this way instead.
+    For a scalar that the program declares by `layers.metric` as a sum, a maximum, a minimum or a last value, the value
+    is this sum, maximum, minimum or last value instead.
 
-    A value is read from the device some steps later, when it is computed, so that nothing waits. The number of kept
-    values is bounded for any number of steps.
+    A value is read from the device some steps later, when it is already computed, so that training does not wait. The
+    number of unread values is bounded for any number of steps.
 
     Args:
       program: the program of the outputs.
@@ -80,7 +81,7 @@ class Means:
 
     @property
     def names(self) -> list[str]:
-        """The names of the scalars."""
+        """The names of the scalars that are collected."""
         return list(self._places)
 
     def add(self, metrics: Results, examples: int) -> None:
@@ -102,7 +103,7 @@ class Means:
         return self._results()
 
     def running(self) -> dict[str, Any]:
-        """Return the values over the steps for which the loop has waited; an empty dict without steps."""
+        """Return the values, by name, over the steps for which the loop has waited; an empty dict without steps."""
         self._fold_chunk()
         count = len(self._unread) - IN_FLIGHT - 1
         while count > 0 and not self._is_computed(count):
@@ -111,28 +112,38 @@ class Means:
         return self._results()
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `restore`, as JSON."""
+        """Return the reductions over all steps so far, as JSON for `restore`, after waiting for the last steps."""
         self.read()
         found = {name: [as_json(value) for value in values] for name, values in self._found.items()}
         return {"found": found, "weight": self._weight}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
+        """Restore the result of `state`; scalars that are not collected any more are dropped."""
         found = {name: state["found"][name] for name in self._places if name in state["found"]}
         self._found = {name: _Found(*map(from_json, values)) for name, values in found.items()}
         self._weight = state["weight"]
 
     def _is_computed(self, count: int) -> bool:
-        """Return whether the oldest `count` steps are computed; they may have run in one call with newer steps."""
+        """Return whether the oldest `count` unread steps are computed.
+
+        They may not be, although the loop waits for old steps, if they run in one call with newer steps.
+        """
         return all(is_computed(value) for value in self._unread[count - 1][0][:1])
 
     def _is_waited_for(self) -> bool:
-        """Return whether the device has finished all steps of a call, and waits for the next call."""
+        """Return whether reading should be postponed, because the idle device waits for the next call of several steps.
+
+        After `_POSTPONED` unread steps, reading is not postponed any more.
+        """
         newest = self._unread[-1][0][:1]
         return len(self._unread) <= _POSTPONED and any(isinstance(v, Later) and v.is_ready() for v in newest)
 
     def _put_together(self) -> None:
-        """Read the oldest steps; if reading is expensive, first stack them into one array for each scalar."""
+        """Read the values of the oldest `_CHUNK` steps.
+
+        On a device with its own memory, each read is expensive. There, the values are stacked into one array for each
+        scalar, and read when the next stack is created.
+        """
         first, _ = self._unread[0]
         if not first or isinstance(first[0], Later) or _is_near(first[0]):
             self._fold_steps(_CHUNK)
@@ -142,13 +153,13 @@ class Means:
         self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
 
     def _fold_chunk(self) -> None:
-        """Add the stacked steps to the values; the loop has waited for newer steps than these."""
+        """Add the stacked steps to the reductions of the epoch; the loop has already waited for newer steps."""
         if self._chunk is not None:
             self._fold(self._chunk)
             self._chunk = None
 
     def _fold_steps(self, count: int) -> None:
-        """Add the results of the oldest `count` steps, which are not stacked, to the weighted sums of the epoch."""
+        """Add the values of the oldest `count` steps, which are not stacked, to the reductions of the epoch."""
         if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
             found = on_host([value for values, _ in steps for value in values])
@@ -156,13 +167,13 @@ class Means:
             self._fold(_Chunk(columns, [examples for _, examples in steps]))
 
     def _fold(self, chunk: _Chunk) -> None:
-        """Add the results of a chunk of steps to the weighted sums of the epoch."""
+        """Add the values of a chunk of steps to the reductions of the epoch: sums, maxima, minima and last values."""
         weights = np.asarray(chunk.examples, np.float64)
         self._weight += float(weights.sum())
         for name, array in zip(self._places, on_host(chunk.values), strict=True):
             values = np.asarray(array, np.float64).reshape(len(weights), -1)
             weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
-            # All reductions are kept; `_result` selects one of them.
+            # Every reduction is computed; `_result` selects the one that the program declares.
             self._found[name] = _Found(
                 mean=weighted + number(weights @ values),
                 sum=total + number(values.sum(axis=0)),
@@ -192,7 +203,7 @@ def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
-    """Copy arrays to the host; training reads all values by this function."""
+    """Copy arrays to the host; training reads all its values through this function."""
     if any(isinstance(value, Later) for value in values):
         stacks = {id(value.stack): value.stack for value in values if isinstance(value, Later)}
         there = dict(zip(stacks, on_host(list(stacks.values())), strict=True))
@@ -203,7 +214,10 @@ def on_host(values: Sequence[Any]) -> list[np.ndarray]:
 
 
 def is_computed(value: Any) -> bool:
-    """Return whether a value of an older step can be read at once; the step may share a call with newer steps."""
+    """Return whether a value of a step for which the loop has waited can be read without waiting.
+
+    If the step shares a call with newer steps, its value may not be computed yet.
+    """
     return not isinstance(value, Later) or value.is_ready()
 
 
@@ -213,11 +227,12 @@ def _is_near(value: Any) -> bool:
 
 
 class TrainingMeans:
-    """The values of the scalars of all programs of a Trainer, for each program over the steps of the program.
+    """The values of the scalars of all programs of a Trainer; those of a program are means over its steps only.
 
     Args:
       programs: the programs by name.
-      places: the index of each scalar to collect, for each program by name; all of `scalars_of` by default.
+      places: for each program, by name, the output index of each scalar to collect, by name; all of `scalars_of` by
+        default.
     """
 
     def __init__(self, programs: Mapping[str, Program], places: Mapping[str, Mapping[str, int]] | None = None):
@@ -227,11 +242,11 @@ class TrainingMeans:
 
     @property
     def names(self) -> list[str]:
-        """The names of the scalars."""
+        """The names of the scalars of all programs that are collected."""
         return [name for means in self._means.values() for name in means.names]
 
     def add(self, event: EndStepEvent) -> None:
-        """Add one step of a program."""
+        """Add one step of the program that the event names."""
         means = self._means[event.program] if self._only is None else self._only
         means.add(event.metrics, event.examples)
 
@@ -240,17 +255,17 @@ class TrainingMeans:
         return {name: value for means in self._means.values() for name, value in means.read().items()}
 
     def running(self) -> dict[str, Any]:
-        """Return the values over the steps for which the loop has waited, by name."""
+        """Return the values, by name, over the steps for which the loop has waited."""
         return {name: value for means in self._means.values() for name, value in means.running().items()}
 
     def state(self) -> dict[str, Any]:
-        """Return the state for `restore`, as JSON."""
+        """Return the reductions over all steps so far, as JSON for `restore`."""
         if self._only is not None:
             return self._only.state()
         return {name: means.state() for name, means in self._means.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`."""
+        """Restore the result of `state` for each program."""
         if self._only is not None:
             self._only.restore(state)
             return
@@ -259,18 +274,18 @@ class TrainingMeans:
 
 
 class Averaging(Handler):
-    """A handler that collects the means of some outputs of the programs, also over an interruption."""
+    """A base class of handlers that collect means of program outputs; a resumed training continues these means."""
 
     def __init__(self) -> None:
-        self._places: dict[str, dict[str, int]] = {}  # by program name
-        self._names: list[str] = []  # the names of all these outputs
+        self._places: dict[str, dict[str, int]] = {}  # the index of each collected output by name, by program name
+        self._names: list[str] = []  # the names of all collected outputs
         self._mean: TrainingMeans | None = None
         self._resumed: Mapping[str, Any] | None = None
         self._begun = False
-        self._trained: Any = None  # the Trainer of the last training
+        self._trained: Any = None  # the Trainer of the last call of `train` with this handler
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Choose the outputs; reset the handler if it was used by another Trainer before."""
+        """Choose the outputs to collect; reset the handler if another Trainer has used it before."""
         every = scalars_of(self.trainer.programs)
         self._places = {program: self._chosen(places) for program, places in every.items()}
         self._names = [name for places in self._places.values() for name in places]
@@ -282,11 +297,11 @@ class Averaging(Handler):
         self._begun = True
 
     def steps_ahead(self) -> float:
-        """Return infinity: the values of events are enough."""
+        """Return infinity: this handler needs only the values in its events, at any later time."""
         return math.inf
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """In the first epoch of a call of `train`, begin new means, unless an interrupted epoch continues."""
+        """Begin new means in the first epoch of a call of `train`, unless an interrupted epoch continues."""
         if self._begun and (event.first_step == 0 or self._resumed is not None):
             self._mean = None
             if self._resumed is not None:
@@ -295,7 +310,7 @@ class Averaging(Handler):
         self._resumed = None
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the outputs of the step to the means."""
+        """Add the outputs of the step to the means over the epoch."""
         self._means().add(event)
 
     def state(self) -> dict[str, Any]:
@@ -303,24 +318,24 @@ class Averaging(Handler):
         return self._means().state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Store means, which the next epoch continues."""
+        """Store the means of a checkpoint; the next `begin_epoch` restores them."""
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        """Return the scalars of a program to collect; all by default."""
+        """Return the scalars to collect from `places`, the scalars of one program; all by default."""
         return places
 
     def _forget(self) -> None:
-        """Reset the results of the training of another Trainer."""
+        """Discard results from the training of another Trainer; subclasses override this method."""
 
     def _means(self) -> TrainingMeans:
-        """Return the means over the steps so far."""
+        """Return the means over the steps so far, new ones if there are none."""
         if self._mean is None:
             self._mean = TrainingMeans(self.trainer.programs, self._places)
         return self._mean
 
     def _take(self) -> TrainingMeans:
-        """Return the means over the steps so far, and begin new means."""
+        """Return the means over the steps so far, and discard them, so that the next step begins new means."""
         mean = self._means()
         self._mean = None
         return mean

@@ -1,4 +1,4 @@
-"""Monitor, the base class of handlers that follow one value; SaveBest; and the direction in which a value is better."""
+"""Monitors: the base class of handlers that follow one value; SaveBest; and whether larger or smaller is better."""
 
 import contextlib
 import re
@@ -18,7 +18,8 @@ from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, 
 
 AUTO = "auto"
 
-# Phrases of a name, whose words are split at non-letters, at digits, and at the words of camel case.
+# Phrases in names of values. `_said` first splits a name into words: at all characters that are no letters or digits,
+# between letters and digits, and within camel case.
 _LARGER = re.compile(
     r"\b(acc|accs|accuracy|accuracies|auc|aucs|auroc|auprc|aupr|ap|map|precision|recall|sensitivity|specificity|"
     r"f \d+|f beta|fscore|r \d+|rsquared|iou|io u|miou|dice|jaccard|bleu|rouge|meteor|chrf|cider|dcg|ndcg|mrr|mcc|"
@@ -28,7 +29,7 @@ _SMALLER = re.compile(
     r"\b(loss|losses|logloss|error|errors|err|cost|costs|mae|mse|rmse|mape|smape|msle|rmsle|perplexity|ppl|nll|bce|"
     r"cross entropy|crossentropy|xent|kl|kld|divergence|deviance|regret|brier|wer|cer|ter|eer|fid|kid|lpips)\b"
 )
-# Words that change the meaning of a name: "neg_mse", "loss_scale", "accuracy_std", "map_size".
+# Words with which a name has no known direction: "neg_mse", "loss_scale", "accuracy_std", "map_size".
 _OTHER = re.compile(
     r"\b(neg|negative|minus|inv|inverse|not|no|without|std|stddev|var|variance|count|number|num|size|shape|delta|diff|"
     r"difference|gap|change|drop|ratio|scale|weight|weights|coefficient|factor|threshold|target|norm|grad|gradient|time|"
@@ -37,15 +38,15 @@ _OTHER = re.compile(
 
 
 def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
-    """Return `mode`, "min" or "max"; with "auto", read the direction from the words of the name.
+    """Return "min" if smaller values are better, else "max": the argument `mode`, or with "auto" read from the name.
 
-    Larger is better for "test_acc", "val/AUC" and "map50", smaller for "loss" and "valRMSE". A loss or error of another
-    quantity is a loss: "dice_loss", "top5_error".
+    Larger is better for "test_acc", "val/AUC" and "map50", smaller for "loss" and "valRMSE". A name that ends in a word
+    for a loss or an error has the direction of a loss: "dice_loss", "top5_error".
 
     Args:
       name: the name of a value.
       mode: "min", "max" or "auto".
-      call: returns the user's call with a given mode, as text for messages.
+      call: returns a text for error messages: the call of the user, written with a given mode.
 
     Raises:
       ArgumentError: the mode is another word; or the mode is "auto", and the name is unknown or ambiguous.
@@ -68,7 +69,7 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
 
 
 def _said(name: str) -> str | None:
-    """Return the direction of a name, "min" or "max"; None if its words are unknown or ambiguous."""
+    """Return "min" or "max", the direction that the words of a name show; None if they are unknown or ambiguous."""
     words = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()
     larger = [match.end() for match in _LARGER.finditer(words)]
     smaller = [match.end() for match in _SMALLER.finditer(words)]
@@ -79,12 +80,14 @@ def _said(name: str) -> str | None:
     return "min" if max(smaller) > max(larger, default=-1) else None
 
 
-# Names of values from 0 to 1, unless they are in percent.
+# Beginnings of words in names of values that go from 0 to 1, or from 0 to 100 in percent.
 _FRACTION = re.compile(r"(^|[_/])(acc|accuracy|auc|precision|recall|f1|map|iou)", re.IGNORECASE)
 
 
 class Monitor(Averaging):
-    """A handler that follows one scalar: an output of the program, as its mean over each epoch, or a reported value.
+    """A base class of handlers that follow one scalar.
+
+    The scalar is an output of the program, as its mean over each epoch, or a value that another handler reports.
 
     Args:
       monitor: the name of the scalar, such as "loss" or "test_loss".
@@ -99,7 +102,7 @@ class Monitor(Averaging):
     monitor: str
     best: Any
     for_members = False
-    asked_by: str | None = None  # the origin in messages, instead of the class name
+    asked_by: str | None = None  # the argument of the user that messages name instead of the class of the handler
 
     def __init__(self, monitor: str, mode: str = AUTO, min_delta: float = 0.0):
         super().__init__()
@@ -108,14 +111,14 @@ class Monitor(Averaging):
             raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
         self.monitor = monitor
         self.best = None
-        self._measured = False  # in this call of `train`
+        self._measured = False  # True if the value was measured in this call of `train`
         self._steps_before = 0
         self._mode = direction(monitor, mode, lambda mode: f"{kind}({monitor!r}, mode={mode!r})")
         self._sign = 1 if self._mode == "min" else -1
         self._min_delta = min_delta
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Raise UnknownNameError if no value of this training has the name."""
+        """Raise UnknownNameError if no output of the program, and no reported value, has the name `monitor`."""
         super().begin_train(event)
         self._measured = False
         self._steps_before = self.done
@@ -129,21 +132,21 @@ class Monitor(Averaging):
             )
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Judge the mean of the value over a completed epoch."""
+        """Pass the mean of the output over a completed epoch to `_judge`."""
         if self._names and event.completed:
             for value in self._take().read().values():
                 self._measured = True
                 self._judge(value)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Judge a value that a handler has reported."""
+        """Pass the value to `_judge` if a handler has reported it."""
         announced = by_name(event.metrics)
         if self.monitor in announced:
             self._measured = True
             self._judge(number(announced[self.monitor]))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Warn if training has ended without any measurement of the value."""
+        """Warn if the value was never measured in a training that has run to its end."""
         ended = event.error is None and not event.stopped
         if ended and not self._measured and self.best is None and self.done > self._steps_before:
             warn(
@@ -153,11 +156,11 @@ class Monitor(Averaging):
             )
 
     def state(self) -> dict[str, Any]:
-        """Return the best value so far, and the mean over the steps of this epoch."""
+        """Return the best value so far, and the mean of the output over the steps of the current epoch, as JSON."""
         return {"best": as_json(self.best), "mean": super().state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value and the mean from a checkpoint."""
+        """Restore the best value, and the mean over the current epoch, from a checkpoint."""
         super().restore(state["mean"])
         self.best = from_json(state["best"])
 
@@ -168,12 +171,15 @@ class Monitor(Averaging):
         return {name: place for name, place in places.items() if name == self.monitor}
 
     def _better(self, value: Any) -> Any:
-        """Return whether a value is better than the best; in a population, bool `[members]`."""
+        """Return whether a finite value is better than `best` by more than `min_delta`.
+
+        In a population, return bool `[members]`. The first finite value is always better.
+        """
         if self.best is None:
             if self._min_delta >= 1 and _FRACTION.search(self.monitor) and np.all((value >= 0) & (value <= 1)):
                 warn_once(self, "min_delta", lambda: self._of_percent(value))
             return np.isfinite(value)
-        known = np.isfinite(self.best)  # a member may have had no finite value so far
+        known = np.isfinite(self.best)  # False for a member without a finite value so far
         return np.isfinite(value) & (~known | (self._sign * (np.subtract(self.best, value)) > self._min_delta))
 
     def _of_percent(self, value: Any) -> str:
@@ -184,7 +190,7 @@ class Monitor(Averaging):
         )
 
     def _judge(self, value: Any) -> None:
-        """Act on a new value: a float, or `[members]` in handlers that are `for_members`."""
+        """Act on a measured value: a float, or in a population an array `[members]` if the handler is `for_members`."""
         raise NotImplementedError
 
 
@@ -237,7 +243,11 @@ class SaveBest(Monitor):
         self._health = Health()
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Record the arrays that are non-finite from the start; they do not prevent a save."""
+        """Record which arrays are non-finite when training begins; these arrays do not prevent a save.
+
+        Raises:
+          ArgumentError: the training is resumed, and the best parameters were in the memory of another process.
+        """
         super().begin_train(event)
         if self.best is not None and self._path is None and self._kept is None:
             raise errors.ArgumentError(
@@ -247,7 +257,7 @@ class SaveBest(Monitor):
         self._health = Health.at_start(self.trainer.session.scope.arrays)
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Restore the best parameters, if `restore` is set."""
+        """Restore the best parameters if `restore` is set, unless training ended by an exception."""
         super().end_train(event)
         if self._restore and self.best is not None and event.error is None:
             self.trainer.session.load_params(self._path if self._kept is None else self._kept)
@@ -273,7 +283,7 @@ class SaveBest(Monitor):
         self.best = value
 
     def _keep(self) -> None:
-        """Save the current parameters to the file or to memory."""
+        """Save the current parameters to the file `path`, or keep them in memory."""
         if self._path is not None:
             self.trainer.save_params(self._path)
             return

@@ -87,31 +87,31 @@ class TestEvery(Handler):
         self._program = program
 
     def measures(self) -> list[str]:
-        """Return the names of the program's scalars, and of the numbers of the metrics."""
+        """Return the names of the reported values: the program's scalars, then the numbers of the metrics."""
         return [name for names in self._names().values() for name in names]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Raise an error if the program lacks a value of the metrics, or the average."""
+        """Raise an error if the program lacks a value that a metric reads, or if nothing keeps the average."""
         request_of(self._tested, self._metrics)
         if self._average is not None:
             self._average.values(self.trainer)
 
     def steps_ahead(self) -> float:
-        """Return the number of steps until the next test."""
+        """Return the number of steps until the next test; infinity for tests at the ends of epochs."""
         return self._every.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Run a test, if it is due."""
+        """Run a test if an interval of steps ends with this step."""
         if self._every.at_step(self.done):
             self._test(event.epoch, event.step)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Run a test, if it is due."""
+        """Run a test if an interval of epochs ends with this epoch."""
         if self._every.at_epoch(event):
             self._test(event.epoch, event.steps - 1)
 
     def _test(self, epoch: int, step: int) -> None:
-        """Run a test, and report the result while the session holds the tested parameters."""
+        """Run a test, and report the result while the session still holds the tested parameters, such as an average."""
         with contextlib.nullcontext() if self._average is None else self._average.apply(self.trainer):
             results = self.trainer._evaluate(self._reader, self._feed_order, self._metrics, self._program, rows=False)
             self.announce(epoch, step, self._numbers(results))
@@ -129,12 +129,12 @@ class TestEvery(Handler):
         return values
 
     def _each(self, leaf: Any) -> np.ndarray:
-        """Return the numbers of one value of a test; in a population, each number is an array `[members]`."""
+        """Return the numbers in one result of a test; in a population, each number is an array `[members]`."""
         members = self.trainer.session.engine.members
         return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 
     def _names(self) -> dict[int, list[str]]:
-        """Return the names of the numbers of each result of a test, by the index of the result."""
+        """Return the names of the numbers in each result of a test, by the index of the result in its Results."""
         program = self._tested
         first = len(output_names(program))
         measured = {first + i: numbers for i, numbers in enumerate(_numbers_of(self._metrics))}
@@ -147,12 +147,12 @@ class TestEvery(Handler):
 
     @property
     def _tested(self) -> Program:
-        """The program to test."""
+        """The program that this handler tests."""
         return self.trainer._member(self._program, "test").program
 
 
 class Tests(NamedTuple):
-    """The arguments of one call of `train` for its tests.
+    """The arguments of one call of `train` that set its tests.
 
     Attributes:
       reader: the reader of test data, or a dict of readers by program name; None for no tests.
@@ -168,7 +168,7 @@ class Tests(NamedTuple):
 
 
 class Validation:
-    """The measurements of a Trainer during training, kept over an interruption.
+    """The tests, the History and the best parameters of a Trainer; a resumed training continues all of them.
 
     Args:
       trainer: the Trainer.
@@ -189,11 +189,11 @@ class Validation:
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
-        """Return the handlers of a call of `train`: added handlers around and inside the handlers of the user.
+        """Return the handlers of a call of `train`: handlers of the user, with added ones before and after them.
 
         Args:
-          handlers: the handlers of the user, outermost first; a plain function is the innermost.
-          tests: the arguments for tests.
+          handlers: the handlers of the user, outermost first; the function `event_handler` is the last one.
+          tests: the arguments of `train` for its tests.
           best: the argument `restore_best`.
 
         Raises:
@@ -212,7 +212,7 @@ class Validation:
         return [self.keeper, NoUpdates(), *handlers, *inner]
 
     def _tests(self, tests: Tests) -> list[Handler]:
-        """Return one TestEvery for each program that has a reader."""
+        """Return one TestEvery for each program with a reader of test data; an empty list without such a reader."""
         several = len(self._trainer.programs) > 1
         if several and isinstance(tests.reader, Mapping):
             if tests.metrics is not None:
@@ -226,7 +226,10 @@ class Validation:
         return [TestEvery(tests.reader, tests.every, tests.metrics, tests.feed_order)]
 
     def _best_of(self, best: RestoreBest) -> "_BestOfCall":
-        """Return the handler that restores the best parameters; calls that follow one value share one handler."""
+        """Return the handler that restores the best parameters after training.
+
+        Calls of `train` share the handler while they follow the same value, so that an interrupted call continues.
+        """
         programs = list(self._trainer.programs)
         if best is True and len(programs) > 1:
             raise errors.ArgumentError(
@@ -255,18 +258,18 @@ class _BestOfCall(SaveBest):
     asked_by = "train(restore_best=...)"
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Reset the best value, unless the call resumes an interrupted call."""
+        """Discard the best value and parameters of earlier calls, unless this call continues an interrupted one."""
         if not event.resumed:
             self._forget()
         super().begin_train(event)
 
     def follows(self, monitor: str, mode: str) -> bool:
-        """Return whether the handler follows this value in this mode."""
+        """Return whether this handler follows the value `monitor`, with the direction `mode`."""
         return self.monitor == monitor and self._mode == mode
 
 
 def _pair(best: Any) -> tuple[str, str]:
-    """Check `restore_best`; return the name of the value, and "min" or "max"."""
+    """Check the argument `restore_best`; return the name of the value to follow, and "min" or "max"."""
     monitor, mode = best if isinstance(best, tuple) and len(best) == 2 else (best, AUTO)
     if not isinstance(monitor, str) or mode not in ("min", "max", AUTO):
         raise errors.ArgumentError(
@@ -277,12 +280,17 @@ def _pair(best: Any) -> tuple[str, str]:
 
 
 def _numbers_of(metrics: Metrics) -> list[list[str]]:
-    """Return the names of the numbers of each metric."""
+    """Return, for each metric, the names of its numbers: one for each of its `parts`, or the metric's name."""
     return [[f"{name}_{part}" for part in metric.parts] or [name] for name, metric in metrics.items()]
 
 
 def _checked(metrics: Metrics) -> Metrics:
-    """Check the metrics and return them; raise an error for an invalid metric, or if two numbers share a name."""
+    """Check the metrics and return them.
+
+    Raises:
+      ArgumentTypeError: an entry is not a metric, or has no inputs.
+      ArgumentError: two numbers of metrics would have one name.
+    """
     names_of(metrics)
     numbers = [number for numbers in _numbers_of(metrics) for number in numbers]
     twice = [number for number in numbers if numbers.count(number) > 1]
@@ -295,7 +303,7 @@ def _checked(metrics: Metrics) -> Metrics:
 
 
 def _check_is_average(average: Any) -> None:
-    from fluid.optimizer.averages import Average  # few tests need it
+    from fluid.optimizer.averages import Average  # imported here, because few tests have an average
 
     if not isinstance(average, Average):
         raise errors.ArgumentTypeError(

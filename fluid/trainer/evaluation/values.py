@@ -63,7 +63,7 @@ def output_names(program: Program) -> list[str]:
 
 
 def scalar_outputs(program: Program) -> dict[str, int]:
-    """Return the index of each output of shape `[]` or `[1]`, by name."""
+    """Return the position, among the outputs of a program, of each output of shape `[]` or `[1]`, by name."""
     named = enumerate(zip(output_names(program), program.outputs, strict=True))
     return {name: place for place, (name, output) in named if output.shape in ((), (1,))}
 
@@ -84,7 +84,10 @@ def value_name(programs: Collection[str], program: str, name: str) -> str:
 
 
 def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
-    """Return the index of each scalar output for each program, by program name and by name in the Trainer."""
+    """Return the index of each scalar output, by the name of its program and its name in the Trainer.
+
+    A name in the Trainer is as in `value_name`.
+    """
     return {
         program: {value_name(programs, program, name): place for name, place in scalar_outputs(found).items()}
         for program, found in programs.items()
@@ -92,7 +95,7 @@ def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
 
 
 def known_values(handler: Handler) -> list[str]:
-    """Return the names of all scalars of a training: outputs of its programs, then values that handlers report."""
+    """Return the names of all scalars in the training of a handler: program outputs, then values of other handlers."""
     outputs = scalars_of(handler.trainer.programs)
     return [*(name for names in outputs.values() for name in names), *handler._dispatcher.measures()]
 
@@ -106,12 +109,12 @@ def number(value: Any) -> Any:
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Return values that JSON can hold: non-finite numbers as "nan", "inf" or "-inf"."""
+    """Return the values with non-finite numbers as texts, "nan", "inf" or "-inf", because JSON has no such numbers."""
     return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
 
 
 def as_json(value: Any) -> Any:
-    """Convert a number to JSON; in a population, to a list."""
+    """Return a number unchanged, and an array `[members]` of a population as a list, both valid JSON."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
@@ -121,7 +124,9 @@ def from_json(value: Any) -> Any:
 
 
 def spans(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return values to show: for a population the least and the greatest number, if the two differ.
+    """Return values to show as floats; for a population, the least and the greatest number of the members.
+
+    If both are equal, the number is shown once, under the plain name. NaNs are ignored.
 
     Example:
       >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": np.array([0.1, 0.1]), "step_ms": 2.0})
@@ -138,5 +143,5 @@ def spans(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_name(metrics: Results) -> dict[str, Any]:
-    """Return the values of a MeasuredEvent, or other named Results, by name."""
+    """Return Results with names, such as the metrics of a MeasuredEvent, as a dict by name."""
     return dict(zip(metrics.names or (), metrics, strict=True))

@@ -1,4 +1,4 @@
-"""Several programs in one Trainer: their declarations, schedule, readers, and feeds from other programs."""
+"""Programs of a Trainer: their declarations, schedule and readers, and feeds that other programs compute."""
 
 from fluid.trainer.programs.links import member_called, members_of
 from fluid.trainer.programs.member import (

@@ -1,4 +1,4 @@
-"""Chain: the feeds of a program that are values of other programs."""
+"""Chain: computes the feeds of a program that are values of other programs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from fluid.runtime.seeds import Draw
 
 
 class Link(NamedTuple):
-    """The values that another program computes for this program.
+    """The values that one other program computes as feeds of a program.
 
     Attributes:
       step: the compiled step of the other program, in test mode.
-      feeds: names of the feeds of this program, in the order of the results of `step`.
-      chain: computes some of the feeds of `step`; None if the minibatch holds all.
+      feeds: names of the feeds that the results of `step` become, in the order of these results.
+      chain: computes feeds of the other program from a third one; None if the minibatch holds all feeds of `step`.
     """
 
     step: CompiledStep
@@ -31,8 +31,8 @@ class Chain:
 
     Args:
       own: names of the feeds of the program.
-      links: the other programs that compute some of these feeds.
-      reads: the feeds in the minibatches.
+      links: the other programs, each of which computes some of these feeds.
+      reads: the feeds that the minibatches must hold.
 
     Attributes:
       reads: the argument `reads`.
@@ -44,7 +44,14 @@ class Chain:
         self._links = links
 
     def __call__(self, feed: Mapping[str, Any], draw: Draw | None = None) -> dict[str, Any]:
-        """Return the feed of the program for a minibatch of `reads`; `draw` as for `CompiledStep`."""
+        """Return the feed of the program: the arrays of a minibatch, and the values that other programs compute.
+
+        Feeds that the minibatch lacks, and that no other program computes, are left out.
+
+        Args:
+          feed: the minibatch, with arrays for the names in `reads`.
+          draw: the random key for the other programs, as for `CompiledStep`.
+        """
         computed: dict[str, Any] = {}
         for link in self._links:
             needed = feed if link.chain is None else {**feed, **link.chain(feed, draw)}

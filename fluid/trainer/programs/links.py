@@ -1,4 +1,4 @@
-"""Links between the programs of a Trainer: feeds of one program that are values of another."""
+"""Links between the programs of a Trainer: feeds of one program that another program computes, by `feed_from`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,16 +15,16 @@ from fluid.trainer.programs.training_program import ProgramFunction, TrainingPro
 
 
 def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program], session: Session) -> list[Member]:
-    """Return the members of a Trainer, with chains for the feeds that other programs compute.
+    """Return the members of a Trainer, with a Chain for each member whose feeds other programs compute.
 
     Args:
       declared: the TrainingPrograms of the user.
-      programs: the discovered Program of each.
+      programs: the discovered Program of each TrainingProgram.
       session: the session of the Trainer.
 
     Raises:
       UnknownNameError: `feed_from` names an unknown feed, program or value.
-      ArgumentError: a value does not match its feed, or programs wait for each other.
+      ArgumentError: a value does not match its feed, or programs need each other's values in a cycle.
     """
     members = {p.name: Member(each, p, session) for each, p in zip(declared, programs, strict=True)}
     for name in members:
@@ -36,12 +36,12 @@ def members_of(declared: Sequence[TrainingProgram], programs: Sequence[Program],
 
 
 def member_called(program: str | ProgramFunction | None, members: Sequence[Member], method: str) -> Member:
-    """Return the member with a name or a function.
+    """Return the member with the given name or program function.
 
     Args:
-      program: the name or the function of the program; None for the only one.
-      members: all members.
-      method: the calling method, for messages.
+      program: the name or the function of the program; None for the only member.
+      members: all members of the Trainer.
+      method: the calling method, for error messages.
 
     Raises:
       ArgumentTypeError: `program` is None, and there are several programs.
@@ -63,7 +63,14 @@ def member_called(program: str | ProgramFunction | None, members: Sequence[Membe
 
 
 def _linked(name: str, members: Mapping[str, Member], session: Session, waiting: tuple[str, ...]) -> Chain | None:
-    """Return the chain of a member, and create the chains that it needs; `waiting` are the names of its dependents."""
+    """Return the chain of a member, created with the chains that it needs; None for a member without `feed_from`.
+
+    Args:
+      name: the name of the member.
+      members: all members, by name.
+      session: the session of the Trainer.
+      waiting: the names of the members whose chains need this chain, to detect a cycle.
+    """
     member = members[name]
     if not member.declared.feed_from or member.chain is not None:
         return member.chain
@@ -95,7 +102,7 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
 
 
 def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of a feed and a value for each program that computes feeds of a member."""
+    """Return, by name of another program, the pairs of a feed of a member and the value that becomes this feed."""
     found: dict[str, list[tuple[str, str]]] = {}
     for feed, written in (member.declared.feed_from or {}).items():
         if feed not in member.program.feeds:
@@ -115,7 +122,11 @@ def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tu
 
 
 def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program, other: Program) -> None:
-    """Add the feeds that another program reads from the minibatches of this program."""
+    """Add to `reads`, the feeds in the minibatches of the program `mine`, the feeds `more` of the program `other`.
+
+    Raises:
+      ArgumentError: both programs declare a feed of one name, with another shape or dtype.
+    """
     for name, spec in more.items():
         known = reads.setdefault(name, spec)
         if (known.shape, known.dtype, known.lod_level) != (spec.shape, spec.dtype, spec.lod_level):
@@ -126,7 +137,7 @@ def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program
 
 
 def _check_fits(program: Program, feed: str, other: Program, value: str) -> None:
-    """Raise ArgumentError if the shape or dtype of a value does not match its feed."""
+    """Raise ArgumentError if the value `value` of `other` differs in shape or dtype from the feed of `program`."""
     spec = program.feeds[feed]
     named = other.output_names or ()
     if value in named:

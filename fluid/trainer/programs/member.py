@@ -1,4 +1,4 @@
-"""Members: each program of a Trainer with its reader."""
+"""Members: the programs of a Trainer with the feeds that they read; and the readers and pipeline of `train`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from fluid.trainer.programs.training_program import TrainingProgram
 
 
 class Member:
-    """One program of a Trainer.
+    """One program of a Trainer, with the feeds that its minibatches must hold.
 
     Args:
       declared: the TrainingProgram of the user.
@@ -36,7 +36,7 @@ class Member:
       declared: the argument `declared`.
       program: the argument `program`.
       chain: computes the feeds that come from other programs; None if there are none.
-      others: names of feeds of other programs, which minibatches may hold too.
+      others: names of feeds that only other programs read; minibatches may hold them too, and they are ignored.
     """
 
     def __init__(self, declared: TrainingProgram, program: Program, session: Session):
@@ -49,7 +49,10 @@ class Member:
 
     @property
     def reads(self) -> dict[str, FeedSpec]:
-        """The feeds in its minibatches: all that no other program computes, and the feeds that other programs need."""
+        """The feeds that the minibatches of this program must hold.
+
+        These are its feeds that no other program computes, and the feeds from which other programs compute the rest.
+        """
         return self.program.feeds if self.chain is None else self.chain.reads
 
     @property
@@ -59,15 +62,16 @@ class Member:
 
     @property
     def is_shared(self) -> bool:
-        """True if several processes compute its steps jointly."""
+        """True if several processes compute each step of this program jointly."""
         mesh = self._session.engine.layout.mesh
         return mesh is not None and bool(mesh.is_multi_process)
 
     def divide(self, source: Minibatches) -> None:
         """Divide the rows of minibatches among processes, so that each process reads only the rows of its devices.
 
-        With one device, minibatches keep their compact form. Sequences are padded to the longest sequence of a whole
-        minibatch, so all processes read minibatches with sequences completely.
+        With one device, minibatches stay in the compact form that the reader may return, such as row numbers. All
+        processes read minibatches with sequences completely, because sequences are padded to the longest sequence of
+        the whole minibatch.
         """
         layout = self._session.engine.layout
         if self.has_sequences or any(spec.lod_level or spec.shape[:1] != (None,) for spec in self.reads.values()):
@@ -78,7 +82,7 @@ class Member:
             source.divide(layout.rows_here)
 
     def expected(self, source: Minibatches) -> dict[str, jax.ShapeDtypeStruct] | None:
-        """Return the shapes of the feed of a step before a minibatch is read; None if they are not known exactly.
+        """Return the shape of each feed of a step, by name, before a minibatch is read; None if a shape is unknown.
 
         Args:
           source: the source of the minibatches.
@@ -96,23 +100,25 @@ class Member:
         return expected
 
     def fed(self, feed: Mapping[str, Any], draw: Draw | None = None) -> Mapping[str, Any]:
-        """Return the feed of a step: the minibatch, and values that other programs compute with the current parameters.
+        """Return the feed of a step: a minibatch, and values that other programs compute with the current parameters.
 
         Args:
           feed: the minibatch.
-          draw: the random key of the other programs, as for `CompiledStep`.
+          draw: the random key for the other programs, as for `CompiledStep`.
         """
         return feed if self.chain is None else self.chain(feed, draw)
 
     def converter(
         self, order: FeedOrder, buckets: Buckets, only: Collection[str] | None = None, trains: bool = False
     ) -> Converter:
-        """Return a Converter for minibatches that hold `reads`; columns of other programs are ignored.
+        """Return a Converter for minibatches that hold the feeds in `reads`.
+
+        Columns that only other programs read are ignored.
 
         Args:
-          order: see `Feeder`; None for the `feed_order` of the TrainingProgram.
-          buckets: pads sequences.
-          only: the names of the feeds to read; all by default.
+          order: the argument `feed_order`, see `Feeder`; None for the `feed_order` of the TrainingProgram.
+          buckets: the sizes to which sequences are padded.
+          only: the names of the feeds to read; all of `reads` by default.
           trains: True if the feeds are for training, see `Feeder`.
         """
         order = self.declared.feed_order if order is None else order
@@ -132,7 +138,7 @@ class Plan(NamedTuple):
     """The order in which several programs are trained.
 
     Attributes:
-      schedule: chooses the program of each step.
+      schedule: the Schedule that chooses the program of each step.
       epoch_of: the name of the program whose reader ends an epoch; None for the first program that has a reader.
     """
 
@@ -217,13 +223,13 @@ def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None
 
 
 def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any = None) -> ReaderLike:
-    """Check the reader that a method of Trainer receives, and return it.
+    """Check the argument `reader` of a method of Trainer, and return the reader.
 
     Args:
-      method: the name of the method, for the message.
+      method: the name of the method, for the error message.
       feeds: names of the feeds of the program.
       reader: the argument `reader`.
-      second: the argument after the reader, which is a second array in `train(x, y)`.
+      second: the argument after the reader. In a mistaken `train(x, y)`, it is an array.
 
     Raises:
       ArgumentTypeError: there is no reader, or there are arrays instead of a reader.
@@ -247,7 +253,7 @@ def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], p
       members: the programs.
       readers: the result of `readers_of`.
       plan: the order of several programs; None for one program.
-      first: the number of training steps done before.
+      first: the number of training steps done before the first minibatch.
 
     Raises:
       ArgumentError: an epoch would have no end.
@@ -284,8 +290,8 @@ def pipeline_of(
     Args:
       members: the programs.
       source: the result of `source_of`.
-      order: the `feed_order` of `train`.
-      buckets: pads the sequences of each program.
+      order: the argument `feed_order` of `train`.
+      buckets: for each program, the sizes to which its sequences are padded.
 
     Raises:
       ArgumentError: `order` is set, and there are several programs.
@@ -300,11 +306,11 @@ def pipeline_of(
 
 
 def warn_of_idle(members: Sequence[Member], source: Source) -> None:
-    """Warn of programs that a call of `train` has not trained, at its end.
+    """Warn, at the end of a call of `train`, of programs that the call has not trained in any step.
 
     Args:
       members: the programs.
-      source: the source of its minibatches.
+      source: the source of the minibatches of the call.
     """
     if not isinstance(source, Turns):
         return

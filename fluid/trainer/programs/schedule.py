@@ -1,8 +1,8 @@
 """Schedules: the choice of a program for each training step, and the minibatches of several programs in this order.
 
-A Batch says to which program it belongs. The schedule depends on the number of the step alone, and one position holds
-the positions of all readers. The pipeline, `Progress`, checkpoints and the loop therefore do not depend on the number
-of programs.
+A Batch holds the index of its program. The schedule depends only on the numbers of the step and of the epoch, and one
+saved position holds the positions of all readers. Therefore the pipeline, Progress, checkpoints and the loop do not
+depend on the number of programs.
 """
 
 import abc
@@ -19,16 +19,19 @@ from fluid.reader.base import Rows
 ScheduleLike = str | Mapping[str, float] | Callable[[int], str | int] | None
 """The argument `schedule=`: "alternate", "3:1", "epoch", weights by name, or a function from the step to a name."""
 
-# The number of steps whose random numbers are drawn at once, with weights.
+# A Weighted schedule draws the random numbers of this many steps at once.
 _BLOCK = 1024
 
 
 class Schedule(abc.ABC):
-    """The base class of schedules. The program depends only on the index of the step, so a training can resume.
+    """A base class of schedules, which choose the program of a step.
+
+    The choice depends only on the numbers of the step and of the epoch, so a resumed training makes equal choices.
 
     Attributes:
       by_epoch: True if all steps of an epoch train one program.
-      plan: the settings of the schedule, as JSON; a position within an epoch is valid for an equal plan only.
+      plan: the settings of the schedule, as JSON; a saved position within an epoch can be continued only with an
+        equal plan.
     """
 
     by_epoch = False
@@ -36,7 +39,7 @@ class Schedule(abc.ABC):
 
     @abc.abstractmethod
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program.
+        """Return the index of the program to train in the next step.
 
         Args:
           step: the number of training steps done.
@@ -60,7 +63,7 @@ class Pattern(Schedule):
         self._turns = [number for number, count in enumerate(counts) for _ in range(count)]
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program at this position of the pattern."""
+        """Return the index of the program at the position `step` of the repeated pattern."""
         return self._turns[step % len(self._turns)]
 
 
@@ -74,7 +77,7 @@ class ByEpoch(Schedule):
         self._count = count
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program of the epoch."""
+        """Return the index of the program that the whole epoch trains."""
         return epoch % self._count
 
 
@@ -99,7 +102,7 @@ class Weighted(Schedule):
         self._drawn: list[int] = []
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program that is drawn for the step."""
+        """Return the index of the program that is drawn for this step."""
         block, place = divmod(step, _BLOCK)
         if block != self._block:
             numbers = np.random.Generator(np.random.PCG64([self._seed, block])).random(_BLOCK)
@@ -109,7 +112,7 @@ class Weighted(Schedule):
 
 
 class Chosen(Schedule):
-    """A schedule by a function of the user.
+    """A schedule in which a function of the user chooses the program of each step.
 
     Args:
       function: a function from the number of steps done to the name or the index of a program.
@@ -170,7 +173,11 @@ def schedule_of(given: ScheduleLike, names: Sequence[str], seed: int) -> Schedul
 
 
 def _counts(text: str, names: Sequence[str]) -> list[int]:
-    """Return the counts of a schedule such as "3:1"."""
+    """Return the numbers of consecutive steps of the programs in a schedule such as "3:1".
+
+    Raises:
+      ArgumentError: the text has another form, the wrong number of counts, or a count of 0.
+    """
     parts = text.split(":")
     if not all(part.strip().isdecimal() for part in parts):
         raise errors.ArgumentError(f"schedule={text!r}: expected {_forms(names)}")
@@ -223,9 +230,9 @@ class Turns:
     continue over the ends of passes, and start again when they end.
 
     Args:
-      sources: the minibatches of each program; one object for programs that share minibatches, None for a program that
-        reads nothing.
-      schedule: chooses the program of each item.
+      sources: the minibatches of each program. Programs that share minibatches have the same object, and a program
+        that reads nothing has None.
+      schedule: the schedule that chooses the program of each item.
       leading: the index of the program whose reader ends a pass; a schedule by epoch uses the program of the epoch.
       first: the number of training steps done before the first item.
 
@@ -263,14 +270,14 @@ class Turns:
 
     @property
     def counts(self) -> list[int]:
-        """The number of items of each program so far, including items before a resume."""
+        """For each program, the number of its items so far, including the items before a resume."""
         return list(self._counts)
 
     def __call__(self) -> Iterator[tuple[int, Any]]:
-        """Start the next pass, or continue the pass that `restore` has set."""
+        """Start the next pass, or continue the pass of the position that `restore` has set."""
         place = self._places[self._schedule.at(self._step, self._epoch) if self._schedule.by_epoch else self._leading]
         assert place is not None
-        if place not in self._open:  # now, so that `state()` already includes its position
+        if place not in self._open:  # opened before the first item, so that `state()` already includes its position
             self._open[place] = self._sources[place]()
         return self._pass(place)
 
@@ -280,7 +287,7 @@ class Turns:
         return {**position, "reader": self._plan, "readers": [source.state() for source in self._sources]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue exactly after a position.
+        """Make the next pass continue exactly after a position that `state` has returned.
 
         Raises:
           ArgumentError: the position belongs to other readers, or to another schedule.
@@ -301,7 +308,7 @@ class Turns:
         self._counts = list(state["counts"])
 
     def close(self) -> None:
-        """End the passes of all readers, so that all readers start again."""
+        """End the open passes of all readers, so that each reader begins a new pass when it is read next."""
         self._end_all()
         for source in self._sources:
             position = source.state()
@@ -309,7 +316,7 @@ class Turns:
                 source.restore({"epoch": position["epoch"] + 1, "given": 0})
 
     def _pass(self, leading: int) -> Iterator[tuple[int, Any]]:
-        """Yield the items of a pass that ends with the source at the index `leading`."""
+        """Yield the items of a pass, which ends when the source at the index `leading` in `_sources` ends."""
         ended = False
         try:
             while True:

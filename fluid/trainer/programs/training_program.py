@@ -1,4 +1,4 @@
-"""The programs of a Trainer: those that it trains, and the inference program that shares their parameters."""
+"""TrainingProgram: the declarations of trained programs, and their discovery, also of the inference program."""
 
 import functools
 import inspect
@@ -17,11 +17,11 @@ _SHOWN = 3
 
 
 def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
-    """Warn of parameters that programs share only because their layers have equal numbers.
+    """Warn of parameters that programs share only because their layers have equal automatic names.
 
-    Automatic names count the layers of each program from 0 on, so the first `fc` of two programs is one parameter if
-    the shapes agree. This sharing is intended if one line of a common function creates the parameter, and rarely
-    otherwise.
+    Automatic names number the layers of each program from 0 on. So the first `fc` layers of two programs share one
+    parameter, `fc_0.w_0`, if the shapes agree. The sharing is intended if one line of a common function creates the
+    parameter, and rarely otherwise.
 
     Args:
       programs: the programs of one Trainer, in their order.
@@ -47,7 +47,7 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
 
 
 def _own_line(site: str) -> str:
-    """Return the line of a site without the line that called a shared function."""
+    """Return the source line in a creation site, without the line that called the function."""
     return site.partition(CALLED_AT)[0]
 
 
@@ -100,7 +100,7 @@ class TrainingProgram:
             )
 
     def discovered(self, precision: str | None) -> Program:
-        """Return the Program, which minimises its loss.
+        """Return the discovered Program, which minimises its loss.
 
         Raises:
           FluidError: the program has an error that its shapes show, or `parameter_list` matches no parameter.
@@ -117,11 +117,11 @@ ProgramsLike = Sequence[TrainingProgram | tuple[ProgramFunction, OptimizerLike] 
 def declared_programs(
     programs: ProgramFunction | ProgramsLike | None, optimizer: OptimizerLike | None
 ) -> list[TrainingProgram]:
-    """Return the TrainingPrograms of a Trainer.
+    """Return the programs of a Trainer as TrainingPrograms.
 
     Args:
-      programs: the programs, as passed by the user.
-      optimizer: the optimizer of all programs without one; each program has a separate optimizer state.
+      programs: the argument `program_func` of Trainer.
+      optimizer: the optimizer of all programs without an optimizer; each program has a separate optimizer state.
 
     Raises:
       ArgumentTypeError: an entry is not a program.
@@ -140,11 +140,11 @@ def declared_programs(
 
 
 def discovered(declared: Sequence[TrainingProgram], precision: str | None) -> list[Program]:
-    """Return the Programs of a Trainer.
+    """Trace the program functions of a Trainer, and return the discovered Programs.
 
     Args:
       declared: the result of `declared_programs`.
-      precision: see `fluid.Program`.
+      precision: as for `fluid.Program`.
 
     Raises:
       FluidError: a program has an error that its shapes show.
@@ -180,7 +180,7 @@ def _one(given: Any, optimizer: OptimizerLike | None) -> TrainingProgram:
 
 
 def _refuse_layer(function: Callable[..., Any]) -> None:
-    """Raise ArgumentTypeError for a layer in a list, which other libraries accept as one net.
+    """Raise ArgumentTypeError for a layer in the list of programs: other libraries accept a list of layers as one net.
 
     Raises:
       ArgumentTypeError: the function needs arguments.
@@ -273,13 +273,13 @@ def minimizing(
             chosen.minimize(loss, parameter_list=parameter_list)
         return outputs
 
-    if not hasattr(program, "__name__"):  # a functools.partial has none
+    if not hasattr(program, "__name__"):  # a functools.partial has no name
         program.__name__ = getattr(getattr(function, "func", None), "__name__", "program")
     return program
 
 
 def _loss_of(outputs: Any) -> Any:
-    """Return the loss among the outputs of a program function."""
+    """Return the loss among the outputs of a program function: the first output, or the entry "loss" of a dict."""
     if isinstance(outputs, Mapping):
         return outputs["loss"] if "loss" in outputs else next(iter(outputs.values()), None)
     return outputs[0] if isinstance(outputs, list | tuple) and outputs else outputs
@@ -301,12 +301,12 @@ InferenceFunction = Callable[[], Any] | Program
 def inference_program(
     infer_func: InferenceFunction | None, programs: Sequence[Program], session: Session, precision: str | None
 ) -> Program | None:
-    """Discover the inference program of a Trainer; return None if `infer_func` is None.
+    """Trace `infer_func`, and return the inference program of a Trainer; None if `infer_func` is None.
 
     Args:
       infer_func: as for Trainer.
       programs: the trained programs.
-      session: holds the parameters of the trained programs.
+      session: the session with the parameters of the trained programs.
       precision: as for Trainer.
 
     Raises:
