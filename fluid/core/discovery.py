@@ -161,7 +161,7 @@ def discover(
                     check_not_changed(frame, output)
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
-            explained = in_own_words(error, name, batch)  # now, while the traceback still has the frames of JAX
+            explained = in_own_words(error, name, batch)  # before JAX removes its frames from the traceback
             raise
         aliases.update(_aliases(frame, outputs, names))
         loss_output = _loss_output(frame, outputs, names)

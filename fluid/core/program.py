@@ -554,7 +554,7 @@ def warn_of_unused_layers(programs: Collection[Program]) -> None:
 
 
 def _key_name(spec: ParameterSpec) -> str:
-    # Arrays that one run of a module's initialisation makes share one key.
+    # All arrays that one run of a module's initialisation creates have one random key.
     return getattr(spec.initializer, "key_name", spec.name)
 
 

@@ -19,7 +19,7 @@ from fluid.trainer.step_request import StepRequest
 
 
 class _Batch(NamedTuple):
-    """A minibatch of a training step since the last check, with what is needed to repeat the step.
+    """A minibatch of a training step since the last check, with all values that a repetition of the step needs.
 
     `rates` are the learning rates that the user or a handler has set, one for each `minimize` of the program; None for
     a rate that was not set. `request` holds the fetches and overrides that handlers requested for the step, or is None.

@@ -179,7 +179,7 @@ class _Looking:
         return any(self._bad(value).any() for value in after[len(before) :])
 
     def _bad(self, value: Any) -> np.ndarray:
-        """Return a bool mask of the non-finite elements of a value, or of its rows to check if axis 0 is the batch."""
+        """Return a bool mask of the non-finite elements of a value; with the batch on axis 0, of the selected rows."""
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return np.zeros((), bool)
         bad = ~np.asarray(jnp.isfinite(value))  # np.isfinite does not support bfloat16

@@ -173,7 +173,7 @@ class _Replay:
         return self._rows_by_trial(fetch)
 
     def inside(self, name: str, value: Any) -> Inside | None:
-        """Return the named value inside a loop or a branch that makes the value `name` non-finite, or None."""
+        """Return the value inside a loop or branch where the non-finite numbers of `name` start, or None."""
         program = self.program
         scope = self.session.scope
         every = {**scope.arrays, **self.before.arrays}

@@ -172,7 +172,7 @@ class GradientMonitor(Handler):
         return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the next report if another handler acts on reported values, else infinity."""
+        """Return the steps until the next report if another handler uses the reported values; infinity if none does."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def end_step(self, event: EndStepEvent) -> None:

@@ -1,4 +1,4 @@
-"""Plans: the training step of a program compiled for any mesh, with shapes instead of arrays, and what it needs."""
+"""Plans: the memory and work of a training step, compiled for any mesh with shapes instead of arrays."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

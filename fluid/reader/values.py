@@ -39,7 +39,7 @@ _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_lev
 def complaint(
     spec: FeedSpec, where: str, sample: int | None, found: str, fix: str, expected: str = "", dtype: bool = False
 ) -> errors.FeedError:
-    """Return the error for data that does not fit a feed; its message says what was found, expected, and how to fix it.
+    """Return the error for data that does not fit a feed: the found value, the expected one, and the way to fix it.
 
     Args:
       spec: the declaration.

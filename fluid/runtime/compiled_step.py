@@ -361,7 +361,7 @@ class CompiledStep:
         return self._absent.needed(self._pure(), feeds, overrides)
 
     def _pure(self) -> Callable[..., Any]:
-        """Return the results of the step as a pure function of stand-ins, feeds and overrides."""
+        """Return a pure function that computes the results of the step, from stand-in arrays, feeds and overrides."""
         step = self._form.step
         train, test = self.engine.strategy.functions(step)
 

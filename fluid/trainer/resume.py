@@ -223,7 +223,8 @@ class Progress:
     def _go_back(self, pipeline: InputPipeline) -> None:
         """Restore the reader, and the padding sizes, to the position before the last trained minibatch.
 
-        Between two epochs, the reader moves to the start of the next epoch, and may be another reader than before.
+        If training stopped between two epochs, the reader moves to the start of the next epoch; this epoch may have
+        another reader.
         """
         state = self._before
         source = pipeline.source

@@ -102,7 +102,7 @@ class Stream:
 
 
 def _elsewhere(span: Span) -> Callable[[], Rows]:
-    """Return a function like that of `Pieces.opener`, which yields ELSEWHERE for each row of the span, in one list."""
+    """Return a function like `Pieces.opener` returns: it yields ELSEWHERE for each row of the span, in one list."""
 
     def rows() -> Rows:
         yield [ELSEWHERE] * ((span.high or 0) - span.low)

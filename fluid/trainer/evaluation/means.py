@@ -227,7 +227,7 @@ def _is_near(value: Any) -> bool:
 
 
 class TrainingMeans:
-    """The values of the scalars of all programs of a Trainer; those of a program are means over its steps only.
+    """The scalars of all programs of a Trainer, each averaged over the steps of its own program.
 
     Args:
       programs: the programs by name.
@@ -277,7 +277,9 @@ class Averaging(Handler):
     """A base class of handlers that collect means of program outputs; a resumed training continues these means."""
 
     def __init__(self) -> None:
-        self._places: dict[str, dict[str, int]] = {}  # the index of each collected output by name, by program name
+        self._places: dict[
+            str, dict[str, int]
+        ] = {}  # program name -> output name -> index of this output in the collected list
         self._names: list[str] = []  # the names of all collected outputs
         self._mean: TrainingMeans | None = None
         self._resumed: Mapping[str, Any] | None = None
