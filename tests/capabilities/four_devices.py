@@ -1,4 +1,4 @@
-"""What CAPABILITIES says of several devices, in a process that has four: prints a traceback, or "", by row."""
+"""Rows of CAPABILITIES about several devices, run in a process with four; prints a traceback, or "", by row."""
 
 import gc
 import json
@@ -118,7 +118,7 @@ def allocated():
 
 
 def beyond_16():
-    """On each device the bytes of parameters and optimizer state are those of the plan."""
+    """Each device holds the bytes of parameters and optimizer state that the plan predicts."""
     optimizer = fluid.optimizer.Adam(1e-2)
 
     def program():

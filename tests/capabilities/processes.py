@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import textwrap
@@ -9,15 +10,18 @@ import textwrap
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 
 
-def python(code, folder, devices=1):
-    """Run code in a process with some devices of one CPU, and list the words that it prints."""
-    environment = {
-        **os.environ,
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent))),
-    }
+def finished(code, folder, **environment):
+    """Run code in a process; return the words that it prints and its exit status, 0 or that of SIGKILL."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent))), **environment}
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.split()
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
+    return done.stdout.split(), done.returncode
+
+
+def python(code, folder, devices=1):
+    """Run code in a process with some devices of one CPU, and list the words that it prints."""
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    words, status = finished(code, folder, XLA_FLAGS=flags, JAX_PLATFORMS="cpu")
+    assert status == 0
+    return words

@@ -1,6 +1,5 @@
-"""What no other system has, item by item, as somebody who does not believe a word would try it."""
+"""The 17 items that no other system has, each tried by a sceptical user."""
 
-import os
 import pathlib
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import fitted_line
 import numpy as np
 import optax
 import pytest
+from capabilities.processes import finished
 from fitted_line import (
     assert_params,
     data,
@@ -31,21 +31,12 @@ SGD = fluid.optimizer.SGD(0.1)
 TESTS = pathlib.Path(fitted_line.__file__).parent
 
 
-def python(code, folder, hash_seed="0"):
-    """Run code in a new process; return its lines and its exit status."""
-    environment = {**os.environ, "PYTHONPATH": f"{TESTS.parent}:{TESTS}", "PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]
-    return done.stdout.split(), done.returncode
-
-
 def same(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[name], value) for name, value in other.items())
 
 
 class PowerCut(Exception):
-    """Something that ends a training, and is nobody's fault."""
+    """An exception from outside that ends a training."""
 
 
 KILLED = """
@@ -96,7 +87,7 @@ def test_beyond_01_bit_exact_resume_after_kill(tmp_path):
     """A training that is killed by `kill -9`, twice, ends with the bits of one that was not."""
     for kill_at in (7, 22):
         killed = textwrap.dedent(KILLED) + f"\ntrain('saved', kill_at={kill_at})\n"
-        assert python(killed, tmp_path)[1] == -signal.SIGKILL
+        assert finished(killed, tmp_path)[1] == -signal.SIGKILL
     here = {}
     exec(textwrap.dedent(KILLED), here)
     whole = here["train"](None)
@@ -358,7 +349,7 @@ def test_beyond_08_an_artifact_that_needs_jax_and_numpy(tmp_path):
     with zipfile.ZipFile(tmp_path / "line.fluid") as archive:
         archive.extract("standalone.py", tmp_path)
     np.save(tmp_path / "x.npy", COLUMNS["x"])
-    assert python(ONLY_JAX_AND_NUMPY, tmp_path)[0] == ["1", "5", "24"]
+    assert finished(ONLY_JAX_AND_NUMPY, tmp_path)[0] == ["1", "5", "24"]
     expected = guess_of(params, COLUMNS["x"])
     np.testing.assert_allclose(np.load(tmp_path / "guess.npy"), expected, rtol=1e-5, atol=1e-6)
 
@@ -549,7 +540,7 @@ def test_beyond_13_a_program_of_2018_with_sequences(in_tmp):
 
 
 def test_beyond_14_populations_are_one_program():
-    """N trainings with other seeds and rates are one compiled program, and each is what it would be alone."""
+    """N trainings with other seeds and rates are one compiled program, and each equals a training alone."""
     seeds, rates = [0, 1, 1], [0.1, 0.1, 0.03]
     population = fluid.Population(train_program, fluid.optimizer.SGD(0.1), seeds=seeds, vary={"learning_rate": rates})
     before = population.params
@@ -588,7 +579,7 @@ ONLINE = """
 @pytest.mark.slow
 def test_beyond_15_each_accepted_row_exactly_once_under_kill(tmp_path):
     """Killed while rows arrive, an online training has each accepted row exactly once."""
-    acknowledged, status = python(ONLINE, tmp_path)
+    acknowledged, status = finished(ONLINE, tmp_path)
     assert status == -signal.SIGKILL
     columns, options = data(rows=90), {"batch_size": 8, "test_every": None, "checkpoint_every": 3}
     with fluid.OnlineTrainer(train_program, SGD, tmp_path / "online", **options) as online:
@@ -621,7 +612,7 @@ def test_beyond_17_the_same_artifact_is_the_same_bytes(tmp_path):
         params = {"guess.w_0": np.ones((3, 1), "float32"), "guess.b_0": np.zeros(1, "float32")}
         fluid.io.save_inference_model("there.fluid", {"predict": elsewhere}, params, platforms=["cpu"])
     """
-    python(code, tmp_path, hash_seed="77")
+    finished(code, tmp_path, PYTHONHASHSEED="77")
     params = {"guess.b_0": np.zeros(1, "float32"), "guess.w_0": np.ones((3, 1), "float32")}
     for path in ("one.fluid", "two.fluid"):
         fluid.io.save_inference_model(tmp_path / path, {"predict": inference_program}, params, platforms=["cpu"])

@@ -52,7 +52,7 @@ def test_row_01_feed_numpy_by_name_fetch_named_results():
 
 
 def test_row_02_minibatches_are_rows():
-    """A reader yields a minibatch as rows, tuples of fields, and nobody splits columns."""
+    """A reader yields a minibatch as rows, which are tuples of fields; no caller splits columns."""
 
     def reader():
         for batch in minibatches(COLUMNS):
@@ -70,7 +70,7 @@ def test_row_02_minibatches_are_rows():
     ("fields", "order"), [(("y", "x"), ["y", "x"]), (("id", "y", "none", "x"), {"x": 3, "y": 1})], ids=["list", "dict"]
 )
 def test_row_03_the_feed_map_is_stated_once(fields, order):
-    """Which field is which feed is stated once, outside of the loop, as a list or as numbers of columns."""
+    """The feed of each field is stated once, outside the loop, as a list or as column numbers."""
     rows = COLUMNS | {"id": np.arange(24), "none": [None] * 24}
     reader = fluid.batch([tuple(rows[field][i] for field in fields) for i in range(24)], 8)
     before, after = trained(reader, feed_order=order)
@@ -134,7 +134,7 @@ def test_row_06_a_distributed_file_system():
 
 
 def test_row_07_compile_and_run_are_separate(tmp_path):
-    """The Python of a program runs while it is compiled, and never again; what is exported runs without it."""
+    """The Python of a program runs only during compilation; an exported model runs without Python code of the user."""
     runs = []
 
     def program():

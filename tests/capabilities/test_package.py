@@ -42,7 +42,7 @@ def test_row_08_a_model_is_topology_scope_and_device():
 
 
 def test_row_09_run_computes_and_caches_the_needed_part():
-    """`run(targets)` computes what the targets need and nothing else, and compiles that once."""
+    """`run(targets)` computes only the values that the targets need, and compiles once."""
     left, right = [], []
 
     def program():
@@ -64,7 +64,7 @@ def test_row_09_run_computes_and_caches_the_needed_part():
 
 
 def test_row_10_value_is_computed_on_demand_and_kept():
-    """`value("name")` computes what was not computed yet, and keeps it until the next feed."""
+    """`value("name")` computes a missing value, and keeps the value until the next feed."""
     calls = []
 
     def program():
@@ -107,7 +107,7 @@ def test_row_11_a_parameter_by_name_shape_and_attributes():
 
 
 def test_row_12_layers_are_free_functions():
-    """A layer is a function of values, one's own as well as fluid's; nobody hands a net around."""
+    """A layer of fluid or of the user is a function of values; no net is passed around."""
 
     def scaled(x):  # a layer of a user, with a parameter and a state
         scale = layers.create_parameter([x.shape[-1]], default_initializer=fluid.initializer.Constant(3.0))
@@ -182,7 +182,7 @@ def test_row_14_parts_of_a_graph_on_several_devices(on_four_devices):
 
 
 def test_row_14_unlike_layers_on_devices_of_their_own(tmp_path):
-    """Parts of a net of unlike layers have their own devices, and the numbers are those of one."""
+    """Parts of a net of unlike layers have their own devices, and the numbers equal one device."""
     python(
         """
         import contextlib
@@ -220,7 +220,7 @@ def test_row_14_unlike_layers_on_devices_of_their_own(tmp_path):
 
 
 def test_row_15_data_parallel_and_model_parallel(on_four_devices):
-    """One argument divides the batch, the model, or both, and the numbers stay those of NumPy."""
+    """One argument divides the batch, the model, or both, and the numbers equal NumPy."""
     on_four_devices("row_15")
 
 

@@ -225,7 +225,7 @@ def test_row_23_phase_hooks_come_in_pairs():
 
 
 def test_row_24_handlers_are_an_onion():
-    """What begins reaches handlers in their order, what ends in the reverse order, each around the next."""
+    """Begin events reach handlers in their order, end events in the reverse order."""
     notes = []
     trainer = fluid.Trainer(train_program, SGD)
     trainer.train(minibatches(COLUMNS)[:1], handlers=[Noting(name, notes) for name in "abc"], progress=False)

@@ -58,7 +58,7 @@ def test_row_28_sessions_are_independent():
 
 
 def test_row_29_the_program_is_inferred_from_the_targets():
-    """`run(fetch=, feed=)` needs no graph: what is asked for says what is computed."""
+    """`run(fetch=, feed=)` needs no graph: the requested values determine the program."""
 
     def left():
         return layers.identity(layers.data("x", shape=[3]) * 2.0, name="doubled")
@@ -227,7 +227,7 @@ def test_row_32_devices_in_every_spelling(tmp_path):
 
 
 def test_row_33_configuration_belongs_to_a_run(tmp_path):
-    """How a program runs is said by arguments of each run; the program knows nothing of it."""
+    """Arguments of each run determine the way of running; the program does not know them."""
     precise = fluid.Trainer(train_program, SGD, place="cpu", seed=3)
     coarse = fluid.Trainer(train_program, SGD, parallel=True, precision="bfloat16", seed=3)
     for trainer in (precise, coarse):
@@ -317,7 +317,7 @@ def test_row_35_save_and_load_all_or_some(tmp_path):
 
 
 def test_row_35_a_subset_is_loaded_by_names(tmp_path):
-    """What was saved whole is loaded in part: names and globs in every door."""
+    """A part of a saved whole is loaded by names and globs in every door."""
 
     def program():
         hidden = layers.fc(layers.data("x", shape=[3]), size=4, name="body")

@@ -146,7 +146,7 @@ def test_row_42_an_inferencer_takes_function_and_parameters(in_tmp):
 
 
 def test_row_43_the_train_program_calls_the_inference_program(in_tmp):
-    """What the training program makes by calling the inference program has the names that this has alone."""
+    """Values of the inference program have equal names alone and inside the training program."""
 
     def net():
         return layers.fc(layers.fc(layers.data("x", shape=[3]), size=4, act="tanh"), size=1)
@@ -183,7 +183,7 @@ def test_row_44_warm_start_and_parameters_handed_over(in_tmp):
 
 
 def test_row_45_save_a_model_and_load_it_without_the_function(in_tmp):
-    """`save_inference_model` writes what an Inferencer runs without the function, and without the label."""
+    """`save_inference_model` writes a model that an Inferencer runs without the function and the label."""
     trainer = fluid.Trainer(train_program, SGD, infer_func=inference_program)
     trainer.train(minibatches(COLUMNS), progress=False)
     trainer.save_inference_model("line.fluid", platforms=["cpu"])
@@ -373,7 +373,7 @@ def test_row_50_distributed_by_environment(tmp_path):
 
 @pytest.mark.parametrize("make", [lambda: fluid.Trainer(train_program, SGD), lambda: fluid.Session(minimized)])
 def test_row_50_a_forgotten_initialize_is_said(make, monkeypatch):
-    """Where the environment speaks of several processes and nobody called `initialize()`, that is said."""
+    """An environment of several processes without a call of `initialize()` gives a warning."""
     monkeypatch.setenv("FLUID_PROCESSES", str(2 + next(NUMBERS)))
     with pytest.warns(fluid.errors.FluidWarning, match="initialize"):
         make()

@@ -35,7 +35,7 @@ def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
     return x.ndim - 1 if layout.endswith("C") else row_dims(value)
 
 
-def moments(x: Any, axes: tuple[int, ...], where: Any = None) -> tuple[Any, Any, Any]:
+def moments(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """Compute the mean and variance over some axes, in two passes over the data.
 
     Args:
