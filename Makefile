@@ -3,6 +3,7 @@
 #   make test    check, then the whole test suite
 #   make check   lint, format, types, layering
 #   make examples  every example at full strength, against the accuracy that it reaches; what else takes minutes
+#   make peers   fluid beside PyTorch, Keras, Lightning and transformers, which it installs (6 GB) in .venv-peers
 #   make soak    what takes too long for every day: 220 kills, every byte of a checkpoint flipped, 20,000 bad requests to each server,
 #                what goes wrong among several processes, the whole of long tables, layers and deep examples on eight devices, the benchmarks for a GPU
 #   make stubs   write the list of all layers, fluid/layers/__init__.pyi, anew
@@ -33,9 +34,9 @@ PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) $(PYTEST_ARGS)
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Devices of one machine spin while they wait for each other; beside other tests they take four times as long.
 EIGHT := tests/parallel/test_eight_devices.py
-QUICK := -m "not slow and not full and not soak"
+QUICK := -m "not slow and not full and not soak and not peers"
 
-.PHONY: demo docs docs-serve test check quick examples format mistakes bench bench-check soak stubs clean setup
+.PHONY: demo docs docs-serve test check quick examples peers format mistakes bench bench-check soak stubs clean setup
 
 setup: $(STAMP)
 
@@ -80,6 +81,13 @@ examples: $(STAMP) $(IREE_STAMP)
 	$(PYTEST) --ignore=$(EIGHT) -m full
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -q $(EIGHT) -m full)
 
+peers:
+	$(MAKE) VENV=.venv-peers .venv-peers/.installed-peers
+	.venv-peers/bin/python -m pytest -q $(PYTEST_ARGS) tests/peers -m peers
+
+.venv-peers/.installed-peers: pyproject.toml
+	$(call install,test$(comma)peers)
+
 quick: $(STAMP)
 	$(COMPILE_QUICKLY) $(PYTEST) $(BY_FILE) --ignore=$(EIGHT) $(QUICK) || test $$? -eq 5
 	$(if $(PYTEST_ARGS),,$(COMPILE_QUICKLY) $(BIN)/python -m pytest -q $(EIGHT) $(QUICK))
@@ -113,5 +121,5 @@ bench-check: $(STAMP)
 	$(BIN)/python benchmarks/check.py
 
 clean:
-	rm -rf $(VENV) .venv-newest .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .venv-newest .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
