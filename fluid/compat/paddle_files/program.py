@@ -1,8 +1,8 @@
 """Saved programs: programs that PaddlePaddle Fluid saved, as program functions.
 
-`SavedProgram` calls the rows of `compat/paddle_files/ops` in the order of the ops. Each call is inside `core.unrecorded`, so that
-a result has its name in the file and no other name. Parameters are found by their names in the file, and begin with the
-saved arrays. A slot or attribute that a row does not read is an error.
+`SavedProgram` calls the rows of `compat/paddle_files/ops` in the order of the ops. Each call is inside
+`core.unrecorded`, so that a result has its name in the file and no other name. Parameters are found by their names in
+the file, and begin with the saved arrays. A slot or attribute that a row does not read is an error.
 """
 
 import os
