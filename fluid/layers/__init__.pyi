@@ -57,19 +57,23 @@ from .control.tensor_array import array_length, array_read, array_write, create_
 from .custom import create_state, is_training, module, py_func, random_key
 from .data import data
 from .detection.box import box_clip, box_coder, box_decoder_and_assign, iou_similarity, polygon_box_transform
+from .detection.faster_rcnn import (
+    collect_fpn_proposals,
+    distribute_fpn_proposals,
+    generate_proposal_labels,
+    generate_proposals,
+    rpn_target_assign,
+)
 from .detection.matching import bipartite_match, target_assign
 from .detection.prior import anchor_generator, density_prior_box, prior_box
-from .detection.proposals import collect_fpn_proposals, distribute_fpn_proposals, generate_proposals
 from .detection.retinanet import retinanet_detection_output, retinanet_target_assign
 from .detection.roi import prroi_pool, psroi_pool, roi_align, roi_pool
-from .detection.sampling import generate_proposal_labels, rpn_target_assign
 from .detection.ssd import detection_output, multi_box_head, ssd_loss
 from .detection.suppression import matrix_nms, multiclass_nms
 from .detection.yolo import yolo_box, yolov3_loss
 from .embedding import embedding
 from .fc import dense, fc
-from .image.conv import conv2d, conv3d
-from .image.conv_transpose import conv2d_transpose, conv3d_transpose
+from .image.conv import conv2d, conv2d_transpose, conv3d, conv3d_transpose
 from .image.grid import affine_grid, deformable_conv, grid_sampler
 from .image.pool import adaptive_pool2d, adaptive_pool3d, pool2d, pool3d
 from .image.resize import (
@@ -124,9 +128,8 @@ from .recurrent.gru import dynamic_gru, gru_unit
 from .recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm, lstm_unit
 from .recurrent.rnn import RNNCell, rnn
 from .recurrent.step_block import DynamicRNN, StaticRNN
+from .sequence.convert import lod_append, lod_reset, sequence_mask, sequence_pad, sequence_unpad
 from .sequence.index import sequence_enumerate, sequence_erase, sequence_scatter
-from .sequence.lod import lod_append, lod_reset
-from .sequence.pad import sequence_mask, sequence_pad, sequence_unpad
 from .sequence.pool import (
     row_conv,
     sequence_conv,
@@ -144,7 +147,6 @@ from .sequence.shape import (
     sequence_slice,
 )
 from .structured.beam import beam_search, gather_tree
-from .structured.beam_decoder import BeamSearchDecoder
 from .structured.chunk import chunk_eval, edit_distance
 from .structured.crf import crf_decoding, linear_chain_crf
 from .structured.ctc import ctc_greedy_decoder, warpctc
@@ -156,8 +158,25 @@ from .structured.decoder import (
     SampleEmbeddingHelper,
     TrainingHelper,
 )
-from .structured.dynamic_decode import dynamic_decode
-from .tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
+from .structured.dynamic_decode import BeamSearchDecoder, dynamic_decode
+from .tensor.arithmetic import (
+    clip,
+    clip_by_norm,
+    elementwise_add,
+    elementwise_div,
+    elementwise_floordiv,
+    elementwise_max,
+    elementwise_min,
+    elementwise_mod,
+    elementwise_mul,
+    elementwise_pow,
+    elementwise_sub,
+    increment,
+    pow,
+    scale,
+    sum,
+    sums,
+)
 from .tensor.compare import (
     equal,
     greater_equal,
@@ -192,17 +211,6 @@ from .tensor.create import (
     shard,
     zeros,
     zeros_like,
-)
-from .tensor.elementwise import (
-    elementwise_add,
-    elementwise_div,
-    elementwise_floordiv,
-    elementwise_max,
-    elementwise_min,
-    elementwise_mod,
-    elementwise_mul,
-    elementwise_pow,
-    elementwise_sub,
 )
 from .tensor.index import (
     gather,

@@ -1,9 +1,10 @@
-"""Convolutions of images and of volumes."""
+"""Convolutions of images and of volumes, and transposed convolutions."""
 
 import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.initializer import Normal
@@ -12,7 +13,9 @@ from fluid.layers.checks import Sizes, sizes_of
 from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import (
     CHANNELS_FIRST,
+    Image,
     Padding,
+    Pairs,
     check_groups,
     finish_convolution,
     images_of,
@@ -20,7 +23,7 @@ from fluid.layers.image.spatial import (
     paddings,
     seems_channels_last,
 )
-from fluid.layers.kernels.convolution import Geometry, convolution
+from fluid.layers.kernels.convolution import Geometry, convolution, grouped_convolution
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
 
@@ -167,3 +170,189 @@ def _convolve(
     geometry = Geometry(strides, pads, dilations, (1,) * dims, image.layout)
     result = convolution(image.array, filters, geometry, groups, this.frame.mode == core.TRAIN)
     return finish_convolution(this, image, result, bias_attr, act)
+
+
+@layer
+def conv2d_transpose(
+    input: core.Value,
+    num_filters: int,
+    output_size: Sizes | None = None,
+    filter_size: Sizes | None = None,
+    padding: Padding = 0,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
+    groups: int | None = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    use_cudnn: bool = True,
+    act: Activation = None,
+    name: str | None = None,
+    data_format: str = CHANNELS_FIRST,
+) -> jax.Array:
+    """Apply a transposed convolution to images, which makes them larger.
+
+    A transposed convolution is the gradient of a `conv2d` that maps images of the size of the result to images of the
+    size of the input. `stride`, `padding` and `dilation` are the arguments of this `conv2d`.
+
+    Args:
+      input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
+      num_filters: the number of channels of the result.
+      output_size: `[height', width']`; by default it follows from `filter_size`.
+      filter_size: `k` or `[kh, kw]`; by default it follows from `output_size`.
+      padding: in the forms that `conv2d` takes.
+      stride: one or two integers: the factor by which the image grows, apart from filter and padding.
+      dilation: one or two integers.
+      groups: the number of groups into which the channels are divided; 1 by default.
+      param_attr: ParamAttr of the filters `[channels, num_filters / groups, kh, kw]`; Xavier uniform by default.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      use_cudnn: False names a depthwise convolution `depthwise_conv2d_transpose_N`, as in Fluid. XLA chooses the
+        kernels.
+      act: name of an activation, or a function.
+      name: name of the layer; by default `conv2d_transpose_N`.
+      data_format: "NCHW" or "NHWC".
+
+    Returns:
+      `[batch, num_filters, height', width']`, or with the channels last. Without `output_size` and dilation,
+      `height' = (height - 1) * stride - 2 * padding + kh`.
+
+    Raises:
+      ArgumentError: neither `output_size` nor `filter_size` is given, or the size cannot be reached with this stride.
+      ShapeError: the input is no batch of images, or its channels cannot be grouped.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     seed = fluid.layers.data("seed", shape=[8, 4, 4])
+      ...     return fluid.layers.conv2d_transpose(seed, num_filters=2, filter_size=4, stride=2, padding=1)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 8, 8]
+    """
+    kind = "conv2d_transpose"
+    kind = kind if use_cudnn else kind_without_cudnn(kind, input, data_format, groups, num_filters)
+    return _transposed_convolution(
+        Layer(kind, name), 2, input, num_filters, output_size, filter_size, padding, stride, dilation,
+        groups, param_attr, bias_attr, act, data_format,
+    )  # fmt: skip
+
+
+@layer
+@no_effect(use_cudnn="XLA chooses the kernels")
+def conv3d_transpose(
+    input: core.Value,
+    num_filters: int,
+    output_size: Sizes | None = None,
+    filter_size: Sizes | None = None,
+    padding: Padding = 0,
+    stride: Sizes = 1,
+    dilation: Sizes = 1,
+    groups: int | None = None,
+    param_attr: ParamSetting = None,
+    bias_attr: ParamSetting = None,
+    use_cudnn: bool = True,
+    act: Activation = None,
+    name: str | None = None,
+    data_format: str = "NCDHW",
+) -> jax.Array:
+    """Apply a transposed convolution to volumes: `conv2d_transpose` with a depth before the height.
+
+    Args:
+      input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
+      num_filters: the number of channels of the result.
+      output_size: `[depth', height', width']`; by default it follows from `filter_size`.
+      filter_size: one or three integers; by default it follows from `output_size`.
+      padding: in the forms that `conv3d` takes.
+      stride: one or three integers.
+      dilation: one or three integers.
+      groups: the number of groups into which the channels are divided; 1 by default.
+      param_attr: ParamAttr of the filters `[channels, num_filters / groups, kd, kh, kw]`; Xavier uniform by default.
+      bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
+      use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
+      act: name of an activation, or a function.
+      name: name of the layer; by default `conv3d_transpose_N`.
+      data_format: "NCDHW" or "NDHWC".
+
+    Returns:
+      `[batch, num_filters, depth', height', width']`, or with the channels last.
+
+    Raises:
+      ArgumentError: as for `conv2d_transpose`.
+      ShapeError: as for `conv2d_transpose`.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     seed = fluid.layers.data("seed", shape=[8, 2, 2, 2])
+      ...     return fluid.layers.conv3d_transpose(seed, num_filters=2, filter_size=2, stride=2)
+      >>> print(fluid.Program(program).outputs[0])
+      float32[batch, 2, 4, 4, 4]
+    """
+    return _transposed_convolution(
+        Layer("conv3d_transpose", name), 3, input, num_filters, output_size, filter_size, padding, stride, dilation,
+        groups, param_attr, bias_attr, act, data_format,
+    )  # fmt: skip
+
+
+def _transposed_convolution(
+    this: Layer, dims: int, input: Any, num_filters: int, output_size: Any, filter_size: Any, padding: Any, stride: Any,
+    dilation: Any, groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
+) -> Any:  # fmt: skip
+    """Compute a transposed convolution of images or volumes with `dims` dimensions; see `conv2d_transpose`."""
+    image = images_of(this, input, dims + 2, data_format)
+    strides = sizes_of(this, "stride", stride, dims)
+    dilations = sizes_of(this, "dilation", dilation, dims)
+    groups = check_groups(this, image.channels, num_filters, groups)
+    kernel, pads = _transposed_geometry(this, image, output_size, filter_size, padding, strides, dilations)
+    shape = [image.channels, num_filters // groups, *kernel]
+    filters = this.weight(param_attr, shape, image.array.dtype)
+    # Compute an ordinary convolution: the input is spread out by the stride, the filters are reversed, and their
+    # channels of input and output are swapped.
+    turned = jnp.flip(filters, tuple(range(2, 2 + dims))).reshape(groups, image.channels // groups, *shape[1:])
+    turned = jnp.swapaxes(turned, 1, 2).reshape(num_filters, image.channels // groups, *kernel)
+    geometry = Geometry((1,) * dims, pads, dilations, strides, image.layout)
+    result = grouped_convolution(image.array, turned, geometry, groups)
+    return finish_convolution(this, image, result, bias_attr, act)
+
+
+def _transposed_geometry(
+    this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
+) -> tuple[tuple[int, ...], Pairs]:
+    """Return the size of the filters, and the padding of the input after it is spread out by the strides.
+
+    Args:
+      this: the layer, for messages.
+      image: the input.
+      output_size: see `conv2d_transpose`.
+      filter_size: see `conv2d_transpose`.
+      padding: see `conv2d_transpose`.
+      strides: one for each dimension of pixels.
+      dilations: one for each dimension of pixels.
+
+    Returns:
+      One size, and one pair (before, after), for each dimension of pixels.
+    """
+    dims = len(image.pixels)
+    wanted = None if output_size is None else sizes_of(this, "output_size", output_size, dims)
+    if filter_size is None:
+        if wanted is None:
+            raise errors.ArgumentError(f"{this.name} needs filter_size or output_size, as in filter_size={[3] * dims}")
+        pads = paddings(this, padding, image, (1,) * dims, strides)
+        kernel = tuple(
+            (out - (size - 1) * s + sum(p) - 1) // d + 1
+            for out, size, s, p, d in zip(wanted, image.pixels, strides, pads, dilations, strict=True)
+        )
+    else:
+        kernel = sizes_of(this, "filter_size", filter_size, dims)
+    spans = tuple(d * (k - 1) + 1 for d, k in zip(dilations, kernel, strict=True))
+    pads = paddings(this, padding, image, spans, strides)
+    natural = [
+        (size - 1) * s - sum(p) + span for size, s, p, span in zip(image.pixels, strides, pads, spans, strict=True)
+    ]
+    wanted = tuple(natural) if wanted is None else wanted
+    extra = [w - n for w, n in zip(wanted, natural, strict=True)]
+    if min(kernel) < 1 or min(wanted) < 1 or any(not 0 <= e < s for e, s in zip(extra, strides, strict=True)):
+        raise errors.ArgumentError(
+            f"{this.name}: images of {list(image.pixels)} pixels with filter {list(kernel)}, stride {list(strides)} "
+            f"and padding {pads} grow to {natural}, or up to stride - 1 more; found output_size={list(wanted)}"
+        )
+    pairs = [(span - 1 - p[0], span - 1 - p[1] + e) for span, p, e in zip(spans, pads, extra, strict=True)]
+    return kernel, pairs

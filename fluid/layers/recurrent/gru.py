@@ -8,15 +8,17 @@ import jax.numpy as jnp
 from fluid import core
 from fluid.layers.base import Layer, layer
 from fluid.layers.functional import Activation
-from fluid.layers.recurrent.arguments import (
+from fluid.layers.recurrent.cells import (
+    GRU,
+    GRUUnit,
     array_of_shape,
     projected,
     starting_state,
     to_activation,
+    unroll_rows,
     width_of,
     with_bias,
 )
-from fluid.layers.recurrent.cells import GRU, GRUUnit, unroll_rows
 from fluid.param_attr import ParamSetting
 
 

@@ -13,14 +13,6 @@ from fluid.layers.fc import fc
 from fluid.layers.functional import Activation
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.layers.norm.dropout import check_probability, drop
-from fluid.layers.recurrent.arguments import (
-    array_of_shape,
-    given_state,
-    projected,
-    starting_state,
-    to_activation,
-    width_of,
-)
 from fluid.layers.recurrent.cells import (
     LSTM,
     Cell,
@@ -28,8 +20,14 @@ from fluid.layers.recurrent.cells import (
     LSTMUnit,
     ProjectedLSTM,
     StateAsOutput,
+    array_of_shape,
+    given_state,
+    projected,
+    starting_state,
+    to_activation,
     unroll,
     unroll_rows,
+    width_of,
 )
 from fluid.layers.tensor.concat import concat
 from fluid.param_attr import ParamSetting

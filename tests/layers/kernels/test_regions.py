@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fluid.layers.detection import roi
-from fluid.layers.kernels.regions import largest_of_bins
+from fluid.layers.kernels.pooling import largest_of_bins
 
 HIGH, BROAD = 6, 8
 # Bins of several pixels, of one, without pixels, and over the whole image.
