@@ -10,11 +10,9 @@ from fluid import core, errors
 from fluid.layers.base import dense
 from fluid.runtime.fetch import GRAD
 from fluid.static import unique_name
-from fluid.static.tape import values
-from fluid.static.tape.calls import Environment, inside, outer_environment
+from fluid.static.tape.calls import Environment, inside, minimized, outer_environment
 from fluid.static.tape.program import Program
-from fluid.static.tape.snapshot import minimized
-from fluid.static.tape.variable import Persistent, Variable
+from fluid.static.tape.variable import SEQUENCES, Persistent, Variable, dense_of
 
 __all__ = ["append_backward", "calc_gradient", "gradients"]
 
@@ -152,7 +150,7 @@ class _Differentiated:
         """Return the gradient for each input."""
         outer = outer_environment("fluid.gradients")
         held = [outer[v] for v in self._inputs]
-        found = jax.grad(self._total)([values.dense_of(value) for value in held], held, outer)
+        found = jax.grad(self._total)([dense_of(value) for value in held], held, outer)
         return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
@@ -174,7 +172,7 @@ class _Differentiated:
 
 def _with_data(value: Any, data: Any) -> Any:
     """Return `data` with the lengths of `value`, if `value` is a batch of sequences; else `data` itself."""
-    return value.with_data(data) if isinstance(value, values.SEQUENCES) else data
+    return value.with_data(data) if isinstance(value, SEQUENCES) else data
 
 
 calc_gradient = gradients

@@ -5,8 +5,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.place import CPUPlace, CUDAPlace
-from fluid.static.executor import Executor, Feed, Fetched, plain_program
-from fluid.static.processes import check_processes
+from fluid.static.executor import Executor, Feed, Fetched, check_processes, plain_program
 from fluid.static.scope import Scope
 
 

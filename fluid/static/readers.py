@@ -6,11 +6,9 @@ from typing import Any
 from fluid import core, errors
 from fluid.reader import batch
 from fluid.reader.feeder import Feeder
-from fluid.static.executor import name_of
-from fluid.static.feeding import as_fed
+from fluid.static.executor import as_fed, name_of
 from fluid.static.tape.program import Program, default_main_program
-from fluid.static.tape.values import dense_of
-from fluid.static.tape.variable import Variable
+from fluid.static.tape.variable import Variable, dense_of
 
 # A function that returns an iterable, or the iterable itself.
 Source = Callable[[], Iterable[Any]] | Iterable[Any]

@@ -11,7 +11,7 @@ import numpy as np
 from fluid import core, errors
 from fluid.place import Place, device_of
 from fluid.runtime import Session
-from fluid.static.tape.later import Later
+from fluid.static.tape.calls import Later
 from fluid.static.tape.program import Program
 
 

@@ -4,9 +4,8 @@ import logging
 from typing import Any
 
 from fluid import errors
-from fluid.static.executor import plain_program
+from fluid.static.executor import check_processes, plain_program
 from fluid.static.framework import memory_optimize, release_memory
-from fluid.static.processes import check_processes
 from fluid.static.tape.program import Program
 
 __all__ = [

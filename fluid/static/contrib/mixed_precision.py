@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fluid import errors
+from fluid.static.tape.calls import minimized
 from fluid.static.tape.recording import in_a_function
-from fluid.static.tape.snapshot import minimized
 
 __all__ = ["AutoMixedPrecisionLists", "decorate"]
 

@@ -2,19 +2,30 @@
 
 from fluid.layers import __all__ as _of_fluid
 from fluid.static.layers.arrays import array_length, array_read, array_write, create_array
+from fluid.static.layers.assign import _decay_step_counter as _decay_step_counter
 from fluid.static.layers.assign import (
+    accuracy,
     assign,
     autoincreased_step_counter,
+    cosine_decay,
     create_global_var,
     create_tensor,
+    exponential_decay,
     fill_constant,
     increment,
+    inverse_time_decay,
+    linear_lr_warmup,
+    natural_exp_decay,
+    noam_decay,
     ones,
+    piecewise_decay,
+    polynomial_decay,
     py_func,
+    warmup_cosine,
     zeros,
 )
 from fluid.static.layers.beam import beam_search, beam_search_decode, is_empty, lod_reset, sequence_expand
-from fluid.static.layers.control import IfElse, Switch, While
+from fluid.static.layers.control import IfElse, ParallelDo, Switch, While, get_places
 from fluid.static.layers.data import (
     create_py_reader_by_data,
     data,
@@ -22,20 +33,6 @@ from fluid.static.layers.data import (
     py_reader,
     read_file,
     softmax_with_cross_entropy,
-)
-from fluid.static.layers.metrics import accuracy
-from fluid.static.layers.places import ParallelDo, get_places
-from fluid.static.layers.rates import _decay_step_counter as _decay_step_counter
-from fluid.static.layers.rates import (
-    cosine_decay,
-    exponential_decay,
-    inverse_time_decay,
-    linear_lr_warmup,
-    natural_exp_decay,
-    noam_decay,
-    piecewise_decay,
-    polynomial_decay,
-    warmup_cosine,
 )
 from fluid.static.layers.recorded import __getattr__ as __getattr__
 from fluid.static.layers.rnn import DynamicRNN, StaticRNN

@@ -1,16 +1,22 @@
-"""Layers that record constants, from which loop lengths are computed, and variables that are created for assignment."""
+"""Layers that assign variables: constants, new variables, learning rate schedules, and metrics that count.
 
+Recorded constants determine the lengths of loops. A schedule is a variable: each training run computes the learning
+rate of its update.
+"""
+
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
-from fluid import core, layers
+from fluid import core, layers, lr
 from fluid.initializer import Constant
 from fluid.static import unique_name
 from fluid.static.layers.arrays import at_present_batch
 from fluid.static.tape.program import default_main_program
-from fluid.static.tape.recording import assigned, recorded
+from fluid.static.tape.recording import assigned, in_a_function, recorded
 from fluid.static.tape.variable import Persistent, Variable
 
 # A variable, or a number, list or array that becomes a constant variable.
@@ -298,3 +304,114 @@ def _constant(made: Any, value: float | None) -> Any:
     if isinstance(made, Variable) and not isinstance(made, Persistent):
         made.constant = value
     return made
+
+
+# The counter that all schedules of a program share, as in Fluid.
+_COUNTER = "@LR_DECAY_COUNTER@"
+
+
+def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
+    """Convert a function that returns a schedule to a function that returns a variable of its learning rates."""
+
+    @functools.wraps(schedule)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if in_a_function():
+            return schedule(*args, **kwargs)
+        # The counter has Fluid's name and first number, so that a counter that PaddlePaddle saved can be loaded.
+        counter = autoincreased_step_counter(_COUNTER, begin=int(schedule is lr.noam_decay), step=1)
+        begin = int(counter.spec.initializer.value) + 1
+        return counter.program.apply(_rate, (_Schedule(schedule, begin), counter, args, kwargs))
+
+    return call
+
+
+class _Schedule:
+    """A function that creates a schedule, as a leaf among the arguments of a call.
+
+    Args:
+      make: a function of `fluid.lr`.
+      begin: the value of the counter in the first run.
+    """
+
+    def __init__(self, make: Callable[..., Any], begin: int):
+        self.make = make
+        self.begin = begin
+
+
+def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
+    """Return the learning rate `[1]` of the update whose number `counter` holds."""
+    given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
+    return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
+
+
+def _constant_rate(value: Any) -> Callable[[Any], Any]:
+    """Convert the current learning rate, which another schedule or the program computes, to a constant schedule."""
+    return lambda count: value.reshape(())
+
+
+def _decay_step_counter(begin: int = 0) -> Any:
+    """Return a counter of the runs of a program from `begin` on, float32 `[1]`; all schedules share this counter."""
+    return recorded(layers.cast)(autoincreased_step_counter(_COUNTER, begin=begin, step=1), "float32")
+
+
+exponential_decay = _as_variable(lr.exponential_decay)
+natural_exp_decay = _as_variable(lr.natural_exp_decay)
+inverse_time_decay = _as_variable(lr.inverse_time_decay)
+polynomial_decay = _as_variable(lr.polynomial_decay)
+piecewise_decay = _as_variable(lr.piecewise_decay)
+noam_decay = _as_variable(lr.noam_decay)
+cosine_decay = _as_variable(lr.cosine_decay)
+linear_lr_warmup = _as_variable(lr.linear_lr_warmup)
+warmup_cosine = _as_variable(lr.warmup_cosine)
+
+
+_accuracy = recorded(layers.accuracy)
+_cast = recorded(layers.cast)
+_ones_like = recorded(layers.ones_like)
+_reduce_sum = recorded(layers.reduce_sum)
+_round = recorded(layers.round)
+
+
+def accuracy(
+    input: Variable,
+    label: Variable,
+    k: int = 1,
+    correct: Variable | None = None,
+    total: Variable | None = None,
+    name: str | None = None,
+) -> Variable:
+    """Compute the fraction of rows whose class is among the `k` most probable classes, see `fluid.layers.accuracy`.
+
+    Args:
+      input: probabilities or scores `[-1, classes]`.
+      label: classes `[-1, 1]` of an integer dtype.
+      k: the number of classes that count as predicted.
+      correct: a variable that receives the number of these rows, for example from `create_tensor`.
+      total: a variable that receives the number of all rows.
+      name: name of the layer; by default `accuracy_N`.
+
+    Returns:
+      The variable of the fraction, float32.
+
+    Example:
+      >>> import numpy as np
+      >>> import fluid.static as fluid
+      >>> main = fluid.Program()
+      >>> with fluid.program_guard(main, fluid.Program()):
+      ...     scores, label = fluid.layers.data("scores", shape=[2]), fluid.layers.data("label", [1], dtype="int64")
+      ...     rows = fluid.layers.create_tensor("int64")
+      ...     right = fluid.layers.accuracy(scores, label, total=rows)
+      >>> feed = {"scores": np.float32([[0, 1], [1, 0], [1, 0], [0, 1]]), "label": np.int64([[1], [1], [0], [1]])}
+      >>> [float(found) for found in fluid.Executor().run(main, feed, [right, rows])]
+      [0.75, 4.0]
+    """
+    if in_a_function():
+        return _accuracy(input, label, k, correct, total, name)
+    fraction = _accuracy(input, label, k, name=name)
+    if correct is not None or total is not None:
+        rows = _reduce_sum(_ones_like(_cast(label, "float32")))
+        if total is not None:
+            assigned(total, layers.cast, rows, "int64")
+        if correct is not None:
+            assigned(correct, layers.cast, _round(fraction * rows), "int64")
+    return fraction

@@ -9,10 +9,9 @@ import jax
 
 from fluid import core, errors, layers
 from fluid.layers.recurrent.steps import time_first
-from fluid.static.tape import values
 from fluid.static.tape.calls import Block, outer_environment, run_calls
 from fluid.static.tape.program import default_main_program
-from fluid.static.tape.variable import Variable
+from fluid.static.tape.variable import Variable, leaves
 
 
 class _StepBlock:
@@ -57,7 +56,7 @@ class _StepBlock:
                 f"outside of it; what goes from step to step is a memory: rnn.update_memory(prev, new)"
             )
         result = self._program.apply(_Steps(self, block, self.kind, self._name), blocks=(block,))
-        self._results = values.leaves(result)
+        self._results = leaves(result)
 
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Record a call of a method of the layer, such as "step_input"; refuse it outside the block."""

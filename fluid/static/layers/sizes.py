@@ -10,11 +10,9 @@ import numpy as np
 
 from fluid import core, layers
 from fluid.static.layers.data import reshape as reshape_any
-from fluid.static.tape import values
-from fluid.static.tape.calls import Call, Environment, inside
+from fluid.static.tape.calls import BATCHES, Call, Environment, inside
 from fluid.static.tape.recording import in_a_function, recorded
-from fluid.static.tape.trial import BATCHES
-from fluid.static.tape.variable import Variable
+from fluid.static.tape.variable import Variable, dense_of, leaves
 
 # Layers and operators whose results depend on their arguments alone.
 _COMPUTED = frozenset(
@@ -56,7 +54,7 @@ def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], 
     for given, value in read.items():
         environment[given] = jnp.asarray(value)
     with core.running(core.Frame(placeholder_batch=batch, as_fluid=True)), inside(environment):
-        found = values.leaves(call.function(*environment.read(call.args), **environment.read(call.kwargs)))
+        found = leaves(call.function(*environment.read(call.args), **environment.read(call.kwargs)))
     return np.asarray(found[call.outputs.index(variable)])
 
 
@@ -98,7 +96,7 @@ def _sizes(x: Variable, wanted: Any) -> list[int] | None:
     if None in both:
         return None
     first, second = (np.concatenate([np.ravel(pair[i]) for pair in both if pair is not None]) for i in range(2))
-    dims = dict(enumerate(zip(*(values.dense_of(struct).shape for struct in x.structs), strict=True)))
+    dims = dict(enumerate(zip(*(dense_of(struct).shape for struct in x.structs), strict=True)))
     return [
         int(a) if a == b else -1 + (dims.get(i) == (a, b)) for i, (a, b) in enumerate(zip(first, second, strict=True))
     ]

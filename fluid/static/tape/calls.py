@@ -4,12 +4,16 @@ A `Call` holds a layer, its arguments with variables in place of values, its out
 automatic names. A recorded program is a list of calls, and is a program function: it runs the calls again. During a run
 an `Environment` holds the value of each variable, and an assignment replaces the value there. A `Block` is a list of
 calls, too: `While` is one call of `layers.while_loop` over the variables that its block assigns.
+
+When a call is recorded, `jax.eval_shape` runs it at two batch sizes, so shapes and errors are known at once. A
+`Tape` is the program function of the calls recorded so far. Calls that assign parameters after an optimizer has
+updated them, such as a weight decay written as layers, run after the update.
 """
 
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -19,9 +23,9 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
-from fluid.core.frame import Naming
-from fluid.static.tape import values
-from fluid.static.tape.variable import Persistent, Variable
+from fluid.core.frame import Declared, Naming
+from fluid.static import unique_name
+from fluid.static.tape.variable import Persistent, Variable, is_leaf, is_value, leaves, single_steps, with_known_sizes
 
 
 class Environment:
@@ -128,7 +132,7 @@ class Call:
 
         @functools.wraps(function)
         def on_rows(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = values.single_steps((args, kwargs))
+            args, kwargs = single_steps((args, kwargs))
             return function(*args, **kwargs)
 
         return replace(self, function=on_rows)
@@ -144,7 +148,7 @@ class Call:
         def on_arrays(*args: Any, **kwargs: Any) -> Any:
             unknown = core.current_frame(function.__name__).placeholder_batch
             if unknown is not None:
-                args, kwargs = values.with_known_sizes((args, kwargs), unknown)
+                args, kwargs = with_known_sizes((args, kwargs), unknown)
             return function(*args, **kwargs)
 
         return replace(self, function=on_arrays)
@@ -176,7 +180,7 @@ class Call:
             raise
         finally:
             frame.site = around
-        for i, (variable, value) in enumerate(zip(self.outputs, values.leaves(result), strict=True)):
+        for i, (variable, value) in enumerate(zip(self.outputs, leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
                 continue  # the layer returned a parameter itself: it is not assigned
             named = core.record(variable.name, value) if i in self.nameless else value
@@ -258,7 +262,7 @@ def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
 
     The gradients of feeds and of persistable variables are not stopped.
     """
-    if not values.is_value(value):
+    if not is_value(value):
         return value
     result = as_array(value)
     if not variable.stop_gradient or variable.persistable or frame.fact(value, "feed"):
@@ -266,3 +270,203 @@ def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
     stopped = jax.lax.stop_gradient(result)
     frame.hand_on(result, stopped, "logits", "logits_axis", "weight")
     return stopped
+
+
+class Tape:
+    """The calls that a Program had recorded at one time, as a program function.
+
+    Args:
+      program: the Program.
+      calls: the calls of its global block.
+      variables: the variables to return.
+    """
+
+    def __init__(self, program: Any, calls: list[Call], variables: list[Variable]):
+        self._program = program
+        self._calls = calls
+        self._variables = variables
+
+    def __call__(self) -> dict[str, Any]:
+        """Run the calls; return the final values of the variables by name, the loss first."""
+        environment = self.run()
+        first = self._program.first
+        order = [*([first] if first is not None else []), *self._variables]
+        found = {v.name: environment.find(v) for v in (*order, *environment.written())}
+        results = {n: v for n, v in found.items() if v is not None and is_value(v)}
+        return results or {"nothing": jnp.zeros([1])}
+
+    def run(self) -> Environment:
+        """Run the calls, and set the states that they assign; return the final values of all variables."""
+        for variable in self._program.list_vars():
+            variable.check()
+        environment = run_calls(self._calls)
+        for variable in environment.written():
+            if not variable.is_parameter:
+                variable.held()  # declares the state, because maybe no call has read it
+                core.set_state(variable.name, environment[variable])
+        return environment
+
+
+def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: Any) -> None:
+    """Minimise a loss, inside a run.
+
+    Args:
+      optimizer: an optimizer of fluid.
+      loss: the loss, `[1]`.
+      parameters: names of the parameters to change; None for all trainable parameters.
+      excluded: names of the parameters to leave unchanged.
+      rate: the learning rate `[1]`, if the program computes one; None for the learning rate of the optimizer.
+    """
+    optimizer.minimize(loss, parameter_list=parameters, no_grad_set=excluded)
+    if rate is not None:
+        made = core.current_frame("optimizer.minimize").made.minimizations
+        made[-1] = made[-1]._replace(rate=jnp.reshape(rate, ()))
+
+
+def changes(call: Call, name: str) -> bool:
+    """Return whether a call of `minimized` changes the parameter `name`."""
+    names, excluded = call.args[2:4]
+    return (names is None or name in names) and name not in excluded
+
+
+# Two trial batch sizes: a size that differs between both trials follows the batch size.
+BATCHES = (37, 41)
+
+
+class Trial:
+    """The shapes of a call's results, evaluated without data.
+
+    Args:
+      call: the call.
+      given: the variables that the call may read.
+      arrays: the program's declarations of parameters and states, by name.
+      shared: the shared functions that the program has called, by name; the call adds its own.
+      batch: the trial batch size.
+
+    Attributes:
+      structs: the shape and dtype of each result.
+      names: the name that the call gives each result, or None.
+      tree: the structure of the results.
+      lengths: for each result, the variable of `given` whose sequences have the same lengths, or None.
+      naming: the counters of automatic names after the call.
+      feeds: the feeds that the call declares.
+      arrays: the declarations of parameters and states by the program and the call.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        given: Sequence[Variable],
+        arrays: Mapping[str, core.ParameterSpec],
+        shared: dict[str, core.SharedFunction],
+        batch: int,
+    ):
+        frame = core.Frame(
+            placeholder_batch=batch,
+            as_fluid=True,
+            plain=True,  # without kernels for one platform, layers have the same shapes and fewer equations
+            declared=Declared(arrays=dict(arrays), shared=shared),
+            naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
+        )
+        self.feeds = frame.declared.feeds
+        self.arrays = frame.declared.arrays
+        self.names: list[str | None] = []
+        self.tree: Any = None
+        self.lengths: list[Variable | None] = []
+        number = BATCHES.index(batch)
+
+        def trace(held: list[Any]) -> list[Any]:
+            frame.given.key = jax.random.key(0)
+            environment = Environment()
+            for variable, value in zip(given, held, strict=True):
+                environment[variable] = value
+            with core.running(frame), inside(environment):
+                result = call.function(*environment.read(call.args), **environment.read(call.kwargs))
+                found = leaves(result)
+                self.tree = jax.tree.structure(result, is_leaf=is_leaf)
+                self.names = [_name_of(frame, value) for value in found]
+                self.lengths = [_same_lengths(value, given, held) for value in found]
+                return [as_array(value) for value in found]
+
+        self.structs = jax.eval_shape(trace, [variable.structs[number] for variable in given])
+        self.naming = frame.naming
+
+
+def _name_of(frame: core.Frame, value: Any) -> str | None:
+    """Return the name that a call gave one of its results, or None."""
+    found = [name for name, recorded in frame.made.values.items() if recorded is value]
+    return found[-1] if found else frame.fact(value, "feed") or frame.fact(value, "parameter")
+
+
+def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) -> Variable | None:
+    """Return the variable, among `given`, whose value in `held` has the lengths of a sequence batch, or None."""
+    if not isinstance(value, core.SequenceBatch):
+        return None
+    pairs = zip(given, held, strict=True)
+    return next((v for v, h in pairs if isinstance(h, core.SequenceBatch) and h.lengths is value.lengths), None)
+
+
+def assignments_after_updates(calls: Sequence[Call]) -> list[Call]:
+    """Return the calls after the last minimisation that assign parameters."""
+    last = max((i for i, call in enumerate(calls) if call.function is minimized), default=len(calls))
+    return [call for call in calls[last + 1 :] if call.assigns and any(map(_is_parameter, call.outputs))]
+
+
+class Later:
+    """The calls that run after a training step, because they read or assign updated parameters.
+
+    Args:
+      calls: the calls of a program.
+
+    Attributes:
+      read: names of the values that the step computes for these calls.
+    """
+
+    def __init__(self, calls: Sequence[Call]):
+        last = max(i for i, call in enumerate(calls) if call.function is minimized)
+        assigning = assignments_after_updates(calls)
+        updated: set[Variable] = set()
+        self._calls: list[Call] = []
+        for call in calls[last + 1 :]:
+            given = _read(call)
+            if call in assigning or any(_is_parameter(v) or v in updated for v in given):
+                self._calls.append(call)
+                updated |= set(call.outputs)
+        made = {v for call in self._calls for v in call.outputs}
+        given = [v for call in self._calls for v in _read(call)]
+        self._parameters = {v.name: v for v in (*given, *made) if isinstance(v, Persistent)}
+        self._values = {v.name: v for v in given if not isinstance(v, Persistent) and v not in made}
+        self._written = {v.name: v for call in assigning for v in call.outputs}
+        self.read = list(self._values)
+        self._run = jax.jit(self._traced)
+
+    def __call__(self, arrays: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the assigned values by name.
+
+        Args:
+          arrays: parameters and states after the step, by name.
+          found: values by name; `read` lists the names that are needed.
+        """
+        read = {name: found[name] for name in self._values}
+        assigned: dict[str, Any] = self._run({name: arrays[name] for name in self._parameters}, read)
+        return assigned
+
+    def _traced(self, arrays: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+        specs = {name: variable.spec for name, variable in self._parameters.items()}
+        frame = core.Frame(declared=Declared(arrays=specs))
+        held: dict[Any, Any] = {self._parameters[name]: value for name, value in arrays.items()}
+        held |= {self._values[name]: value for name, value in found.items()}
+        with core.running(frame):
+            environment = run_calls(self._calls, held)
+        return {name: environment[variable] for name, variable in self._written.items()}
+
+
+def _is_parameter(variable: Variable) -> bool:
+    return isinstance(variable, Persistent) and variable.is_parameter
+
+
+def _read(call: Call) -> list[Variable]:
+    """Return the variables of the global block that a call reads, also inside of its blocks."""
+    inner = [v for block in call.blocks for c in block.calls for v in _read(c)]
+    found = [*call.variables(), *getattr(call.function, "captures", ()), *inner]
+    return [v for v in found if isinstance(v, Persistent) or v.is_global]

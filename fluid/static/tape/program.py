@@ -14,12 +14,19 @@ import numpy as np
 from fluid import core, errors, layers
 from fluid.param_attr import ParamAttr
 from fluid.static import unique_name
-from fluid.static.tape import values
-from fluid.static.tape.calls import Block, Call, running
-from fluid.static.tape.later import Later, assignments_after_updates
-from fluid.static.tape.snapshot import Tape, changes, minimized
-from fluid.static.tape.trial import BATCHES, Trial
-from fluid.static.tape.variable import Persistent, Variable
+from fluid.static.tape.calls import (
+    BATCHES,
+    Block,
+    Call,
+    Later,
+    Tape,
+    Trial,
+    assignments_after_updates,
+    changes,
+    minimized,
+    running,
+)
+from fluid.static.tape.variable import Persistent, Variable, is_value
 
 
 class Program:
@@ -248,7 +255,7 @@ class Program:
           >>> op.type, fluid.Executor().run(main, fetch_list=[y])[0].tolist()
           ('scale', [6.0, 6.0])
         """
-        from fluid.static.tape.appended import append  # few programs need it, and it loads every layer
+        from fluid.static.tape.appended_ops import append  # few programs need it, and it loads every layer
 
         call = append(self, type, inputs or {}, outputs or {}, attrs or {})
         for variable in call.outputs:
@@ -550,7 +557,7 @@ class Program:
 
     def _outputs(self, call: Call, names: list[str | None], structs: list[tuple[Any, ...]]) -> list[Variable]:
         """Return variables for the results of a call; parameters and feeds have variables already."""
-        call.nameless = frozenset(i for i, name in enumerate(names) if name is None and values.is_value(structs[i][0]))
+        call.nameless = frozenset(i for i, name in enumerate(names) if name is None and is_value(structs[i][0]))
         made: list[Variable] = []
         for name, both in zip(names, structs, strict=True):
             known = self.variables.get(name) if name is not None else None

@@ -1,13 +1,19 @@
-"""Variables: placeholders for arrays in recorded programs."""
+"""Variables: placeholders for arrays in recorded programs; and their values in a run.
+
+A value is an array, a batch of sequences, or a TensorArray that a loop writes. The functions below the classes read and
+convert values of every kind.
+"""
 
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from fluid import core, errors, layers
-from fluid.static.tape import values
+from fluid.layers.control.tensor_array import TensorArray
+from fluid.layers.structured.beam import Beams
 
 # A Program; the module of Program imports this module, so the class is not known here.
 Owner = Any
@@ -72,7 +78,7 @@ class Variable:
     @property
     def follows_batch(self) -> bool:
         """Return whether the first dimension of the value follows the batch size."""
-        return len({values.dense_of(struct).shape[:1] for struct in self.structs if values.is_value(struct)}) == 2
+        return len({dense_of(struct).shape[:1] for struct in self.structs if is_value(struct)}) == 2
 
     @property
     def lod_level(self) -> int:
@@ -86,14 +92,14 @@ class Variable:
 
         For sequences, the steps of all sequences count as rows: steps of 8 elements have the shape `(-1, 8)`.
         """
-        first, second = (values.dense_of(struct).shape[self._leading() :] for struct in self._both())
+        first, second = (dense_of(struct).shape[self._leading() :] for struct in self._both())
         sizes = [a if a == b else -1 for a, b in zip(first, second, strict=True)]
         return (-1, *sizes) if self.lod_level else tuple(sizes)
 
     @property
     def dtype(self) -> str:
         """Return the name of the dtype."""
-        return str(values.dense_of(self._struct()).dtype)
+        return str(dense_of(self._struct()).dtype)
 
     def astype(self, dtype: Any) -> "Variable":
         """Convert the variable to another dtype."""
@@ -157,7 +163,7 @@ class Variable:
 
     def __repr__(self) -> str:
         both = self.structs or self.declared
-        shown = f"{self.dtype}{list(self.shape)}" if both and values.is_value(both[0]) else "no array"
+        shown = f"{self.dtype}{list(self.shape)}" if both and is_value(both[0]) else "no array"
         return f"Variable({self.name}: {shown})"
 
 
@@ -231,3 +237,86 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 for _name in ("lt", "le", "gt", "ge"):
     setattr(Variable, f"__{_name}__", _binary(getattr(operator, _name), swapped=False))
 setattr(Variable, "__neg__", _unary(operator.neg))  # noqa: B010
+
+
+SEQUENCES = (core.SequenceBatch, core.NestedSequenceBatch)
+
+
+def is_leaf(value: Any) -> bool:
+    """Return whether a value belongs to one variable as a whole, although JAX sees a tree of arrays."""
+    return isinstance(value, (*SEQUENCES, TensorArray, Beams))
+
+
+def is_value(value: Any) -> bool:
+    """Return whether a value can be fetched: an array or a sequence batch."""
+    return isinstance(value, SEQUENCES) or (hasattr(value, "dtype") and hasattr(value, "shape"))
+
+
+def leaves(tree: Any) -> list[Any]:
+    """Return the values in a layer's result, in order."""
+    return jax.tree.leaves(tree, is_leaf=is_leaf)
+
+
+def dense_of(value: Any) -> Any:
+    """Return the padded array of a batch of sequences; return an array unchanged. Shapes are treated as arrays."""
+    return value.data if isinstance(value, SEQUENCES) else value
+
+
+def single_steps(tree: Any) -> Any:
+    """Replace sequences of one step in a tree by rows.
+
+    A sequence of any other length becomes a row of NaN, of the smallest integer, or of False.
+    """
+
+    def rows(value: Any) -> Any:
+        if not isinstance(value, core.SequenceBatch):
+            return value
+        first = core.filled(value, 0)[:, 0]
+        is_single = (value.lengths == 1).reshape(-1, *[1] * (first.ndim - 1))
+        if first.dtype == bool:
+            return first & is_single
+        nothing = jnp.nan if jnp.issubdtype(first.dtype, jnp.inexact) else jnp.iinfo(first.dtype).min
+        return jnp.where(is_single, first, nothing)
+
+    return jax.tree.map(rows, tree, is_leaf=is_leaf)
+
+
+def with_known_sizes(tree: Any, unknown: int) -> Any:
+    """Resize arrays in a tree: an inner size of `unknown` becomes the known size of another array in this dimension.
+
+    Args:
+      tree: arrays; only arrays of the same rank are compared.
+      unknown: the trial batch size, which stands for unknown sizes.
+    """
+    arrays = [value for value in leaves(tree) if is_value(value)]
+
+    def size(i: int, own: int, rank: int) -> int:
+        known = [a.shape[i] for a in arrays if a.ndim == rank and a.shape[i] not in (1, unknown)]
+        return known[0] if i and own == unknown and known else own
+
+    def resized(value: Any) -> Any:
+        if not is_value(value):
+            return value
+        return jnp.resize(value, tuple(size(i, own, value.ndim) for i, own in enumerate(value.shape)))
+
+    return jax.tree.map(resized, tree, is_leaf=is_leaf)
+
+
+def at_batch(first: Any, second: Any, batches: tuple[int, int], batch: int) -> Any:
+    """Return the shape of a value at another batch size than the two trial batch sizes.
+
+    Args:
+      first: the shape at the first trial batch size.
+      second: the shape at the second trial batch size.
+      batches: the two trial batch sizes.
+      batch: the other batch size, which may be symbolic.
+    """
+
+    def size(a: int, b: int) -> Any:
+        slope = (b - a) // (batches[1] - batches[0])
+        return a + slope * (batch - batches[0]) if slope else a
+
+    def struct(a: Any, b: Any) -> Any:
+        return jax.ShapeDtypeStruct(tuple(map(size, a.shape, b.shape)), a.dtype)
+
+    return jax.tree.map(struct, first, second)
