@@ -24,20 +24,21 @@ from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Request, Results, Session
-from fluid.runtime.fast_path import FastPath, fast_step
 from fluid.runtime.fetch import Fetch, as_array, check_fetch, split_names
 from fluid.runtime.prediction import (
     Ensemble,
+    FastPath,
     Plan,
     constant,
     ensemble_session,
+    fast_step,
     needed_feeds,
     on_host,
     order_of_results,
     stream,
 )
-from fluid.runtime.repr import ShowsProgram
 from fluid.runtime.seeds import Draw, Seeds
+from fluid.runtime.session import ShowsProgram
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 import fluid
-from fluid.checkpoint import seal
+from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import Folder
 from fluid.distributed import arrays
 from fluid.trainer.resume import fingerprint
@@ -71,15 +71,15 @@ def noting_parts():
 
 
 def die(function, step):
-    """Kill this process when a function of `fluid.checkpoint.seal` is called for the checkpoint of a step."""
-    plain = getattr(seal, function)
+    """Kill this process when a function of `fluid.checkpoint.integrity` is called for the checkpoint of a step."""
+    plain = getattr(integrity, function)
 
     def dying(folder, *arguments):
         if folder.name.startswith(f"{step}."):
             os.kill(os.getpid(), signal.SIGKILL)
         return plain(folder, *arguments)
 
-    setattr(seal, function, dying)
+    setattr(integrity, function, dying)
 
 
 def happen(mode, trainer, event, other):

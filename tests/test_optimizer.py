@@ -11,7 +11,7 @@ from optimizing import GRADS, assert_close, norm, numpy_run, run
 import fluid
 from fluid import errors
 from fluid.optimizer import as_optimizer
-from fluid.runtime import update_rules
+from fluid.runtime import parameter_updates
 
 
 def test_sgd():
@@ -152,7 +152,7 @@ DESCENDING = {
 
 @pytest.mark.parametrize("rule", DESCENDING.values(), ids=DESCENDING)
 def test_optax_rules_that_descend_are_not_warned_of(rule):
-    update_rules._check_direction(fluid.optimizer.Optax(rule))  # warnings are errors
+    parameter_updates._check_direction(fluid.optimizer.Optax(rule))  # warnings are errors
 
 
 def test_an_optimizer_of_ones_own_that_ascends_is_warned_of():

@@ -1,26 +1,25 @@
 """Storage of named arrays and checkpoints in files: writes are atomic, and reading never runs code from a file."""
 
 from fluid._util.paths import PathLike
-from fluid.checkpoint.arrays import (
+from fluid.checkpoint.array_files import (
     PARAMS_FILE,
     PERSISTABLES_FILE,
     Loaded,
     file_in,
     load_arrays,
     load_file,
+    read_npy,
     save_arrays,
     warn_of_ending,
+    write_npy,
+    zip_entry,
 )
 from fluid.checkpoint.atomic import replaced
-from fluid.checkpoint.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, check_match, choose
-from fluid.checkpoint.npy import read_npy, write_npy, zip_entry
+from fluid.checkpoint.integrity import NONSENSE, check_structure, natural
+from fluid.checkpoint.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, LoadReport, check_match, choose
 from fluid.checkpoint.recognize import instead, recognized
-from fluid.checkpoint.rename import Rename, renamed
-from fluid.checkpoint.report import LoadReport
 from fluid.checkpoint.safetensors import is_safetensors
-from fluid.checkpoint.seal import NONSENSE
-from fluid.checkpoint.source import Parameters, Source, newest_checkpoint, source_of
-from fluid.checkpoint.structure import check_structure, natural
+from fluid.checkpoint.source import Parameters, Rename, Source, newest_checkpoint, renamed, source_of
 
 __all__ = [
     "CHECK_THE_PROGRAM",

@@ -32,9 +32,9 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.paths import local_path
-from fluid.checkpoint import seal
+from fluid.checkpoint import integrity
 from fluid.checkpoint.atomic import sync
-from fluid.checkpoint.structure import check_structure, natural
+from fluid.checkpoint.integrity import check_structure, natural
 
 try:
     import fcntl
@@ -185,8 +185,8 @@ class Folder:
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
         """Return the flaw of a step or of its meta.json, see `seal.flaw`; None for a step without a flaw."""
         path = self.path / str(step)
-        found = seal.flaw(path, share, of)
-        return self._nonsense(step) if found is None and META in seal.files_in(path)[share::of] else found
+        found = integrity.flaw(path, share, of)
+        return self._nonsense(step) if found is None and META in integrity.files_in(path)[share::of] else found
 
     def meta(self, step: int) -> dict[str, Any]:
         """Return the JSON that `write` stored for a step, with the shapes and dtypes of the arrays under `arrays`."""
@@ -273,7 +273,7 @@ class Folder:
         listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
         text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
         (temporary / META).write_text(text, encoding="utf-8")
-        seal.seal(temporary, sealed)
+        integrity.seal(temporary, sealed)
         os.rename(temporary, self.path / str(step))
         sync(self.path)
 
@@ -313,12 +313,12 @@ class Folder:
                 jnp.dtype(array["dtype"])
         except errors.FluidError:  # raised by RemoteFolder: the object store cannot be reached
             raise
-        except (OSError, *seal.NONSENSE) as error:
+        except (OSError, *integrity.NONSENSE) as error:
             return f"{META} makes no sense: {type(error).__name__}: {error}"
         return None
 
     def _is_ours(self, path: pathlib.Path) -> bool:
-        return any((path / name).exists() for name in (seal.NAME, META, ARRAYS))
+        return any((path / name).exists() for name in (integrity.NAME, META, ARRAYS))
 
     def _stat(self) -> tuple[int, int] | None:
         try:

@@ -14,7 +14,7 @@ from fluid._util.paths import is_address
 from fluid._util.text import printable, scaled, text_table
 from fluid.checkpoint import check_match, load_file
 from fluid.checkpoint.folder import Folder
-from fluid.checkpoint.remote import folder_of
+from fluid.checkpoint.object_store import folder_of
 
 
 def add(commands: Any) -> None:

@@ -15,9 +15,9 @@ from fluid.export.save import checked_platforms, write_model
 from fluid.export.signature import Output, leaves_of, level_of, value_of
 from fluid.export.stablehlo import checked_sizes, export, sized_forms
 from fluid.runtime import Request, Session
+from fluid.runtime.parameter_updates import PREFIX
 from fluid.runtime.state_io import slot_name
 from fluid.runtime.step import Constants, Step, TrainingState
-from fluid.runtime.update_rules import PREFIX
 
 _ENTRY = "train"
 _STEP, _ROOT = "@step", "@root"

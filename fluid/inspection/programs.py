@@ -15,8 +15,8 @@ from fluid.inspection.dimensions import Shape, shapes_of
 from fluid.inspection.parts import Partition, partition
 from fluid.inspection.trace import Sizes, stand_ins, trace
 from fluid.runtime import Request, Session
+from fluid.runtime.parameter_updates import Rule, rules_of
 from fluid.runtime.step import Constants, Step, TrainingState
-from fluid.runtime.update_rules import Rule, rules_of
 
 
 @dataclass(frozen=True)

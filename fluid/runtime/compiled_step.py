@@ -16,13 +16,12 @@ from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
 from fluid.reader.stacked import Fed
 from fluid.runtime.absent_feeds import AbsentFeeds, without
-from fluid.runtime.async_compile import Ahead
+from fluid.runtime.compilation_cache import Ahead
 from fluid.runtime.engine import Compilation, Engine
 from fluid.runtime.request import Request
 from fluid.runtime.results import StepResults
 from fluid.runtime.seeds import Draw
-from fluid.runtime.step import Constants, Step, TrainingState
-from fluid.runtime.strategies import scanned
+from fluid.runtime.step import Constants, Step, TrainingState, scanned
 
 
 def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":

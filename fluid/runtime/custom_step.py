@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fluid import errors
 from fluid.core import Applied, Array, warn
 from fluid.optimizer.loss_scale import scale_of
-from fluid.runtime.update_rules import Rule
+from fluid.runtime.parameter_updates import Rule
 
 
 @jax.tree_util.register_dataclass

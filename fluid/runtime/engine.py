@@ -19,10 +19,9 @@ from fluid.runtime.custom_step import StepFunction, check_tables
 from fluid.runtime.fetch import as_array, no_program
 from fluid.runtime.freezing import Freezing
 from fluid.runtime.interrupts import InterruptGuard
+from fluid.runtime.parameter_updates import Rates, Rule, rules_of
 from fluid.runtime.seeds import Draw, Seeds
-from fluid.runtime.step import Constants, Step, TrainingState
-from fluid.runtime.strategies import Single
-from fluid.runtime.update_rules import Rates, Rule, rules_of
+from fluid.runtime.step import Constants, Single, Step, TrainingState
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh

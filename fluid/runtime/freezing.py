@@ -15,7 +15,7 @@ import numpy as np
 from fluid import errors
 from fluid._util.globs import select
 from fluid.core import Scope
-from fluid.runtime.update_rules import Rule
+from fluid.runtime.parameter_updates import Rule
 
 FROZEN = "@frozen"
 

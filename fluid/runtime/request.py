@@ -1,9 +1,16 @@
 """Request: the mode, the results and the feeds of one compiled step."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
 
 from fluid import errors
-from fluid.core import TEST, TRAIN
+from fluid.core import TEST, TRAIN, Applied, Program, data_of
+from fluid.core.equation_values import with_equation_values
+from fluid.core.equations import last_values
+from fluid.runtime.fetch import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO, is_inner, is_line
 
 
 @dataclass(frozen=True)
@@ -48,3 +55,172 @@ def checked_mode(mode: str) -> str:
     if mode not in (TRAIN, TEST):
         raise errors.ArgumentError(f'mode={mode!r}: expected "train" or "test"')
     return mode
+
+
+class Found(NamedTuple):
+    """The results of a step.
+
+    Attributes:
+      fetched: the values of `Request.fetch`.
+      also: the values of `Request.also`.
+      parts: with `Request.parts`, the contribution of each output to its value over several minibatches.
+    """
+
+    fetched: tuple[Any, ...]
+    also: tuple[Any, ...]
+    parts: tuple[Any, ...]
+
+
+class RequestedValues:
+    """The names of a request, sorted into kinds once, and the lookup of their values after a step.
+
+    Args:
+      program: the program.
+      request: the request.
+      rules: number of update rules that the step applies.
+
+    Attributes:
+      gradients: names of the values whose gradient is requested, as the program records them.
+      lines: the requested lines of source code, "net.py:12"; each stands for the last value computed in the line.
+      inner: the requested values that only the equations hold, see `Program.equation_values`.
+      reads_equations: True if a value that only the equations hold is requested or replaced.
+      of_rules: pairs of a kind, such as "grad_norm", and the index of a `minimize`.
+    """
+
+    def __init__(self, program: Program, request: Request, rules: int):
+        names = request.names
+        kinds = (RATE, GRAD_NORM, UPDATE_RATIO, LOSS_SCALE)
+        of_rules = {f"{kind}_{i}": (kind, i) for kind in kinds for i in range(rules)}
+        self._program = program
+        self._request = request
+        self._outputs = program.output_names or ()
+        self.lines = tuple(filter(is_line, names))
+        self.inner = [self.recorded(name) for name in names if is_inner(program, name)]
+        self.reads_equations = bool(self.inner) or any(is_inner(program, name) for name in request.overrides)
+        self.gradients = [self.recorded(name.removesuffix(GRAD)) for name in names if name.endswith(GRAD)]
+        self.of_rules = frozenset(of_rules[name] for name in names if name in of_rules)
+
+    @property
+    def names(self) -> list[str]:
+        """The requested names, with aliases replaced by the recorded names."""
+        return [self.recorded(name) for name in self._request.names]
+
+    def recorded(self, name: str) -> str:
+        """Return the name under which the program records a value: the target of an alias, or the name itself."""
+        return self._program.aliases.get(name, self.inside(name))
+
+    def inside(self, name: str) -> str:
+        """Return the name of a value that only the equations hold; other names are returned unchanged."""
+        return self._program.equation_values[name].name if is_inner(self._program, name) else name
+
+    def last_needed(self) -> frozenset[str] | None:
+        """Return the names of the values after which the program function may end; None to run the whole function.
+
+        The whole function runs if every feed is given, as in training and tests, so that effects such as
+        `layers.Print` happen.
+        """
+        request, program = self._request, self._program
+        if request.mode != TEST or request.parts or request.fetch is None or self.gradients or self.lines or self.inner:
+            return None
+        if all(name in request.feeds for name in program.feeds):
+            return None
+        outputs = program.returned
+        names = {outputs.get(n) if n in self._outputs else self.recorded(n) for n in request.names}
+        known = {*program.feeds, *program.parameters, *program.states}
+        return None if None in names else frozenset(name for name in names if name) - known
+
+    def check_custom_step(self) -> None:
+        """Refuse to fetch a value that only a custom step function computes.
+
+        Raises:
+          UnknownNameError: a gradient, or the norm of one, is requested.
+        """
+        for name in self._request.names:
+            if name.endswith(GRAD) or name.startswith(f"{GRAD_NORM}_"):
+                raise errors.UnknownNameError(
+                    f"{name!r} cannot be fetched from a training step with step=, which may compute several gradients, "
+                    f"or none; fetch it in test mode, or return it among the outputs: "
+                    f"dataclasses.replace(here, outputs=[...])"
+                )
+
+    def found(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients_of: Callable[[int], Any]) -> Found:
+        """Return the requested values of a step.
+
+        Args:
+          outputs: the outputs of the program; empty if the program function ended before it returned them.
+          parts: the contribution of each output, see `Found`.
+          values: all values of the step, by recorded name.
+          gradients_of: returns the gradients of the loss of one `minimize`, by its index.
+        """
+        program, request = self._program, self._request
+        named = {} if outputs else {n: values[program.returned[n]] for n in request.names if n in self._outputs}
+        # If the name of an output is also the name of a value, or an alias, the output is returned.
+        known = {**values, **named, **dict(zip(self._outputs, outputs, strict=False))}
+
+        def value(name: str) -> Any:
+            if name.endswith(GRAD):
+                return self._gradient(self.recorded(name.removesuffix(GRAD)), gradients_of, values)
+            return known[name if name in known else self.recorded(name)]
+
+        all_outputs = () if request.parts else tuple(outputs)
+        fetched = all_outputs if request.fetch is None else tuple(map(value, request.fetch))
+        return Found(fetched, tuple(map(value, request.also)), tuple(parts) if request.parts else ())
+
+    def _gradient(self, name: str, gradients_of: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
+        """Return the gradient of a loss with respect to the value with this recorded name.
+
+        It is the loss of the first `minimize` that trains the value; if no `minimize` does, it is the first loss.
+        """
+        mine = [i for i, m in enumerate(self._program.minimizes) if name in m.parameters]
+        found = gradients_of(mine[0] if mine else 0)
+        if name in found.arrays:
+            return found.arrays[name]
+        gradient = found.perturbations[name]
+        is_array = gradient is data_of(gradient)
+        # The lengths of a sequence have no gradient; the gradient gets the lengths of the value.
+        return gradient if is_array else values[name].with_data(gradient.data)
+
+
+def with_inner(
+    apply: Callable[[Any], Applied],
+    variables: Any,
+    program: Program,
+    names: Sequence[str],
+    overrides: Mapping[str, Any],
+) -> Applied:
+    """Apply a program, and add to its named values some values that only its equations hold.
+
+    Args:
+      apply: a pure function that runs the program, and labels the values inside loops and branches.
+      variables: the argument of `apply`.
+      program: the program.
+      names: names in `Program.equation_values`.
+      overrides: new values by recorded name. Results of operators are replaced here; `apply` replaces the others.
+
+    Raises:
+      UnknownNameError: the program does not compute a value in the mode of this run.
+    """
+    applied, values = with_equation_values(apply, variables, program.values, names, overrides)
+    if absent := [name for name in names if name not in values]:
+        raise errors.UnknownNameError(
+            f"{absent[0]!r} is a value of the program {program.name} in train mode, and a run in test mode does not "
+            f'compute it; write mode="train"'
+        )
+    return replace(applied, values={**applied.values, **values})
+
+
+def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[str]) -> Applied:
+    """Apply a program, and add to its named values the last value that each of some source lines computes.
+
+    Args:
+      apply: a pure function that runs the program.
+      variables: the argument of `apply`.
+      lines: keys of `Program.lines`.
+    """
+    closed, shapes = jax.make_jaxpr(apply, return_shape=True)(variables)
+    made = last_values(closed.jaxpr)
+    longer = closed.jaxpr.replace(outvars=[*closed.jaxpr.outvars, *(made[line] for line in lines)])
+    # Not jitted here: the transformations around this call, such as vjp, must see each equation.
+    results = jax.core.eval_jaxpr(longer, closed.consts, *jax.tree.leaves(variables))
+    applied = jax.tree.unflatten(jax.tree.structure(shapes), results[: -len(lines)])
+    return replace(applied, values={**applied.values, **dict(zip(lines, results[-len(lines) :], strict=True))})

@@ -19,10 +19,9 @@ from fluid.core.equations import unneeded
 from fluid.runtime import Request
 from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import RATE
+from fluid.runtime.parameter_updates import Rates, Rule
 from fluid.runtime.seeds import Draw, root_of, seed_of
-from fluid.runtime.step import Constants, Step, TrainingState
-from fluid.runtime.strategies import Single
-from fluid.runtime.update_rules import Rates, Rule
+from fluid.runtime.step import Constants, Single, Step, TrainingState
 from fluid.sweeps.vary import Varied
 
 # The axis of the members in each argument of a step; None for the step counter and the learning rates, which all

@@ -17,7 +17,7 @@ from fluid.reader.base import Reader, ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.runtime import StepFunction
 from fluid.runtime.engine import Engine
-from fluid.runtime.read_only import ReadOnlyArrays
+from fluid.runtime.state_io import ReadOnlyArrays
 from fluid.sweeps.evaluation import (
     MembersEvaluator,
     MembersValidation,

@@ -16,7 +16,7 @@ from fluid import core, errors
 from fluid.core.discovery import discover
 from fluid.optimizer.parts import replaced
 from fluid.runtime.fetch import RATE
-from fluid.runtime.update_rules import Rule
+from fluid.runtime.parameter_updates import Rule
 
 Vary = Mapping[str, Sequence[float]]
 """The type of `fluid.Population(vary=...)`: one number per member, by name."""

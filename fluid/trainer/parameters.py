@@ -10,7 +10,7 @@ from fluid.core import Program
 from fluid.place import Place
 from fluid.runtime import Session
 from fluid.runtime.fetch import Fetch
-from fluid.runtime.read_only import ReadOnlyArrays
+from fluid.runtime.state_io import ReadOnlyArrays
 from fluid.trainer.programs import Member, ProgramFunction
 
 log = logging.getLogger("fluid")

@@ -13,8 +13,8 @@ from fluid.runtime import Request, Results, check_fetch
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.prediction import constant, needed_feeds, on_host, order_of_results, stream
-from fluid.runtime.repr import ShowsProgram
 from fluid.runtime.seeds import Seeds
+from fluid.runtime.session import ShowsProgram
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.programs import Member, ProgramFunction, check_data
 from fluid.trainer.signals import Signals

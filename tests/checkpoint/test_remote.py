@@ -13,9 +13,9 @@ from object_store import KEYS, served
 import fluid
 from fluid import errors
 from fluid.__main__ import main
-from fluid.checkpoint import seal
+from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import Folder
-from fluid.checkpoint.remote import RemoteFolder
+from fluid.checkpoint.object_store import RemoteFolder
 from fluid.trainer.checkpoint.config import check_shared
 
 ADDRESS = "memory://bucket/run"
@@ -127,7 +127,7 @@ def test_row_64_damage_of_any_file_is_found(folder, written):
             STORE.pipe_file(f"/bucket/run/{name}", damaged)
             assert folder.flaw(4) == f"{file} is not what was written"
         STORE.rm_file(f"/bucket/run/{name}")
-        if file == seal.NAME:
+        if file == integrity.NAME:
             assert folder.steps() == [2]
         else:
             assert folder.flaw(4) == f"{file} is missing"

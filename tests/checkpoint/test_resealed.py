@@ -15,7 +15,7 @@ from checkpointed import X, arrays, trainer
 import fluid
 from fluid import errors
 from fluid.__main__ import main
-from fluid.checkpoint import newest_checkpoint, seal, zip_entry
+from fluid.checkpoint import integrity, newest_checkpoint, zip_entry
 from fluid.export import standalone
 
 # `make soak` puts each value in the place of each member; the ordinary suite one of so many.
@@ -146,7 +146,7 @@ def test_row_21_checkpoints(kept, capsys):
     found = Found()
     for what, text in mutated(meta.read_text()):
         meta.write_text(text)
-        seal.seal(folder / "4")
+        integrity.seal(folder / "4")
         for step in (None, "best", 4):
             found.reading(what, mine.restore, step)
         found.reading(what, newest_checkpoint, folder)

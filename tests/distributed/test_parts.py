@@ -11,10 +11,10 @@ from checkpointed import Killed
 from coordination import together
 
 from fluid import errors
-from fluid.checkpoint import parts
+from fluid.checkpoint import several_processes
 from fluid.checkpoint.folder import Folder
-from fluid.checkpoint.parts import in_all, write_together
-from fluid.checkpoint.seal import checksums
+from fluid.checkpoint.integrity import checksums
+from fluid.checkpoint.several_processes import in_all, write_together
 from fluid.distributed import Group
 from fluid.trainer.checkpoint.writer import Writer
 
@@ -34,8 +34,8 @@ def part(monkeypatch):
         return checksums(temporary, [f"arrays/{own.name}/data"])
 
     merge = types.SimpleNamespace(finalize=lambda path: (path / "manifest.ocdbt").write_text("merged"))
-    monkeypatch.setattr(parts, "_write_part", write)
-    monkeypatch.setattr(parts, "_handler", lambda: merge)
+    monkeypatch.setattr(several_processes, "_write_part", write)
+    monkeypatch.setattr(several_processes, "_handler", lambda: merge)
     return found
 
 
@@ -72,7 +72,7 @@ def test_row_25_and_62_where_one_fails_all_are_told_and_nothing_of_it_stays(tmp_
     folder = Folder(tmp_path)
     assert written(folder, 4) == [None] * 3
     if failing == "merge":
-        monkeypatch.setattr(parts, "_handler", lambda: types.SimpleNamespace(finalize=full))
+        monkeypatch.setattr(several_processes, "_handler", lambda: types.SimpleNamespace(finalize=full))
     part.happens = lambda index, temporary: full() if index == failing else None
     found = written(folder, 8)
     assert all(isinstance(error, errors.CheckpointError) for error in found)
@@ -133,7 +133,7 @@ def test_row_21_processes_that_check_a_share_of_the_files_find_together_what_one
 
 
 def test_row_59_a_part_that_the_first_process_does_not_see(tmp_path, part, monkeypatch):
-    write = parts._write_part
+    write = several_processes._write_part
 
     def elsewhere(temporary, arrays, copied):
         found = write(temporary, arrays, copied)
@@ -141,7 +141,7 @@ def test_row_59_a_part_that_the_first_process_does_not_see(tmp_path, part, monke
             (temporary / next(iter(found))).unlink()
         return found
 
-    monkeypatch.setattr(parts, "_write_part", elsewhere)
+    monkeypatch.setattr(several_processes, "_write_part", elsewhere)
     error = written(Folder(tmp_path), 4)[2]
     assert isinstance(error, errors.CheckpointError)
     assert "another process has written arrays/ocdbt.process_1/data, which is not to be seen" in str(error)

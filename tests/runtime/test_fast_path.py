@@ -9,7 +9,7 @@ from compiles import counted
 import fluid
 from fluid import errors
 from fluid.runtime import Request
-from fluid.runtime.fast_path import fast_step
+from fluid.runtime.prediction import fast_step
 
 IMAGES = np.random.default_rng(0).normal(size=(4, 3, 6, 6)).astype("float32")
 FILTERS = "conv2d_0.w_0"

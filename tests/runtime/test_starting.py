@@ -6,7 +6,7 @@ import pytest
 from compiles import counted
 
 import fluid
-from fluid.runtime.update_rules import rules_of
+from fluid.runtime.parameter_updates import rules_of
 
 
 def digits_program():

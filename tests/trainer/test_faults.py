@@ -20,7 +20,7 @@ from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, sma
 
 import fluid
 from fluid import errors
-from fluid.checkpoint import seal
+from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import Folder
 from fluid.serving import Settings
 
@@ -306,10 +306,10 @@ def test_row_21_every_flipped_byte_is_noticed(copied):
         whole = (step / file).read_bytes()
         for position in range(0, len(whole), STRIDE):
             (step / file).write_bytes(whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
-            assert seal.flaw(step), f"{file} {position}"
+            assert integrity.flaw(step), f"{file} {position}"
             flips += 1
         (step / file).write_bytes(whole)
-    assert seal.flaw(step) is None and flips > 50
+    assert integrity.flaw(step) is None and flips > 50
 
 
 def test_row_22_what_is_not_ours_is_left_alone(copied):
@@ -575,8 +575,8 @@ def test_row_32_a_checkpoint_of_an_older_version_is_restored(tmp_path):
 
 def test_row_32_a_newer_format_is_an_error_and_no_damage(copied):
     folder, _ = copied
-    text = (folder / "6" / seal.NAME).read_text().replace("checkpoint 1", "checkpoint 2").rsplit("#", 1)[0]
-    (folder / "6" / seal.NAME).write_text(f"{text}# {seal._digest_of(text)}\n")
+    text = (folder / "6" / integrity.NAME).read_text().replace("checkpoint 1", "checkpoint 2").rsplit("#", 1)[0]
+    (folder / "6" / integrity.NAME).write_text(f"{text}# {integrity._digest_of(text)}\n")
     with pytest.raises(errors.CheckpointError, match="found '# fluid checkpoint 2'"):
         trainer(folder)
     assert names_in(folder) == ["2", "4", "6"]

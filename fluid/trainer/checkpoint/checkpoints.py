@@ -16,7 +16,7 @@ import jax
 
 from fluid import errors
 from fluid.checkpoint.folder import newest_whole
-from fluid.checkpoint.remote import folder_of
+from fluid.checkpoint.object_store import folder_of
 from fluid.core import Program, creation_sites, own_array
 from fluid.distributed import group
 from fluid.distributed.arrays import is_here

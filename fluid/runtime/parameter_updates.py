@@ -346,7 +346,7 @@ class Rates:
 
     Example:
       >>> import fluid
-      >>> from fluid.runtime.update_rules import rules_of
+      >>> from fluid.runtime.parameter_updates import rules_of
       >>> def program():
       ...     loss = fluid.layers.mean(fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1))
       ...     fluid.optimizer.SGD(0.5).minimize(loss)

@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.checkpoint import seal
+from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import ARRAYS, Folder, with_elements
 from fluid.distributed import Group
 
@@ -134,7 +134,7 @@ def _write_part(temporary: pathlib.Path, arrays: Mapping[str, Any], copied: Call
     for write in writes or []:
         write.result()
     own = f"{ARRAYS}/ocdbt.process_{jax.process_index()}"
-    return seal.checksums(temporary, seal.files_below(temporary, own))
+    return integrity.checksums(temporary, integrity.files_below(temporary, own))
 
 
 def _is_shared(array: Any) -> bool:

@@ -29,7 +29,7 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.paths import PathLike, is_address
-from fluid.checkpoint import seal
+from fluid.checkpoint import integrity
 from fluid.checkpoint.folder import ASIDE, LOCK, META, STEP, Folder, remove
 from fluid.checkpoint.recognize import recognized
 
@@ -109,7 +109,7 @@ class RemoteFolder(Folder):
 
     def steps(self) -> list[int]:
         """Return the numbers of all steps that have a seal, ascending."""
-        return sorted(int(n) for n, files in self._listing().items() if STEP.fullmatch(n) and seal.NAME in files)
+        return sorted(int(n) for n, files in self._listing().items() if STEP.fullmatch(n) and integrity.NAME in files)
 
     def aside(self) -> list[str]:
         """Return the names of the steps that were set aside."""
@@ -168,7 +168,7 @@ class RemoteFolder(Folder):
         """Remove the remains of uploads and deletions of killed processes."""
         self._check_owner()
         for name, files in self._listing().items():
-            if STEP.fullmatch(name) and seal.NAME not in files:
+            if STEP.fullmatch(name) and integrity.NAME not in files:
                 self._remove(name)
 
     def set_aside(self, step: int, why: str) -> str:
@@ -187,17 +187,17 @@ class RemoteFolder(Folder):
     def _upload(self, step: int, here: pathlib.Path) -> None:
         self._check_owner()
         self._remove(str(step))
-        names = seal.files_in(here)
+        names = integrity.files_in(here)
         with self._at_work():
             self._system.put([str(here / n) for n in names], [f"{self._root}/{step}/{n}" for n in names])
         self._check_owner()
         with self._at_work():
-            self._system.put_file(str(here / seal.NAME), f"{self._root}/{step}/{seal.NAME}")
+            self._system.put_file(str(here / integrity.NAME), f"{self._root}/{step}/{integrity.NAME}")
 
     def _download(self, step: int) -> None:
         """Download a step, unless it is downloaded already; only one step is kept at a time."""
         here = self.path / str(step)
-        if (here / seal.NAME).exists():
+        if (here / integrity.NAME).exists():
             return
         # Keys are arbitrary; a key that points outside the folder was not uploaded by this class.
         names = [n for n in self._listing().get(str(step), ()) if not {"", ".", ".."} & set(n.split("/"))]
@@ -210,9 +210,9 @@ class RemoteFolder(Folder):
         """Remove the folder of a step, whole or not; its seal is removed first."""
         files = self._listing().get(name, {})
         with self._at_work():
-            if seal.NAME in files:
-                self._system.rm_file(f"{self._root}/{name}/{seal.NAME}")
-            if others := [f"{self._root}/{name}/{file}" for file in files if file != seal.NAME]:
+            if integrity.NAME in files:
+                self._system.rm_file(f"{self._root}/{name}/{integrity.NAME}")
+            if others := [f"{self._root}/{name}/{file}" for file in files if file != integrity.NAME]:
                 self._system.rm(others)
 
     def _listing(self) -> dict[str, dict[str, int]]:
