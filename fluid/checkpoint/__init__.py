@@ -1,4 +1,4 @@
-"""Storage of named arrays and checkpoints in files: writes are atomic, and reading never runs code from a file."""
+"""Checkpoints and parameters in files: writes are atomic, and reading never runs code from a file."""
 
 from fluid._util.paths import PathLike
 from fluid.checkpoint.array_files import (

@@ -1,7 +1,9 @@
-"""Seals: checksums of all files of a folder, which detect a damaged checkpoint.
+"""Integrity: the seal of a folder, which detects damaged files, and structure checks of JSON.
 
-Orbax checks its indices but not the bytes of arrays, and reads most flipped bits as wrong numbers. The seal is a text
-file: inside the folder, `sha256sum -c fluid.seal` checks all that `flaw` checks, except for added files.
+A seal has the checksums of all files of a checkpoint. Orbax checks its indices but not the bytes of arrays, and reads
+most flipped bits as wrong numbers. The seal is a text file: inside the folder, `sha256sum -c fluid.seal` checks all
+that `flaw` checks, except for added files. A checksum proves that a file is intact, but not that fluid wrote it: hence
+the structure checks.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Comparison of named arrays with the arrays of a program."""
+"""Comparison of named arrays with the arrays of a program; LoadReport: what was taken, missing, extra or skipped."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence

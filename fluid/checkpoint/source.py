@@ -1,4 +1,4 @@
-"""Sources of parameters: a file, arrays by name, or a folder of checkpoints."""
+"""Sources of parameters: a file, arrays by name, or a folder of checkpoints; and the renaming of their arrays."""
 
 import os
 import re

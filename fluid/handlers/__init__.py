@@ -1,16 +1,20 @@
 """Handlers for `trainer.train(..., handlers=[...])`: tests, early stopping, logs, plots, timing, NaN reports."""
 
 from fluid.compat.name_hints import getattr_of
-from fluid.handlers.logger import CSVLogger, Logger, TensorBoard
+from fluid.handlers.logger import CSVLogger, Logger, MLflow, TensorBoard, WandB
 from fluid.handlers.monitors import Checkpoint as Checkpoint
-from fluid.handlers.monitors import CheckpointEvery, EarlyStopping, LearningRateMonitor
+from fluid.handlers.monitors import (
+    CheckpointEvery,
+    EarlyStopping,
+    GradientMonitor,
+    LearningRateMonitor,
+    ReduceLROnPlateau,
+)
 from fluid.handlers.nan import TerminateOnNaN
 from fluid.handlers.nan_report import NonFiniteReport
 from fluid.handlers.periodic import every, once
 from fluid.handlers.plot import LivePlot
-from fluid.handlers.rates import GradientMonitor, ReduceLROnPlateau
 from fluid.handlers.timing import Profiler, Timer
-from fluid.handlers.tracking import MLflow, WandB
 from fluid.trainer import Handler, ProgressBar
 from fluid.trainer.evaluation.monitor import SaveBest
 from fluid.trainer.evaluation.validation import TestEvery

@@ -13,8 +13,7 @@ from fluid.runtime import Request, bind
 from fluid.runtime.finite import Health
 from fluid.runtime.step import TrainingState
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
-from fluid.trainer.evaluation.means import on_host
-from fluid.trainer.evaluation.values import Every, Interval, number
+from fluid.trainer.evaluation.means import Every, Interval, number, on_host
 from fluid.trainer.step_request import StepRequest
 
 

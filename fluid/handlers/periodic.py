@@ -6,7 +6,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.trainer import BeginTrainEvent, EndEpochEvent, EndStepEvent, Handler
-from fluid.trainer.evaluation.values import Every, Interval
+from fluid.trainer.evaluation.means import Every, Interval
 from fluid.trainer.handlers import check_signature, warn_of_return
 
 PeriodicFunction = Callable[[Any], Any]

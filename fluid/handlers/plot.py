@@ -17,8 +17,7 @@ from fluid.trainer import (
     MeasuredEvent,
 )
 from fluid.trainer.evaluation.history import check_matplotlib, display_picture, draw_curves, in_notebook, write_picture
-from fluid.trainer.evaluation.means import Averaging, TrainingMeans
-from fluid.trainer.evaluation.values import Every, Interval, by_name, number
+from fluid.trainer.evaluation.means import Averaging, Every, Interval, TrainingMeans, by_name, number
 
 
 class Recorder(Averaging):

@@ -10,7 +10,7 @@ from fluid import errors
 from fluid._util.paths import PathLike, local_path
 from fluid.core import fitting
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndStepEvent, EndTrainEvent, Handler
-from fluid.trainer.evaluation.values import Every, Interval
+from fluid.trainer.evaluation.means import Every, Interval
 
 
 @fitting("fluid.handlers.Timer")

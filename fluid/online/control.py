@@ -17,7 +17,7 @@ from typing import Any
 from fluid import errors
 from fluid.online.minibatches import JournalReader, Minibatches
 from fluid.trainer import EndStepEvent, Handler, Trainer
-from fluid.trainer.evaluation.values import scalar_outputs
+from fluid.trainer.evaluation.means import scalar_outputs
 from fluid.trainer.events import EventHandler
 
 LOG = logging.getLogger("fluid.online")

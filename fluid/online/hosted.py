@@ -15,7 +15,7 @@ from fluid.reader.base import ReaderLike
 from fluid.serving.server import HTTPServer
 from fluid.serving.settings import Settings
 from fluid.trainer import BeginEpochEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler, Trainer
-from fluid.trainer.evaluation.values import finite, number, scalar_outputs
+from fluid.trainer.evaluation.means import finite, number, scalar_outputs
 
 LOG = logging.getLogger("fluid.online")
 _KEPT = 100_000  # newest events that are kept

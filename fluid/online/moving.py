@@ -7,7 +7,7 @@ from typing import Any
 
 from fluid.online.rows import Columns
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, Handler
-from fluid.trainer.evaluation.values import number, scalar_outputs
+from fluid.trainer.evaluation.means import number, scalar_outputs
 
 
 class MovingTest(Handler):

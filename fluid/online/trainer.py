@@ -30,7 +30,7 @@ from fluid.serving import protocol
 from fluid.serving.server import HTTPServer, checked_settings
 from fluid.serving.settings import Settings
 from fluid.trainer import CheckpointConfig, Trainer
-from fluid.trainer.evaluation.values import finite, number
+from fluid.trainer.evaluation.means import finite, number
 from fluid.trainer.handlers import Handlers, listed
 
 LOG = logging.getLogger("fluid.online")

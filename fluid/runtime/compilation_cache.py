@@ -6,6 +6,8 @@ files with one flipped bit, 35 ended the process, 10 gave wrong numbers without 
 replaced. Figures: `python benchmarks/jax_cache.py`, jax and jaxlib 0.10.2, zstandard 0.25.0, November 2026. The class
 Entries can go when that command prints "whole" for every case. `docs/compilation.md` promises that the program of a
 damaged file is compiled and written anew.
+
+Compilation may begin early: a thread compiles a jitted step before the first call of the step.
 """
 
 import contextlib

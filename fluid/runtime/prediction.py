@@ -1,8 +1,13 @@
-"""Prediction: plans of inference calls, and results over a whole data set.
+"""Prediction: plans of inference calls, results over a whole data set, and a fast path for single examples.
 
 A minibatch is dispatched, the next one is read, and only then are the results of the first one waited for. The feeds
 that must be given are found in the jaxpr of the fetched values. So the minibatches of a training reader can be
 predicted unchanged, or without labels.
+
+The fast path runs one example through a small net on a CPU in about the time of the bare jitted call. A `FastStep`
+takes its arrays from a cache: filters in the axis order of XLA on a CPU, and small vectors concatenated. The cache is
+valid as long as the arrays of the Scope are the same objects. A `FastPath` runs NumPy arrays without checks if arrays
+of these names, shapes and dtypes have passed the checks before. Only the Inferencer uses it.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Request: the mode, the results and the feeds of one compiled step."""
+"""Request: the mode, the results and the feeds of one compiled step; and the lookup of requested values in the step."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

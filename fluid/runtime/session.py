@@ -1,4 +1,4 @@
-"""Session: one Scope, any number of Programs, a device, and the compiled steps."""
+"""Session: one Scope, any number of Programs, a device, and the compiled steps; and the repr of a Session."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""State IO: save and load a Session, either its parameters alone or all state that a later run needs to continue."""
+"""State IO: save and load a Session, either its parameters alone or all state that a later run needs to continue.
+
+Users get parameters as a read-only dict of copies, because an assignment to a copy would have no effect on the model.
+"""
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence

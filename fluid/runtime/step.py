@@ -3,6 +3,8 @@
 `train` maps a `TrainingState` and `Constants` to the next state, `test` maps arrays to results. A `Request` fixes the
 mode, the fetch list, the given feeds and the overrides. The gradient of a named value is the gradient of a zero that
 `record` adds to the value. Feeds on which no result depends are found in the jaxpr, and replaced by zeros.
+
+A strategy runs the step once, for several minibatches in one call, or for many trainings at once.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from fluid.reader.feeder import FeedOrder
 from fluid.runtime import Results
 from fluid.sweeps.session import PopulationSession
 from fluid.trainer.evaluation.evaluate import Evaluator, Gathered
+from fluid.trainer.evaluation.means import output_names
 from fluid.trainer.evaluation.monitor import AUTO, direction
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
-from fluid.trainer.evaluation.values import output_names
 from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Handler
 from fluid.trainer.programs import Member

@@ -31,7 +31,7 @@ from fluid.sweeps.session import PopulationSession
 from fluid.sweeps.vary import Varied, Vary
 from fluid.trainer import CheckpointConfig, Trainer
 from fluid.trainer.agreement import compare
-from fluid.trainer.calls import Readers
+from fluid.trainer.checkpoint.train_calls import Readers
 from fluid.trainer.loop import Training
 from fluid.trainer.programs import ProgramFunction, declared_programs, discovered
 

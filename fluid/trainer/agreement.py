@@ -13,10 +13,10 @@ from fluid.core import Program
 from fluid.distributed import Group
 from fluid.reader.pipeline import Batches
 from fluid.runtime import Session
-from fluid.trainer.checkpoint.match import describe_optimizers, digests_of
-from fluid.trainer.policy import Call, Policy
+from fluid.trainer.checkpoint.checkpoints import describe_optimizers, digests_of
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
+from fluid.trainer.step_hooks import Call, Policy
 
 _NONE = "none"
 

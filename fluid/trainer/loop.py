@@ -29,10 +29,10 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Dispatcher
 from fluid.trainer.losses import Losses
-from fluid.trainer.policy import Call, Policy
 from fluid.trainer.programs import Member
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
+from fluid.trainer.step_hooks import Call, Policy
 from fluid.trainer.step_request import StepRequest
 from fluid.trainer.steps_per_call import StepsPerCall
 

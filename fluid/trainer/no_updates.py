@@ -11,7 +11,7 @@ import numpy as np
 
 from fluid.core import warn
 from fluid.optimizer.base import Minimizer
-from fluid.trainer.evaluation.values import output_names
+from fluid.trainer.evaluation.means import output_names
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent
 from fluid.trainer.handlers import Handler
 

@@ -15,8 +15,7 @@ from typing import Any
 from fluid.core import fitting
 from fluid.runtime import Compilation
 from fluid.trainer.evaluation.history import in_notebook
-from fluid.trainer.evaluation.means import TrainingMeans
-from fluid.trainer.evaluation.values import by_name, spans
+from fluid.trainer.evaluation.means import TrainingMeans, by_name, spans
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginTrainEvent,

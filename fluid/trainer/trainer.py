@@ -23,13 +23,12 @@ from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import holding, spoilt
 from fluid.trainer import loop
 from fluid.trainer.agreement import Agreement, compare
-from fluid.trainer.calls import Calls, Readers
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
-from fluid.trainer.checkpointing import HasCheckpoints
+from fluid.trainer.checkpoint.train_calls import Calls, HasCheckpoints, Readers
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History
+from fluid.trainer.evaluation.means import Interval
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
-from fluid.trainer.evaluation.values import Interval
 from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
 from fluid.trainer.losses import Losses

@@ -11,7 +11,7 @@ from inspection import nets
 import fluid
 from fluid import layers
 from fluid.core.equations import live_equations
-from fluid.inspection.cost import Counter
+from fluid.inspection.partition import Counter
 
 
 def cost(function, *arguments):

@@ -14,9 +14,8 @@ from inspection import nets
 
 import fluid
 from fluid import layers
-from fluid.inspection import graph
-from fluid.inspection.drawing import lay_out
-from fluid.inspection.graph import Box
+from fluid.inspection import drawing as graph
+from fluid.inspection.drawing import Box, lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -13,9 +13,8 @@ from layers.table import ROWS
 import fluid
 from fluid import layers
 from fluid.core.equations import live_equations
-from fluid.inspection.graph import Flow
-from fluid.inspection.parts import partition
-from fluid.inspection.trace import Sizes, trace
+from fluid.inspection.drawing import Flow
+from fluid.inspection.partition import Sizes, partition, trace
 
 
 def rows(function, **options):

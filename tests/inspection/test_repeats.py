@@ -8,11 +8,11 @@ from inspection import nets
 
 import fluid
 from fluid import layers
-from fluid.inspection.graph import Box, boxes_of, collapse
-from fluid.inspection.graph import layers as layers_in
-from fluid.inspection.programs import inspect
+from fluid.inspection.drawing import Box, boxes_of, collapse
+from fluid.inspection.drawing import layers as layers_in
+from fluid.inspection.inspected import inspect
+from fluid.inspection.partition import Sizes
 from fluid.inspection.table import rows_of
-from fluid.inspection.trace import Sizes
 
 
 def boxes(function):

@@ -106,7 +106,7 @@ def test_sessions_trainers_and_inferencers():
     session = fluid.Session(nets.train_discriminator, nets.train_generator)
     found = fluid.summary(session)
     assert list(found.forward) == list(found.step) == ["train_discriminator", "train_generator"]
-    assert found.totals.forward == sum(found.forward.values(), fluid.inspection.cost.Cost())
+    assert found.totals.forward == sum(found.forward.values(), fluid.inspection.partition.Cost())
     assert found.totals.step.flops == sum(cost.flops for cost in found.step.values()) > found.totals.forward.flops
     assert sum(row.trainable for row in found.rows if row.program == "train_generator") == 0  # counted above
 

@@ -1,16 +1,26 @@
-"""CheckpointConfig: where and when to save checkpoints; and a check that all processes see the same folder."""
+"""CheckpointConfig: where and when a Trainer writes checkpoints; and the score that selects the best checkpoint.
 
+The score is the mean of an output over training steps, or a value that handlers report.
+"""
+
+import difflib
+import math
 import os
 import secrets
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fluid import errors
-from fluid.checkpoint import PathLike
+from fluid.checkpoint import NONSENSE, PathLike
 from fluid.checkpoint.folder import Folder
-from fluid.core import fitting, whole_number
+from fluid.core import Program, fitting, whole_number
 from fluid.distributed import Group
+from fluid.runtime import Results
+from fluid.trainer.evaluation.means import by_name, is_computed, number, on_host, output_names, value_name
 from fluid.trainer.evaluation.monitor import AUTO, direction
+from fluid.trainer.events import BeginTrainEvent, MeasuredEvent
+from fluid.trainer.handlers import Handler
 
 
 @fitting("fluid.CheckpointConfig")
@@ -101,3 +111,166 @@ def check_shared(folder: Folder, group: Group) -> None:
             f"{', '.join(str(i) for i, found in enumerate(seen) if not found)} than in process 0; expected a folder "
             f"that all processes share, such as one on a network file system"
         )
+
+
+class Score:
+    """A score for each checkpoint, by which the best checkpoint is found.
+
+    The score of a checkpoint is the mean of an output over the training steps since the checkpoint before it. Or it is
+    a value that a handler reports, such as "test_loss", measured at the step of the checkpoint.
+
+    Args:
+      programs: the programs by name, whose outputs may be the score.
+      output: the name of the value; with one program, the index of an output is accepted too.
+      mode: "min" or "max".
+
+    Attributes:
+      output: the argument `output`.
+      measured: True if the score is a value that a handler reports.
+
+    Raises:
+      UnknownNameError: the name is no output, and is probably a misspelled name of an output.
+      ArgumentError: the output is not a scalar.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], output: str | int, mode: str):
+        places = _places(programs)
+        known = output in places
+        if not known and (isinstance(output, int) or _mistyped(output, [n for n in places if isinstance(n, str)])):
+            owner = f"the program {next(iter(programs))} has" if len(programs) == 1 else "the programs have"
+            hint = errors.nearest(str(output), [n for n in places if isinstance(n, str)] or map(str, places))
+            raise errors.UnknownNameError(f"keep_best: {owner} no output {output!r}. {hint}")
+        self.output = output
+        self.measured = not known
+        self._program, self._position = places.get(output, ("", 0))
+        if known:
+            shape = programs[self._program].outputs[self._position].shape
+            if shape != ():
+                raise errors.ArgumentError(
+                    f"keep_best compares scalars, and the output {output!r} is {list(shape)}; return its mean"
+                )
+        self._mode = mode
+        self._waiting: list[Any] = []
+        self._total = 0.0
+        self._count = 0
+        self._announced = (-1, math.nan)  # the number of training steps done, and the value measured after them
+
+    def add(self, metrics: Results, program: str) -> None:
+        """Add the output of one step, if it trains the program of the score, without waiting for the device."""
+        if self.measured or program != self._program:
+            return
+        self._waiting.append(metrics.unread(self._position))
+        newest = self._waiting[min(55, len(self._waiting) - 1)]
+        if len(self._waiting) > 64 and is_computed(newest):
+            self._fold(56)  # the steps after these may still be in flight
+
+    def announce(self, step: int, value: float) -> None:
+        """Record the reported value that was measured after `step` training steps."""
+        self._announced = (step, value)
+
+    def take(self, step: int) -> dict[str, Any]:
+        """Return the score of the checkpoint at `step`, as JSON for the metadata of the checkpoint; begin a new mean.
+
+        The entry "value" is None if the score is unknown or not finite.
+        """
+        self._fold(len(self._waiting))
+        value = self._total / self._count if self._count else math.nan
+        if self.measured:
+            value = self._announced[1] if self._announced[0] == step else math.nan
+        self._total = 0.0
+        self._count = 0
+        return {"output": self.output, "mode": self._mode, "value": value if math.isfinite(value) else None}
+
+    def best(self, folder: Folder, steps: Iterable[int]) -> int | None:
+        """Return the step of the best checkpoint of `steps`, of equal ones the newest; None if no score is known."""
+        known = self._known(folder, steps)
+        return max(known, key=lambda step: (known[step], step), default=None)
+
+    def improves(self, folder: Folder, value: float) -> bool:
+        """Return whether a finite value is better than the scores of all checkpoints in the folder."""
+        try:
+            known = self._known(folder, folder.steps())
+        except errors.CheckpointError:  # the object store cannot be reached: save, rather than miss the best
+            known = {}
+        return math.isfinite(value) and self._goodness(value) > max(known.values(), default=-math.inf)
+
+    def _known(self, folder: Folder, steps: Iterable[int]) -> dict[int, float]:
+        """Return the goodness (larger is better) of each checkpoint with a known score, by step."""
+        scores = {step: self._of(folder, step) for step in steps}
+        return {step: score for step, score in scores.items() if score is not None}
+
+    def _of(self, folder: Folder, step: int) -> float | None:
+        """Return the goodness (larger is better) of the checkpoint at `step`; None if its score is unknown.
+
+        The score is unknown if the checkpoint has the score of another output, or damaged metadata.
+        """
+        try:
+            score = folder.meta(step).get("score") or {}
+            if (score.get("output"), score.get("mode")) != (self.output, self._mode) or score["value"] is None:
+                return None
+            return self._goodness(float(score["value"]))
+        except errors.CheckpointError:  # the object store cannot be reached: the best checkpoint must not be deleted
+            raise
+        except (OSError, *NONSENSE):
+            return None
+
+    def _goodness(self, value: float) -> float:
+        return value if self._mode == "max" else -value
+
+    def _fold(self, count: int) -> None:
+        self._total += math.fsum(map(float, on_host(self._waiting[:count])))
+        self._count += count
+        del self._waiting[:count]
+
+
+class BestMeasured(Handler):
+    """A handler that requests a checkpoint whenever the value of `keep_best` is the best so far.
+
+    Args:
+      score: the score, which names the value.
+      is_best: returns whether a value is better than the scores of all checkpoints.
+    """
+
+    def __init__(self, score: Score, is_best: Callable[[float], bool]):
+        self._score = score
+        self._is_best = is_best
+
+    def begin_train(self, event: BeginTrainEvent) -> None:
+        """Raise UnknownNameError if no handler reports a value with the name in `keep_best`."""
+        announced = self._dispatcher.measures()
+        if self._score.output not in announced:
+            raise errors.UnknownNameError(
+                f"keep_best names {self._score.output!r}, which nothing here measures. "
+                f"{errors.nearest(str(self._score.output), announced)} Results of tests come from "
+                f"trainer.train(..., test_reader=test_reader)"
+            )
+
+    def measured(self, event: MeasuredEvent) -> None:
+        """Record the value of `keep_best`, and request a checkpoint of this step if the value is the best so far."""
+        announced = by_name(event.metrics)
+        if self._score.output in announced:
+            value = number(announced[self._score.output])
+            self._score.announce(self.done, value)
+            if self._is_best(value):
+                self.trainer.save_checkpoint()
+
+
+def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]:
+    """Return the name of the program, and the index, of each output by name; with one program, also by index."""
+    found: dict[str | int, tuple[str, int]] = {}
+    for program, its in programs.items():
+        names = output_names(its) if len(programs) > 1 else its.output_names or ()
+        found |= {value_name(programs, program, name): (program, place) for place, name in enumerate(names)}
+        if len(programs) == 1:
+            found |= {place: (program, place) for place in range(len(its.outputs))}
+    return found
+
+
+def _mistyped(name: str, outputs: Iterable[str]) -> bool:
+    """Return whether `name` is probably a misspelled name of an output.
+
+    A name such as "test_loss", which ends in the name of an output, is the name of a reported value instead.
+    """
+    known = list(outputs)
+    measured = any(name.endswith(f"_{output}") for output in known)
+    return not measured and bool(difflib.get_close_matches(name, known, n=1, cutoff=0.85))

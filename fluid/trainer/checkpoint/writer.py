@@ -10,7 +10,7 @@ from fluid.checkpoint.folder import Folder
 from fluid.checkpoint.several_processes import in_first, write_together
 from fluid.distributed import Group
 from fluid.runtime.finite import Health
-from fluid.trainer.checkpoint.score import Score
+from fluid.trainer.checkpoint.config import Score
 
 log = logging.getLogger("fluid")
 

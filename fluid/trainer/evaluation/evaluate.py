@@ -33,7 +33,7 @@ from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import GRAD, Fetch, is_inner, is_line
 from fluid.runtime.in_flight import InFlight
 from fluid.runtime.prediction import Constant, constant
-from fluid.trainer.evaluation.values import output_names, scalar_outputs
+from fluid.trainer.evaluation.means import output_names, scalar_outputs
 from fluid.trainer.programs import Member
 from fluid.trainer.signals import Signals
 

@@ -12,8 +12,7 @@ from fluid import errors
 from fluid._util.paths import PathLike, local_path
 from fluid.core import fitting, warn, warn_once
 from fluid.runtime.finite import Health
-from fluid.trainer.evaluation.means import Averaging, on_host
-from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number
+from fluid.trainer.evaluation.means import Averaging, as_json, by_name, from_json, known_values, number, on_host
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent
 
 AUTO = "auto"

@@ -16,8 +16,8 @@ from fluid.runtime import Results
 from fluid.trainer.checkpoint import Checkpoints
 from fluid.trainer.evaluation.evaluate import request_of
 from fluid.trainer.evaluation.history import History, HistoryKeeper
+from fluid.trainer.evaluation.means import Every, Interval, output_names, scalar_outputs, value_name
 from fluid.trainer.evaluation.monitor import AUTO, SaveBest, direction
-from fluid.trainer.evaluation.values import Every, Interval, output_names, scalar_outputs, value_name
 from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndStepEvent, EventHandler
 from fluid.trainer.handlers import Handler
 from fluid.trainer.no_updates import NoUpdates

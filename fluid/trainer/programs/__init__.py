@@ -1,11 +1,12 @@
 """Programs of a Trainer: their declarations, schedule and readers, and feeds that other programs compute."""
 
-from fluid.trainer.programs.links import member_called, members_of
 from fluid.trainer.programs.member import (
     Member,
     ReadersLike,
     Source,
     check_data,
+    member_called,
+    members_of,
     pipeline_of,
     plan_of,
     readers_of,

@@ -1,17 +1,187 @@
-"""The parts of a traced program: layers, feeds and lines of operators, each with its JAX equations."""
+"""The parts of a traced program: layers, feeds and lines of operators, each with its JAX equations and its cost.
 
+One forward pass is traced over stand-in data of chosen sizes. In the JAX equations of the trace, `partition` finds the
+layers by the names of values. Values in loops are no results of the trace. So `core.equations.label` writes the names
+of these values into the equations. The cost is counted in operations and bytes, as XLA counts them.
+"""
+
+import functools
 import itertools
 import pathlib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import jax
+
 from fluid import errors
-from fluid.core import NestedSequenceBatch, Program, SequenceBatch, data_of
+from fluid.core import TEST, Applied, FeedSpec, NestedSequenceBatch, Program, SequenceBatch, data_of, stand_in
 from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, live_equations, user_line
 from fluid.core.frame import is_library
-from fluid.inspection.cost import Cost, Counter
-from fluid.inspection.trace import Traced
+from fluid.core.printing import explained_prints
+
+# Addresses of functions in memory are removed from the text of equations: they do not change the cost.
+_ADDRESS = re.compile(r"0x[0-9a-f]+")
+
+
+class Cost(NamedTuple):
+    """The cost of running equations once.
+
+    Attributes:
+      flops: the number of floating-point and integer operations; a multiplication and an addition are two. Functions
+        such as `exp` and `tanh` are not counted.
+      bytes: the number of bytes that all operations read and write, each operation by itself. XLA fuses operations, so
+        this is an upper bound of the bytes that the device moves.
+      partial: whether the equations contain a loop whose number of steps the data decides. One step of this loop is
+        counted.
+
+    Example:
+      >>> Cost(96, 184) + Cost(4, 16).times(3)
+      Cost(flops=108, bytes=232, partial=False)
+    """
+
+    flops: float = 0
+    bytes: float = 0
+    partial: bool = False
+
+    def __add__(self, other: Any) -> "Cost":
+        return Cost(self.flops + other.flops, self.bytes + other.bytes, self.partial or other.partial)
+
+    def times(self, count: int) -> "Cost":
+        """Return the cost of `count` runs."""
+        return Cost(self.flops * count, self.bytes * count, self.partial)
+
+
+class Counter:
+    """A counter of costs, with a cache: XLA analyses equal equations once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Cost] = {}
+        self._empty = jax.make_jaxpr(lambda: ())().jaxpr
+
+    def cost(self, equations: Iterable[Any]) -> Cost:
+        """Return the cost of some equations of one function.
+
+        XLA counts one step of each loop. So the cost of a loop is computed here: the number of its steps times the cost
+        that XLA counts for the body.
+        """
+        total = Cost()
+        plain = []
+        for equation in equations:
+            if _has_loop(equation):
+                total += self._nested(equation)
+            elif labelled(equation) is None and not equation.effects:
+                plain.append(equation)
+        return total + self._counted(plain) if plain else total
+
+    def _nested(self, equation: Any) -> Cost:
+        inner = [self.cost(live_equations(jaxpr)) for jaxpr in inner_jaxprs(equation)]
+        kind = equation.primitive.name
+        if kind == "scan":
+            return inner[0].times(equation.params["length"])
+        if kind == "cond":
+            return max(inner)
+        total = sum(inner, Cost())
+        return total._replace(partial=True) if kind == "while" else total
+
+    def _counted(self, equations: Sequence[Any]) -> Cost:
+        """Return the cost that XLA counts for equations without loops."""
+        made = {variable for equation in equations for variable in equation.outvars}
+        read = {v: None for e in equations for v in e.invars if not is_literal(v)}
+        inputs = [v for v in read if v not in made]
+        results = [v for e in equations for v in e.outvars if v not in read]
+        jaxpr = self._empty.replace(invars=inputs, outvars=results, eqns=list(equations))
+        key = _ADDRESS.sub("", str(jaxpr))
+        if key not in self._known:
+            shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in inputs]
+            lowered = jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr, ())).lower(*shapes)
+            try:
+                found = lowered.cost_analysis() or {}
+            except jax.errors.JaxRuntimeError:  # only a compiled program knows the sizes in an exported function
+                found = lowered.compile().cost_analysis() or {}
+            self._known[key] = Cost(found.get("flops", 0), found.get("bytes accessed", 0))
+        return self._known[key]
+
+
+def _has_loop(equation: Any) -> bool:
+    if equation.primitive.name in ("scan", "while"):
+        return True
+    return any(_has_loop(e) for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns)
+
+
+# The default number of steps of sequences. The usual strides and window sizes divide 16 without a remainder.
+STEPS = 16
+
+
+class Sizes(NamedTuple):
+    """The sizes of the stand-in data.
+
+    Attributes:
+      batch: number of examples.
+      outer: in programs with nested sequences, number of sequences in each example.
+      inner: number of steps in each sequence.
+    """
+
+    batch: int
+    outer: int
+    inner: int
+
+
+class Traced(NamedTuple):
+    """The equations of one forward pass.
+
+    Attributes:
+      jaxpr: the equations.
+      applied: the result of `Program.apply`, with the variables of the equations instead of arrays.
+      arrays: the variables of parameters and states, by name.
+      names: the names of feeds and named values, in the order of the program.
+    """
+
+    jaxpr: Any
+    applied: Applied
+    arrays: dict[str, Any]
+    names: list[str]
+
+
+def trace(program: Program, sizes: Sizes) -> Traced:
+    """Trace one forward pass of a program in test mode, and return its equations; nothing is computed.
+
+    Args:
+      program: the program.
+      sizes: the sizes of the stand-in data.
+    """
+    arrays = {n: jax.ShapeDtypeStruct(s.shape, s.dtype) for n, s in (program.parameters | program.states).items()}
+    arguments = (arrays, stand_ins(program, sizes), jax.eval_shape(lambda: jax.random.key(0)))
+    names: list[str] = []
+
+    def forward(arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: jax.Array) -> Applied:
+        applied = program.apply(arrays, feeds, key=key, mode=TEST, labelling=True, plain=True)
+        # The order is recorded here, because JAX sorts dicts by name. Feeds come first, then the values of the program.
+        names.extend(n for n in dict.fromkeys((*program.feeds, *applied.values)) if n not in arrays)
+        return applied
+
+    with explained_prints(sizes.batch, again=True):
+        closed, shapes = jax.make_jaxpr(forward, return_shape=True)(*arguments)
+    applied = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
+    variables, *_ = jax.tree.unflatten(jax.tree.structure(arguments), closed.jaxpr.invars)
+    return Traced(closed.jaxpr, applied, variables, names)
+
+
+def stand_ins(program: Program, sizes: Sizes) -> dict[str, Any]:
+    """Return the shapes and dtypes of the stand-in data, by the names of the feeds."""
+    return {name: _stand_in(spec, program.sample_shapes.get(name), sizes) for name, spec in program.feeds.items()}
+
+
+def _stand_in(spec: FeedSpec, sample: Sequence[int] | None, sizes: Sizes) -> Any:
+    batch, *steps = sizes
+    if sample is None:
+        return jax.eval_shape(lambda: stand_in(spec, batch, steps))
+    if not spec.lod_level:
+        return jax.ShapeDtypeStruct(tuple(sample), spec.held)
+    steps = [*steps, *sample[1 : 1 + spec.lod_level]][-2:]
+    return jax.eval_shape(lambda: stand_in(spec, sample[0], steps))
+
 
 _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
 
