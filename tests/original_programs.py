@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import fluid
-from fluid.compat.paddle_files import messages
+from fluid.compat.paddle_files import program_desc
 
 FOLDER = pathlib.Path(__file__).parent / "data" / "original"
 TYPES = "INT FLOAT STRING INTS FLOATS STRINGS BOOLEAN BOOLEANS BLOCK LONG BLOCKS LONGS".split()
-NUMBERS = {name: number for number, name in messages.DTYPES.items()}
+NUMBERS = {name: number for number, name in program_desc.DTYPES.items()}
 VERSION = 1_008_005
 
 
@@ -71,15 +71,15 @@ class Written:
 
     def serialized(self):
         """Serialize the program as a ProgramDesc."""
-        program = messages.message("Program")()
+        program = program_desc.message("Program")()
         program.version.version = self.version
         block = program.blocks.add(index=0, parent=-1)
-        lists = {"feed": messages.FEED_LIST, "fetch": messages.FETCH_LIST}
+        lists = {"feed": program_desc.FEED_LIST, "fetch": program_desc.FETCH_LIST}
         for name, type_ in lists.items():
             block.variables.add(name=name.encode(), persistable=True).type.type = type_
         for name, (dtype, shape, lod_level, persistable) in self.variables.items():
             variable = block.variables.add(name=name.encode(), persistable=bool(persistable))
-            variable.type.type = messages.LOD_TENSOR
+            variable.type.type = program_desc.LOD_TENSOR
             variable.type.lod_tensor.lod_level = lod_level
             variable.type.lod_tensor.tensor.data_type = NUMBERS[dtype]
             variable.type.lod_tensor.tensor.dims.extend(shape)
@@ -108,7 +108,7 @@ class Written:
 def serialized(array, levels=()):
     """Serialize a variable in PaddlePaddle's format."""
     array = np.asarray(array)
-    tensor = messages.message("Tensor")(data_type=NUMBERS[str(array.dtype)], dims=array.shape).SerializeToString()
+    tensor = program_desc.message("Tensor")(data_type=NUMBERS[str(array.dtype)], dims=array.shape).SerializeToString()
     lod = b"".join((8 * len(offsets)).to_bytes(8, "little") + np.array(offsets, "<u8").tobytes() for offsets in levels)
     head = bytes(4) + len(levels).to_bytes(8, "little") + lod + bytes(4)
     return head + len(tensor).to_bytes(4, "little") + tensor + array.tobytes()
@@ -142,7 +142,7 @@ def _add_op(block, type, inputs, outputs, attributes):
             kept.add(parameter=slot.encode(), arguments=[name.encode() for name in names])
     for name, (kind, value) in attributes.items():
         attribute = op.attributes.add(name=name.encode(), type=TYPES.index(kind))
-        place = messages.ATTRIBUTE_FIELDS[TYPES.index(kind)]
+        place = program_desc.ATTRIBUTE_FIELDS[TYPES.index(kind)]
         if isinstance(value, list):
             getattr(attribute, place).extend([v.encode() if isinstance(v, str) else v for v in value])
         else:

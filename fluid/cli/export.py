@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors, io
-from fluid.cli import place
+from fluid.cli import import_string
 
 
 def add(commands: Any) -> None:
@@ -35,9 +35,9 @@ def run(given: argparse.Namespace) -> int:
     options = {"platforms": given.platforms, "precision": given.precision}
     options = {name: value for name, value in options.items() if value is not None}
     if len(named) == 1 and named[0][0] is None:
-        programs: Any = place.find(named[0][1])
+        programs: Any = import_string.find(named[0][1])
     else:
-        programs = {_checked_entry(entry, where): place.find(where) for entry, where in named}
+        programs = {_checked_entry(entry, where): import_string.find(where) for entry, where in named}
         if given.feed or given.fetch:
             raise errors.ArgumentError("--feed and --fetch are for one program; name what each returns in its function")
     if given.to == "onnx":

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from fluid import errors
-from fluid.cli import place
+from fluid.cli import import_string
 from fluid.cli.serve import read_token
 from fluid.core import Program
 from fluid.online import OnlineTrainer
@@ -67,7 +67,7 @@ def run(given: argparse.Namespace) -> int:
     logging.getLogger("fluid").setLevel(logging.INFO)
     options = {name: getattr(given, name) for name in _NUMBERS} | {"test_every": given.test_every or None}
     export = {"platforms": given.platforms} if given.platforms else None
-    program = place.find(given.program)
+    program = import_string.find(given.program)
     online = OnlineTrainer(
         program,
         _optimizer(given, program),
@@ -94,5 +94,5 @@ def _optimizer(given: argparse.Namespace, program: Any) -> Any:
     if not callable(program):
         raise errors.ArgumentError(f"found {given.program!r}, expected a program function: net.py:train_program")
     if given.optimizer is not None:
-        return place.find(given.optimizer)
+        return import_string.find(given.optimizer)
     return None if Program(program).minimizes else Adam(given.learning_rate)

@@ -10,7 +10,7 @@ import jax
 
 import fluid
 from fluid import errors
-from fluid.cli import place
+from fluid.cli import import_string
 
 _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(|k|M|G|T|Ki|Mi|Gi|Ti)B?")
@@ -39,7 +39,7 @@ def run(given: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", count)
     found = fluid.plan(
-        place.find(given.program),
+        import_string.find(given.program),
         None if given.optimizer is None else _optimizer(given.optimizer),
         given.batch,
         meshes,
@@ -106,7 +106,7 @@ def _optimizer(text: str) -> Any:
     An optimizer by name has the learning rate 1e-3; no plan depends on the learning rate.
     """
     if ":" in text:
-        return place.find(text)
+        return import_string.find(text)
     found = getattr(fluid.optimizer, text, None) if text in fluid.optimizer.__all__ else None
     if found is None:
         known = [name for name in fluid.optimizer.__all__ if name[:1].isupper()]

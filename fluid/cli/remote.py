@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from fluid import errors
-from fluid.cli import place
+from fluid.cli import import_string
 from fluid.cli.serve import read_token
 from fluid.online.hosted import HostedTrainer
 from fluid.serving import Settings
@@ -51,7 +51,7 @@ def made(where: str) -> tuple[Trainer, Any, Any]:
     Raises:
       ArgumentError: there is no such function, or it returns something else.
     """
-    function = place.find(where)
+    function = import_string.find(where)
     if not callable(function):
         raise errors.ArgumentError(f"found {where!r}, expected a function: net.py:make_trainer")
     found = function()

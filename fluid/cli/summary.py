@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import fluid
-from fluid.cli import place
+from fluid.cli import import_string
 
 
 def add(commands: Any) -> None:
@@ -21,6 +21,6 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Print the summary of a program."""
-    found = fluid.summary(place.find(given.program), given.batch_size, given.time, given.layers)
+    found = fluid.summary(import_string.find(given.program), given.batch_size, given.time, given.layers)
     print(json.dumps(found.to_dict(), indent=2) if given.json else found)
     return 0

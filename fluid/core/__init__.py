@@ -25,7 +25,7 @@ from fluid.core.axes import (
     partition,
     refuse_mesh,
 )
-from fluid.core.body import Body, inner_frame, leave
+from fluid.core.block_tracing import Staged, Stages
 from fluid.core.defaults import as_fluid, default, doubt_reading, doubt_setting, is_default
 from fluid.core.discovery import Shapes
 from fluid.core.explain import shape_text
@@ -48,13 +48,22 @@ from fluid.core.frame import (
     warn,
     warn_once,
 )
-from fluid.core.lod import LoDTensor
+from fluid.core.loop_body import Body, Stack, check_stages, inner_frame, leave, stack_axes, stack_depth
+from fluid.core.name_scopes import NameScope, name_scope
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
 from fluid.core.reduction import Part, Reduced, Reduction
-from fluid.core.scopes import NameScope, Scope, Shared, check_same_nets, name_scope, own_array, shared
-from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, Value, data_of, filled, spread_mask, stand_in
-from fluid.core.stack import Stack, check_stages, stack_axes, stack_depth
-from fluid.core.stages import Staged, Stages
+from fluid.core.scope import Scope, own_array
+from fluid.core.sequence import (
+    LoDTensor,
+    NestedSequenceBatch,
+    SequenceBatch,
+    Value,
+    data_of,
+    filled,
+    spread_mask,
+    stand_in,
+)
+from fluid.core.shared_functions import Shared, check_same_nets, shared
 from fluid.core.updates import (
     Parameter,
     change_in_place,

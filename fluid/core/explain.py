@@ -1,9 +1,14 @@
 """Explanations: errors of JAX and NumPy in a program function, converted to errors of fluid with advice."""
 
+import contextlib
+import io
 import os
 import re
+import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any, TextIO
 
 import jax
 
@@ -221,3 +226,42 @@ def _place(error: Exception) -> str | None:
         return None
     line = f", `{frames[-1].line}`" if frames[-1].line else ""
     return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}{line}"
+
+
+class _Watching(io.TextIOBase):
+    """A stream that passes text on to another stream, and notes whether a number occurs in the text."""
+
+    def __init__(self, stream: TextIO, number: int):
+        self.seen = False
+        self._stream = stream
+        self._number = re.compile(rf"(?<![\d.]){number}(?![\d.])")
+
+    def write(self, text: str) -> int:
+        self.seen = self.seen or self._number.search(text) is not None
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def explained_prints(batch: int, again: bool) -> Iterator[None]:
+    """Explain the stand-in for the batch size if a program function prints it.
+
+    Only the main thread redirects standard output, which belongs to the whole process; other threads do nothing.
+
+    Args:
+      batch: the stand-in for the batch size.
+      again: whether the function has printed before; then the block prints nothing.
+    """
+    if threading.current_thread() is not threading.main_thread() or sys.stdout is None:
+        yield
+    elif again:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    else:
+        watching = _Watching(sys.stdout, batch)
+        with contextlib.redirect_stdout(watching):
+            yield
+        if watching.seen:
+            print(f"(fluid runs a program function on stand-in data first; {batch} stands for the batch size there)")

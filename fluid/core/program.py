@@ -33,7 +33,7 @@ from fluid.core.discovery import (
 )
 from fluid.core.equation_values import with_equation_values
 from fluid.core.equations import count, digest, has_arrays, last_values, uses
-from fluid.core.explain import in_own_words
+from fluid.core.explain import explained_prints, in_own_words
 from fluid.core.frame import (
     TEST,
     TRAIN,
@@ -48,7 +48,6 @@ from fluid.core.frame import (
     running,
     warn,
 )
-from fluid.core.printing import explained_prints
 from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, stand_in
 from fluid.core.variables import fold_name

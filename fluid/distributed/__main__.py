@@ -12,8 +12,7 @@ import sys
 import threading
 
 from fluid import errors
-from fluid.distributed.failing import fail
-from fluid.distributed.starting import initialize
+from fluid.distributed.starting import fail, initialize
 
 LAUNCHER = "FLUID_LAUNCHER"
 # Exit statuses after SIGTERM and Ctrl-C. The processes have already agreed to end, so this is no failure to report.

@@ -18,8 +18,8 @@ import jax
 from fluid import errors
 from fluid.core import TEST, Applied, FeedSpec, NestedSequenceBatch, Program, SequenceBatch, data_of, stand_in
 from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, live_equations, user_line
+from fluid.core.explain import explained_prints
 from fluid.core.frame import is_library
-from fluid.core.printing import explained_prints
 
 # Addresses of functions in memory are removed from the text of equations: they do not change the cost.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")

@@ -22,7 +22,7 @@ from .adam import (
     Lamb,
     LambOptimizer,
 )
-from .averages import ExponentialMovingAverage, ModelAverage
+from .averages import ExponentialMovingAverage, Lookahead, LookaheadOptimizer, ModelAverage
 from .base import Minimizer, Optax, Optimizer, as_optimizer
 from .momentum import (
     SGD,
@@ -36,7 +36,6 @@ from .momentum import (
     MuonOptimizer,
     SGDOptimizer,
 )
-from .wrapper import Lookahead, LookaheadOptimizer
 
 __all__ = [
     "Adadelta",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from fluid._util.lazy import optax
 from fluid.compat.name_hints import not_called
 from fluid.optimizer.base import Optimizer
-from fluid.optimizer.parts import Rate, with_rate
+from fluid.optimizer.optax_chain import Rate, with_rate
 
 
 @dataclass(frozen=True)

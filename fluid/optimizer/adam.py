@@ -13,7 +13,7 @@ from fluid._util.lazy import optax
 from fluid.compat.name_hints import not_called
 from fluid.core import Parameter
 from fluid.optimizer.base import Optimizer
-from fluid.optimizer.parts import unless, with_rate
+from fluid.optimizer.optax_chain import unless, with_rate
 
 OfTwo = Callable[[Any, Any], Any]
 Step = Callable[[Any], OfTwo]

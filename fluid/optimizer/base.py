@@ -13,7 +13,7 @@ from fluid import core, errors
 from fluid._util.lazy import optax
 from fluid.compat.name_hints import not_called
 from fluid.core import warn, whole_number
-from fluid.optimizer.parts import (
+from fluid.optimizer.optax_chain import (
     Rate,
     accumulate,
     add_decay,

@@ -14,7 +14,7 @@ from fluid.compat.name_hints import not_called
 from fluid.core import Parameter, decide
 from fluid.optimizer.adam import Adam
 from fluid.optimizer.base import Optimizer
-from fluid.optimizer.parts import Rate, unless
+from fluid.optimizer.optax_chain import Rate, unless
 
 
 @dataclass(frozen=True)

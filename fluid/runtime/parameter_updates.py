@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fluid.parallel import OnMesh
 from collections.abc import Callable, Iterable
 
-from fluid.optimizer.parts import replaced
+from fluid.optimizer.optax_chain import replaced
 
 # In bytes. A larger optimizer state is created on the device, so that it need not be transferred.
 _MOST_BY_NUMPY = 1 << 26

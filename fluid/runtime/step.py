@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from fluid.core import TRAIN, Applied, Program, data_of
 from fluid.core.explain import step_in_own_words
 from fluid.optimizer.loss_scale import scale_of, was_skipped
-from fluid.optimizer.parts import norm, ratio
+from fluid.optimizer.optax_chain import norm, ratio
 from fluid.runtime.custom_step import Machinery, StepFunction, TrainingStep, check_result
 from fluid.runtime.fetch import GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO
 from fluid.runtime.parameter_updates import Rule

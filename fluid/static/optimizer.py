@@ -9,7 +9,7 @@ import jax
 
 from fluid import errors, optimizer
 from fluid.optimizer.averages import Average
-from fluid.optimizer.parts import replaced
+from fluid.optimizer.optax_chain import replaced
 from fluid.static import unique_name
 from fluid.static.backward import Gradient, append_backward, excluded_parameters, pairs_of
 from fluid.static.scope import global_scope

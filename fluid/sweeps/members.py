@@ -6,7 +6,7 @@ member between its old and its new arrays.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,15 +14,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid.core import TRAIN, ParameterSpec, Program, stand_in
+from fluid import errors
+from fluid._util.host_random import root_key
+from fluid.checkpoint import LoadReport
+from fluid.checkpoint.source import Source
+from fluid.core import TRAIN, NestedSequenceBatch, ParameterSpec, Program, SequenceBatch, stand_in
 from fluid.core.equations import unneeded
-from fluid.runtime import Request
+from fluid.metrics import Metrics
+from fluid.place import OneDevice, Place, device_of
+from fluid.reader.base import Reader, ReaderLike, Rows, as_readers, opened
+from fluid.reader.converter import Separate
+from fluid.reader.feeder import FeedOrder
+from fluid.runtime import Request, Results, Session
 from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import RATE
 from fluid.runtime.parameter_updates import Rates, Rule
 from fluid.runtime.seeds import Draw, root_of, seed_of
 from fluid.runtime.step import Constants, Single, Step, TrainingState
 from fluid.sweeps.vary import Varied
+from fluid.trainer.evaluation.evaluate import Evaluator, Gathered
+from fluid.trainer.evaluation.means import output_names
+from fluid.trainer.evaluation.monitor import AUTO, direction
+from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
+from fluid.trainer.events import EventHandler
+from fluid.trainer.handlers import Handler
+from fluid.trainer.programs import Member
 
 # The axis of the members in each argument of a step; None for the step counter and the learning rates, which all
 # members share.
@@ -180,3 +196,311 @@ def _feed_axes(program: Program, feeds: Mapping[str, Any]) -> dict[str, int | No
 def _of_one(array: Any) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of one member's part of a stacked array: without the leading axis."""
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
+
+
+_ACTIVE = "@active"
+_VARIED = "@vary/"
+
+
+class StackedOnDevice(OneDevice):
+    """A layout that places the arrays of a population on one device, each with a leading axis of members.
+
+    Args:
+      device: the device.
+      size: the number of members.
+    """
+
+    def __init__(self, device: jax.Device, size: int):
+        super().__init__(device)
+        self._size = size
+
+    def on(self, device: jax.Device) -> "StackedOnDevice":
+        """Return this layout on another device."""
+        return StackedOnDevice(device, self._size)
+
+    def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
+        """Return the stacked initial values of all parameters and states, by name.
+
+        Args:
+          program: the program.
+          root: an array with a random key for each member; None for zeros.
+        """
+        keys: list[Any] = [None] * self._size
+        if root is not None:
+            keys = [jax.random.wrap_key_data(one) for one in np.asarray(jax.random.key_data(root))]
+        each = [program.init(key) for key in keys]
+        stacked: dict[str, Any] = self.place({n: np.stack([np.asarray(found[n]) for found in each]) for n in each[0]})
+        return stacked
+
+    def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return the stacked initial optimizer state of all members."""
+        return self.place(rule.first_slots(parameters, members=self._size))
+
+
+class PopulationSession(Session):
+    """A Session with many trainings of one program, the members of a population.
+
+    The arrays and optimizer states in the scope, and the random roots, have a leading axis of members. All members
+    share one step counter.
+
+    Args:
+      program: the program.
+      members: the members of the population.
+      place: a device; None for JAX's default.
+      mode: the mode of calls of `run` that do not name a mode, see Session.
+      options: further arguments of Engine.
+    """
+
+    def __init__(
+        self, program: Program, members: Members, place: Place = None, mode: str | None = None, **options: Any
+    ):
+        layout = StackedOnDevice(device_of(place), members.size)
+        engine = Engine(layout, members.seeds[0], strategy=members, **options)
+        members.move(engine.place)
+        engine.scope.root = layout.place(np.stack([jax.random.key_data(root_key(seed)) for seed in members.seeds]))
+        self._members = members
+        self._open(engine, [program], mode)
+
+    def _take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
+        """Set parameters and states of all members from stacked arrays, or from the arrays of one training.
+
+        Args:
+          source: the arrays by name, each `[members, ...]`, or without the axis of members to set all members equally.
+          program: ignored, because there is only one program; callers of a Session pass this argument.
+          rest: as for `Session._take_params`.
+          allowed: as for `Session._take_params`.
+        """
+        specs = self.scope.specs
+        shared = {n: a for n, a in source.arrays.items() if n in specs and a.shape == specs[n].shape[1:]}
+        stacked = {name: np.broadcast_to(array, specs[name].shape) for name, array in shared.items()}
+        return super()._take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
+
+    def learning_rates(self, program: Any = None) -> tuple[Any, ...]:
+        """Return the learning rates of the next step, one for each `minimize`: float32 `[members]`."""
+        return tuple(np.asarray(rate) for rate in self.engine.current_rates(self.engine.find(program)))
+
+    def set_learning_rates(self, rates: Any, program: Any = None) -> None:
+        """Set learning rates that all members share; arguments as for Session.
+
+        Raises:
+          ArgumentError: `vary` sets a learning rate for each member.
+        """
+        if RATE in self._members.numbers:
+            raise errors.ArgumentError(
+                f"learning_rate = {rates!r}: vary gives each member a learning rate, expected that it stays; leave "
+                f'vary={{"learning_rate": ...}} out to set one for all of them'
+            )
+        super().set_learning_rates(rates, program)
+
+    def state(self) -> dict[str, Any]:
+        """Return all arrays that a later session needs to continue, by name.
+
+        Beside the arrays of a Session, these are the flags of active members, `@active`, and the varied values,
+        `@vary/NAME`.
+        """
+        differing = {f"{_VARIED}{n}": v for n, v in {**self._members.arguments, **self._members.numbers}.items()}
+        return {**super().state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
+
+    def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
+        """Restore the result of `state` from a session of an equal program; arguments as for `Session.restore`.
+
+        Raises:
+          ParameterError: the varied values differ from the saved ones; then nothing is changed.
+        """
+        for name, values in self._members.varied.values.items():
+            before = np.asarray(state[f"{_VARIED}{name}"])
+            if not np.array_equal(before, values):
+                raise errors.ParameterError(
+                    f"vary={{{name!r}: {values.tolist()}}}, found {before.tolist()} in what was saved, expected the "
+                    f"same: the members would go on with other values than they began with. Give vary as it was, or "
+                    f"use another checkpoint_dir"
+                )
+        super().restore(state, own)
+        self._members.activate(np.asarray(state[_ACTIVE]))
+
+
+class GatheredOfMembers(Gathered):
+    """The collected outputs and metrics of each member over a data set; `values` stacks them over the members.
+
+    Args:
+      program: the program.
+      metrics: as for Gathered.
+      rows: as for Gathered.
+      size: the number of members.
+    """
+
+    def __init__(self, program: Program, metrics: Metrics, rows: bool, size: int):
+        self._each = [Gathered(program, metrics, rows) for _ in range(size)]
+
+    def add(self, found: Any, names: Sequence[str]) -> None:
+        """Add the results of one minibatch, with a leading axis of members, after waiting for the device."""
+        here = jax.device_get(found)
+        for member, gathered in enumerate(self._each):
+            gathered.add(jax.tree.map(lambda array, i=member: array[i], here), names)
+
+    @property
+    def kept(self) -> dict[int, int]:
+        """The number of bytes of the rows that are kept for all members, by the index of the output."""
+        each = [gathered.kept for gathered in self._each]
+        return {index: sum(kept[index] for kept in each) for index in each[0]}
+
+    def values(self) -> list[Any]:
+        """Return one value for each output, then one for each metric, with a leading axis of members."""
+        columns = zip(*(gathered.values() for gathered in self._each), strict=True)
+        return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
+
+
+class MembersEvaluator(Evaluator):
+    """An evaluator that tests all members of a population and keeps the results of the last test.
+
+    Args:
+      session: the session of the population.
+      size: the number of members.
+    """
+
+    def __init__(self, session: Any, size: int):
+        super().__init__(session)
+        self._size = size
+        self._results: Results | None = None
+
+    def test(
+        self, member: Member, reader: ReaderLike, feed_order: FeedOrder, metrics: Metrics, *rest: Any, **more: Any
+    ) -> Results:
+        """Test all members over one pass of a reader, as `Evaluator.test`; each result has a leading axis of members.
+
+        The results are kept for `best`, except in a test with `fetch`.
+        """
+        results = super().test(member, reader, feed_order, metrics, *rest, **more)
+        if more.get("fetch") is None:
+            self._results = Results(list(results), [*output_names(member.program), *metrics])
+        return results
+
+    def best(self, name: str | None, mode: str) -> int:
+        """Return the index of the member with the best value of the last test; see `Population.best`."""
+        if self._results is None:
+            raise errors.ArgumentError(
+                "best() compares the results of the last test, and there is none; population.test(reader) makes one"
+            )
+        found = self._results[self._results.keys()[0] if name is None else name]
+        if name is not None or mode != AUTO:
+            mode = direction(name or "", mode, lambda mode: f"population.best({name!r}, mode={mode!r})")
+        values = np.asarray(found, np.float64)
+        if found is None or values.size != self._size:
+            raise errors.ArgumentError(
+                f"best({name!r}): found values of shape {list(values.shape[1:])} for each member, expected one number; "
+                f"name a scalar of the program or a metric of the test"
+            )
+        known = np.where(np.isfinite(values.reshape(-1)), values.reshape(-1), np.nan)
+        if np.isnan(known).all():
+            raise errors.ArgumentError(f"best({name!r}): the value of every member is infinite or NaN")
+        return int(np.nanargmax(known) if mode == "max" else np.nanargmin(known))
+
+    def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
+        return GatheredOfMembers(program, metrics, rows, self._size)
+
+
+class MembersValidation(Validation):
+    """The Validation of a population, which refuses handlers that expect the numbers of a single training."""
+
+    def around(
+        self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
+    ) -> Sequence[Handler | EventHandler]:
+        """Return the handlers of a call of `train` with the added handlers; arguments as for Validation.
+
+        Raises:
+          ArgumentError: a handler, or `restore_best`, expects one number but gets an array with one number per member.
+        """
+        for handler in handlers:
+            if isinstance(handler, Handler) and not handler.for_members:
+                raise errors.ArgumentError(
+                    f"{type(handler).__name__} follows the numbers of one training, and in a Population each is an "
+                    f"array of one for each member; expected TestEvery, EarlyStopping, or a handler that reads such "
+                    f"arrays and says so: for_members = True in its class"
+                )
+        if best:
+            raise errors.ArgumentError(
+                f"train(restore_best={best!r}): which moment was best differs among the members; let "
+                f"fluid.handlers.EarlyStopping stop each of them, or keep population[i] in a handler of your own"
+            )
+        return super().around(handlers, tests, best)
+
+
+def mean_of_members(results: Any) -> Any:
+    """Return each result of a test-mode run, `[members, ...]`, as its mean over the members, `[...]`.
+
+    Raises:
+      ArgumentError: a result is a sequence, or is not floating-point.
+    """
+    return jax.tree.map(_mean, results, is_leaf=_is_sequence)
+
+
+def each_member(results: Any) -> Any:
+    """Return each result of a test-mode run, `[members, batch, ...]`, as `[batch, members, ...]`.
+
+    Raises:
+      ArgumentError: a result is a sequence.
+    """
+    return jax.tree.map(_behind_rows, results, is_leaf=_is_sequence)
+
+
+class Separately:
+    """A value for `Inferencer(params=)` with which it returns the outputs of each member; see `Population.each`.
+
+    Args:
+      make: a function that returns the session of the Inferencer for a program function, a place and a precision.
+    """
+
+    def __init__(self, make: Callable[..., PopulationSession]):
+        self.inference_session = make
+
+
+def _mean(value: Any) -> Any:
+    if _is_sequence(value):
+        raise errors.ArgumentError(
+            "an ensemble gives the mean of what its members compute, found a sequence, expected an array; ask for what "
+            "each member computes: fluid.Inferencer(program, params=population[i])"
+        )
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        raise errors.ArgumentError(
+            f"an ensemble gives the mean of what its members compute, found {value.dtype}{list(value.shape[1:])}, "
+            f"expected floating-point numbers, such as probabilities; fetch those, or ask for what each member "
+            f"computes: fluid.Inferencer(program, params=population.each)"
+        )
+    return value.mean(axis=0)
+
+
+def _behind_rows(value: Any) -> Any:
+    if _is_sequence(value):
+        raise errors.ArgumentError(
+            "the members of an ensemble give arrays, found a sequence; ask one of them: "
+            "fluid.Inferencer(program, params=population[i])"
+        )
+    return jnp.moveaxis(value, 0, min(1, value.ndim - 1))
+
+
+def _is_sequence(value: Any) -> bool:
+    return isinstance(value, SequenceBatch | NestedSequenceBatch)
+
+
+_END = object()
+
+
+def separate(readers: Sequence[ReaderLike]) -> Reader:
+    """Return a reader whose items hold one minibatch of each reader, for one member each; see `Population.separate`."""
+    found = as_readers("Population.separate", readers)
+
+    def iterate(epoch: int, start: int) -> Rows:
+        with opened(found, epoch, start) as rows:
+            while True:
+                minibatches = tuple(next(its, _END) for its in rows)
+                ended = [member for member, minibatch in enumerate(minibatches) if minibatch is _END]
+                if len(ended) == len(minibatches):
+                    return
+                if ended:
+                    raise errors.ReaderError(
+                        f"the reader of member {ended[0]} has ended, and that of another one has not; expected readers "
+                        f"of the same number of minibatches: Population.separate([reader_0, reader_1, ...])"
+                    )
+                yield Separate(minibatches)
+
+    return Reader(iterate, {"separate": [reader.plan for reader in found]})

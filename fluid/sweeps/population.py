@@ -18,16 +18,16 @@ from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.runtime import StepFunction
 from fluid.runtime.engine import Engine
 from fluid.runtime.state_io import ReadOnlyArrays
-from fluid.sweeps.evaluation import (
+from fluid.sweeps.members import (
+    Members,
     MembersEvaluator,
     MembersValidation,
+    PopulationSession,
     Separately,
     each_member,
     mean_of_members,
     separate,
 )
-from fluid.sweeps.members import Members
-from fluid.sweeps.session import PopulationSession
 from fluid.sweeps.vary import Varied, Vary
 from fluid.trainer import CheckpointConfig, Trainer
 from fluid.trainer.agreement import compare

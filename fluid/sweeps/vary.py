@@ -14,7 +14,7 @@ import numpy as np
 
 from fluid import core, errors
 from fluid.core.discovery import discover
-from fluid.optimizer.parts import replaced
+from fluid.optimizer.optax_chain import replaced
 from fluid.runtime.fetch import RATE
 from fluid.runtime.parameter_updates import Rule
 

@@ -13,7 +13,7 @@ from coordination import together
 import fluid
 from fluid import errors
 from fluid.checkpoint.folder import Folder
-from fluid.distributed import Group, failing
+from fluid.distributed import Group, starting
 from fluid.reader.pipeline import Batch
 from fluid.trainer.agreement import Agreement
 from fluid.trainer.checkpoint.config import check_shared
@@ -119,11 +119,11 @@ def test_row_54_who_fails_ends_all_with_the_reason(monkeypatch, capsys):
 
     def work(group):
         if group.index == 1:
-            failing.fail(group, "ValueError: an accident\nsecond line", 3)
-        failing._watch(group, threading.Event())
+            starting.fail(group, "ValueError: an accident\nsecond line", 3)
+        starting._watch(group, threading.Event())
 
-    monkeypatch.setattr(failing, "_INTERVAL", 0.01)
-    monkeypatch.setattr(failing, "_end_now", end)
+    monkeypatch.setattr(starting, "_INTERVAL", 0.01)
+    monkeypatch.setattr(starting, "_end_now", end)
     found, _ = together(3, work)
     assert [error.args for error in found] == [(1,), (3,), (1,)]
     said = capsys.readouterr().err.splitlines()

@@ -13,7 +13,7 @@ import pytest
 import fluid
 from fluid import errors
 from fluid.__main__ import main
-from fluid.distributed import meeting
+from fluid.distributed import starting
 from fluid.distributed.cluster import Membership, membership
 
 
@@ -31,7 +31,7 @@ def met(port, greetings, timeout=5.0):
 
     def run(number, index, size, versions):
         try:
-            meeting.meet(Membership(f"127.0.0.1:{port}", size, index), versions, timeout)
+            starting.meet(Membership(f"127.0.0.1:{port}", size, index), versions, timeout)
         except errors.DistributedError as error:
             found[number] = str(error)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluid.parallel.step_work import Work, work_of
+from fluid.parallel.planner import Work, work_of
 
 
 def compiled(function, *arguments):

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fluid import errors
-from fluid.compat.paddle_files.description import OpDesc, VarDesc
-from fluid.compat.paddle_files.messages import DTYPES
+from fluid.compat.paddle_files.program_desc import DTYPES, OpDesc, VarDesc
 from fluid.param_attr import ParamAttr
 
 # An attribute whose name begins with any of these texts does not change results: it concerns devices, libraries,

@@ -17,13 +17,27 @@ import numpy as np
 from fluid import core, errors, layers
 from fluid._util.paths import local_path
 from fluid.checkpoint import instead, recognized
-from fluid.compat.paddle_files.description import OpDesc, ProgramDesc, VarDesc
-from fluid.compat.paddle_files.op import Op
-from fluid.compat.paddle_files.ops.table import ROWS
+from fluid.compat.paddle_files.op import Op, Rule
+from fluid.compat.paddle_files.ops import (
+    arithmetic,
+    image,
+    loss,
+    sequence,
+    shape,
+)
 from fluid.compat.paddle_files.parameters import MODEL, read_model, read_model_params
+from fluid.compat.paddle_files.program_desc import OpDesc, ProgramDesc, VarDesc
 from fluid.core import Program
 from fluid.initializer import NumpyArray
 from fluid.param_attr import ParamAttr
+
+ROWS: dict[str, Rule] = {
+    **arithmetic.ROWS,
+    **image.ROWS,
+    **loss.ROWS,
+    **sequence.ROWS,
+    **shape.ROWS,
+}
 
 
 class SavedProgram:

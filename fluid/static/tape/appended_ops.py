@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from fluid import errors, layers
-from fluid.compat.paddle_files.description import OpDesc, VarDesc
-from fluid.compat.paddle_files.messages import DTYPES
 from fluid.compat.paddle_files.op import Op
-from fluid.compat.paddle_files.ops.table import ROWS
+from fluid.compat.paddle_files.program import ROWS
+from fluid.compat.paddle_files.program_desc import DTYPES, OpDesc, VarDesc
 from fluid.param_attr import ParamAttr
 from fluid.static.tape.calls import Call, outer_environment
 from fluid.static.tape.variable import Persistent, Variable

@@ -11,7 +11,7 @@ from original_programs import FOLDER, Written, case, serialized
 
 import fluid
 from fluid import errors
-from fluid.compat.paddle_files import messages
+from fluid.compat.paddle_files import program_desc
 
 NETS = ["lenet", "sentiment"]
 load = fluid.io.load_inference_model
@@ -342,12 +342,12 @@ def test_a_program_that_cannot_be_read(tmp_path):
 
 def test_protobuf_that_is_not_installed(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    messages.message.cache_clear()
+    program_desc.message.cache_clear()
     try:
         with pytest.raises(errors.ParameterFileError, match=r"pip install 'fluid-jax\[original\]'"):
             load(FOLDER / "lenet" / "inference")
     finally:
-        messages.message.cache_clear()
+        program_desc.message.cache_clear()
 
 
 def damaged(content, folder):

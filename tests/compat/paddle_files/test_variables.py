@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from original_programs import FOLDER, serialized
 
 from fluid import errors
-from fluid.compat.paddle_files.messages import DTYPES
-from fluid.compat.paddle_files.variables import count_variables, read_file
+from fluid.compat.paddle_files.parameters import count_variables, read_file
+from fluid.compat.paddle_files.program_desc import DTYPES
 
 WEIGHT = FOLDER / "lenet" / "params" / "fc_0.w_0"
 

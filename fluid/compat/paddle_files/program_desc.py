@@ -1,10 +1,109 @@
-"""Descriptions: PaddlePaddle's ProgramDesc as Python dataclasses of variables, ops, feeds and fetches."""
+"""Messages: protobuf messages of PaddlePaddle, with the fields that fluid reads.
 
+The messages are declared as text, one line for each field. The `protobuf` library builds their classes on first use.
+"""
+
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fluid.compat.paddle_files import messages
+from fluid import errors
+from fluid._util import protobuf
+
+# The names of PaddlePaddle's data types, by their numbers in files.
+DTYPES = {
+    0: "bool",
+    1: "int16",
+    2: "int32",
+    3: "int64",
+    4: "float16",
+    5: "float32",
+    6: "float64",
+    20: "uint8",
+    21: "int8",
+}
+LOD_TENSOR = 7
+FEED_LIST = 9
+FETCH_LIST = 10
+# By the number of the type of an attribute: the field of the message `Attribute` that holds its value.
+ATTRIBUTE_FIELDS = {
+    0: "i",
+    1: "f",
+    2: "s",
+    3: "ints",
+    4: "floats",
+    5: "strings",
+    6: "b",
+    7: "bools",
+    8: "block",
+    9: "l",
+    10: "blocks",
+    11: "longs",
+}
+BLOCK_TYPES = (8, 10)
+
+# For each message its fields: name, number, type; "*" marks a repeated field. Text fields are bytes, because the
+# library does not report damaged text.
+_MESSAGES = {
+    "Version": ("version 1 int64",),
+    "Attribute": (
+        "name 1 bytes",
+        "type 2 int32",
+        "i 3 int32",
+        "f 4 float",
+        "s 5 bytes",
+        "ints 6 int32*",
+        "floats 7 float*",
+        "strings 8 bytes*",
+        "b 10 bool",
+        "bools 11 bool*",
+        "block 12 int32",
+        "l 13 int64",
+        "blocks 14 int32*",
+        "longs 15 int64*",
+    ),
+    "Slot": ("parameter 1 bytes", "arguments 2 bytes*"),
+    "Op": ("inputs 1 Slot*", "outputs 2 Slot*", "type 3 bytes", "attributes 4 Attribute*"),
+    "Tensor": ("data_type 1 int32", "dims 2 int64*"),
+    "LoDTensor": ("tensor 1 Tensor", "lod_level 2 int32"),
+    "VariableType": ("type 1 int32", "selected_rows 2 Tensor", "lod_tensor 3 LoDTensor"),
+    "Variable": ("name 1 bytes", "type 2 VariableType", "persistable 3 bool"),
+    "Block": ("index 1 int32", "parent 2 int32", "variables 3 Variable*", "ops 4 Op*"),
+    "Program": ("blocks 1 Block*", "version 4 Version"),
+}
+
+
+@functools.cache
+def message(name: str) -> Any:
+    """Return the class of a message that `_MESSAGES` declares, for example "Program".
+
+    Raises:
+      ParameterFileError: the `protobuf` library is not installed.
+    """
+    try:
+        return protobuf.classes("fluid.compat.paddle_files", _MESSAGES)[name]
+    except ImportError as error:
+        raise errors.ParameterFileError(
+            "the original's files are protobuf messages, and the protobuf library is not installed: "
+            "pip install 'fluid-jax[original]'"
+        ) from error
+
+
+def parse(name: str, data: bytes) -> Any:
+    """Parse `data` as the message that `_MESSAGES` declares under `name`.
+
+    Raises:
+      ValueError: the bytes are not a message of this type.
+    """
+    kind = message(name)
+    from google.protobuf.message import DecodeError
+
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"not a message of the kind {name}: {error}") from error
+
 
 _FIRST_UNREAD = (2, 0, 0)  # from this version of PaddlePaddle on, some ops have another meaning, and nothing is read
 _TRACEBACK = b"op_callstack"
@@ -96,7 +195,7 @@ def read_program(data: bytes) -> ProgramDesc:
     Raises:
       ValueError: the bytes are not a ProgramDesc; the message names the problem.
     """
-    program = messages.parse("Program", data)
+    program = parse("Program", data)
     _check_version(program.version.version)
     if not program.blocks or not program.blocks[0].ops:
         raise ValueError("it holds no block of ops")
@@ -123,7 +222,7 @@ def _op(op: Any) -> OpDesc:
     if not op.type:
         raise ValueError("an op has no type")
     attributes = {a.name.decode(): _attribute(a) for a in op.attributes if a.name != _TRACEBACK}
-    has_block = any(a.type in messages.BLOCK_TYPES for a in op.attributes)
+    has_block = any(a.type in BLOCK_TYPES for a in op.attributes)
     return OpDesc(op.type.decode(), _slots(op.inputs), _slots(op.outputs), attributes, has_block)
 
 
@@ -132,7 +231,7 @@ def _slots(slots: Any) -> dict[str, tuple[str, ...]]:
 
 
 def _attribute(attribute: Any) -> Any:
-    field = messages.ATTRIBUTE_FIELDS.get(attribute.type)
+    field = ATTRIBUTE_FIELDS.get(attribute.type)
     if field is None:
         raise ValueError(f"the attribute {attribute.name.decode()!r} is of the unknown type {attribute.type}")
     value = getattr(attribute, field)
@@ -146,10 +245,10 @@ def _attribute(attribute: Any) -> Any:
 def _variable(variable: Any) -> VarDesc:
     name = variable.name.decode()
     kind = variable.type
-    if kind.type != messages.LOD_TENSOR:
+    if kind.type != LOD_TENSOR:
         return VarDesc(name, (), None, 0, variable.persistable)
     tensor = kind.lod_tensor.tensor
-    dtype = messages.DTYPES.get(tensor.data_type)
+    dtype = DTYPES.get(tensor.data_type)
     # PaddlePaddle multiplies sizes, -1 for unknown ones too, so that a negative number of any value is an unknown size.
     shape = tuple(max(size, -1) for size in tensor.dims)
     level = kind.lod_tensor.lod_level

@@ -10,13 +10,111 @@ between them depends on the batch size. From the first equation to the last, eac
     unknown              everything else, such as the root of a mean
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from fluid.core.equations import inner_jaxprs, user_line
-from fluid.core.reduction.rule import Reduction, guess
+from fluid.core.frame import Frame
+
+
+class Reduced(NamedTuple):
+    """A layer's note about its result: the rule that combines the values of minibatches.
+
+    A layer attaches the note to its result as the fact "reduced". A layer that returns a mean attaches a "weight".
+
+    Attributes:
+      kind: "mean", "sum", "max", "min", "last" or "function".
+      parts: the arguments of the function, as values of the minibatch.
+      function: called with the parts, each one reduced over all minibatches, in this order.
+      over_steps: as in Reduction.
+    """
+
+    kind: str
+    parts: tuple[Any, ...] = ()
+    function: Callable[..., Any] | None = None
+    over_steps: str | None = None
+
+
+class Reduction(NamedTuple):
+    """The rule that combines the values of one output over several minibatches.
+
+    Attributes:
+      kind: "mean", which is weighted; "sum", "max", "min"; "last", also for values that are equal in every minibatch;
+        "rows", which are concatenated; or "function" of values with separate rules.
+      weight: for a mean that was computed from other means, the name of a mean with an equal weight. None for the
+        weight that is noted for the output itself, or else for the number of examples.
+      parts: the rules of the arguments of the function.
+      function: called with its arguments, each one reduced over all minibatches, in the order of `parts`.
+      over_steps: the rule for the values of training steps, "mean", "sum", "max", "min" or "last", if this rule differs
+        from `kind`; else None.
+      doubt: the line that computes a value without a known rule, if the kind is a guess; else None.
+    """
+
+    kind: str
+    weight: str | None = None
+    parts: tuple["Reduction", ...] = ()
+    function: Callable[..., Any] | None = None
+    over_steps: str | None = None
+    doubt: str | None = None
+
+
+def guess(shape: Sequence[int | None], doubt: str = "its program") -> Reduction:
+    """Return a guessed rule for an output without a known rule: "mean" for a scalar, else "rows".
+
+    Args:
+      shape: the shape of the output.
+      doubt: the line that computes the output.
+    """
+    return Reduction("mean" if tuple(shape) in ((), (1,)) else "rows", doubt=doubt)
+
+
+class Part(NamedTuple):
+    """The contribution of one minibatch to an output.
+
+    Attributes:
+      value: the output of the minibatch; a tuple of Parts if the output is a function of several values.
+      weight: the weight of a mean, a float32 scalar; None for other kinds.
+    """
+
+    value: Any
+    weight: Any = None
+
+
+def said_of(frame: Frame, value: Any) -> Reduction | None:
+    """Return the rule that layers have noted for a value, or None."""
+    reduced = frame.fact(value, "reduced")
+    if reduced is None:
+        return None if frame.fact(value, "weight") is None else Reduction("mean")
+    parts = [said_of(frame, part) for part in reduced.parts]
+    known = tuple(part for part in parts if part is not None)
+    if len(known) < len(parts):
+        return None
+    return Reduction(reduced.kind, None, known, reduced.function, reduced.over_steps)
+
+
+def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Part:
+    """Return the contribution of this run's minibatch to an output.
+
+    Args:
+      frame: the frame of the run.
+      value: the output.
+      reduction: the rule of the output.
+      examples: the number of examples of the minibatch.
+    """
+    if reduction.kind == "function":
+        inner = zip(frame.fact(value, "reduced").parts, reduction.parts, strict=True)
+        return Part(tuple(part_of(frame, part, rule, examples) for part, rule in inner))
+    if reduction.kind != "mean":
+        return Part(value)
+    source = value if reduction.weight is None else frame.made.values[reduction.weight]
+    known = frame.fact(source, "weight")
+    return Part(value, jnp.asarray(examples if known is None else known, jnp.float32))
+
 
 # These primitives return all or some numbers of their first input unchanged.
 _LAYOUT = frozenset(
@@ -416,3 +514,76 @@ def _sizes(equation: Any, other: Any) -> list[tuple[int, int]]:
     """Return the sizes in both traces of the dimensions that a `rev` equation reverses."""
     first, second = equation.invars[0].aval.shape, other.invars[0].aval.shape
     return [(first[i], second[i]) for i in equation.params["dimensions"]]
+
+
+Run = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Frame, list[Any]]]
+"""A function that runs a program function on arrays and feeds by name, and returns its frame and its outputs."""
+
+
+class _Asked(NamedTuple):
+    """One output whose rule is requested: a value, or a function of several values.
+
+    Attributes:
+      reduced: the note of the layer for a function; None for a value.
+      known: for each value, the rule that layers have noted, or None.
+    """
+
+    reduced: Reduced | None
+    known: list[Reduction | None]
+
+
+def find_reductions(
+    run: Run, arrays: Mapping[str, Any], feeds: Mapping[int, Mapping[str, Any]], known: Sequence[Reduction | None]
+) -> list[Reduction]:
+    """Return the reduction of each output.
+
+    Args:
+      run: runs the program function in test mode.
+      arrays: parameters and states by name, or their shapes and dtypes.
+      feeds: for each of two batch sizes, stand-ins of the feeds by name.
+      known: for each output its reduction, or None if it is unknown.
+    """
+    (batch, given), (other, more) = feeds.items()
+    first, asked = _trace(run, arrays, batch, given)
+    second = None
+    with contextlib.suppress(Exception):  # a function may work for one batch size only
+        second, _ = _trace(run, arrays, other, more)
+    single = [rule if one.reduced is None else None for one, rule in zip(asked, known, strict=True)]
+    noted = [rule or said for one, rule in zip(asked, single, strict=True) for said in one.known]
+    found = iter(reductions_of(first, second, noted))
+    return [_whole(one.reduced, [next(found) for _ in one.known]) for one in asked]
+
+
+def _whole(reduced: Reduced | None, rules: Sequence[Reduction]) -> Reduction:
+    """Return the reduction of an output from the reductions of its values."""
+    if reduced is None:
+        return rules[0]
+    return Reduction("function", None, tuple(rules), reduced.function, reduced.over_steps)
+
+
+def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, Any]) -> tuple[Traced, list[_Asked]]:
+    asked: list[_Asked] = []
+    named: list[tuple[str, str]] = []
+
+    def traced(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> Any:
+        frame, outputs = run(arrays, feeds)
+        values: list[Any] = []
+        for output in outputs:
+            reduced = frame.fact(output, "reduced")
+            if reduced is not None and reduced.function is None:  # the note is a rule of the output, not of arguments
+                reduced = None
+            parts = [output] if reduced is None else reduced.parts
+            asked.append(_Asked(reduced, [said_of(frame, part) for part in parts]))
+            values.extend(parts)
+        rules = {name: said_of(frame, value) for name, value in frame.made.values.items()}
+        noted = {name: rule for name, rule in rules.items() if rule is not None}
+        named.extend((name, rule.kind) for name, rule in noted.items())
+        made = [frame.made.values[name] for name in noted]
+        return values, made, [frame.fact(value, "weight") for value in made]
+
+    closed, shapes = jax.make_jaxpr(traced, return_shape=True)(arrays, feeds)
+    jaxpr = closed.jaxpr
+    values, made, weights = jax.tree.unflatten(jax.tree.structure(shapes), jaxpr.outvars)
+    given = jaxpr.invars[len(jax.tree.leaves(arrays)) :]
+    noted = [Noted(*name, value, weight) for name, value, weight in zip(named, made, weights, strict=True)]
+    return Traced(batch, jaxpr, given, values, noted), asked
