@@ -1,10 +1,15 @@
 """Core: Program, Frame, variables, SequenceBatch, Scope. The core imports no layers and no optimizers."""
 
 from fluid.core.arguments import (
+    as_fluid,
     check_switches,
+    default,
+    doubt_reading,
+    doubt_setting,
     explain_frozen,
     fitting,
     is_compiled_with_cuda,
+    is_default,
     is_positive,
     is_size,
     misfit_of,
@@ -26,7 +31,6 @@ from fluid.core.axes import (
     refuse_mesh,
 )
 from fluid.core.block_tracing import Staged, Stages
-from fluid.core.defaults import as_fluid, default, doubt_reading, doubt_setting, is_default
 from fluid.core.discovery import Shapes
 from fluid.core.explain import shape_text
 from fluid.core.frame import (

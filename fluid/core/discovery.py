@@ -1,4 +1,7 @@
-"""Discovery: one traced run of a program function on stand-in data, its findings, and warnings about them."""
+"""Discovery: one traced run of a program function on stand-in data, its findings, and warnings about them.
+
+One warning is for two weights of zeros in a row, whose units stay equal in training.
+"""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

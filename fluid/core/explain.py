@@ -1,4 +1,7 @@
-"""Explanations: errors of JAX and NumPy in a program function, converted to errors of fluid with advice."""
+"""Explanations: errors of JAX and NumPy in a program function, converted to errors of fluid with advice.
+
+Text that a program function prints during discovery is explained too.
+"""
 
 import contextlib
 import io

@@ -1,7 +1,8 @@
 """Bodies: functions that call layers, converted to pure functions for JAX's loops and branches.
 
 The first run of a body, in the discovery of the program, creates the parameters outside the loop. Its findings are
-stored, so that each later trace runs the body once. Random keys are computed from the number of the iteration.
+stored, so that each later trace runs the body once. Random keys are computed from the number of the iteration. A Stack
+is a body that runs several times, each time with separate arrays.
 """
 
 import math

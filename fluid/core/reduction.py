@@ -1,13 +1,16 @@
-"""Equations: reductions of outputs without a noted rule, and a check that rows are computed separately.
+"""Reductions: the rules that combine the values of an output for minibatches into one value for the data set.
 
-A program is traced with two batch sizes. If the equations of both traces agree, a size or a constant that differs
-between them depends on the batch size. From the first equation to the last, each variable gets one of these kinds:
+A layer may note the rule of its output. For an output without a note, the program is traced with two batch sizes. If
+the equations of both traces agree, a size or a constant that differs between them depends on the batch size. From the
+first equation to the last, each variable gets one of these kinds:
 
     constant             equal for every minibatch
     rows                 an array with a dimension of the batch size, with each row computed from one example
     examples, share      proportional to the number of examples, and its inverse
     mean, sum, max, min  over the examples
     unknown              everything else, such as the root of a mean
+
+The same equations show whether rows are computed separately.
 """
 
 import contextlib

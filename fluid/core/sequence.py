@@ -1,4 +1,4 @@
-"""SequenceBatch and NestedSequenceBatch: rows of any length in one padded array."""
+"""Sequences: SequenceBatch and NestedSequenceBatch, rows of any length in one padded array; and Fluid's LoDTensor."""
 
 import itertools
 import operator

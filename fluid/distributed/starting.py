@@ -1,4 +1,9 @@
-"""initialize: join the other processes of a training."""
+"""initialize: join the other processes of a training.
+
+JAX's coordination service kills a process by a signal when a process is absent or has a wrong index. So all processes
+first connect to process 0 at the address of the service, and wait for its answer. Any problem is then an exception.
+When one process fails later, all processes end, instead of waiting for that process at the next step.
+"""
 
 import atexit
 import contextlib

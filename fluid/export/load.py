@@ -1,4 +1,7 @@
-"""Loading of exported models: one file in, programs and parameters out."""
+"""Loading of exported models: one file in, programs and parameters out.
+
+An ExportedProgram is a Program that calls the functions of the file; a Session or an Inferencer runs it.
+"""
 
 import io
 from collections.abc import Callable, Collection, Mapping

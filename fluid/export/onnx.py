@@ -14,7 +14,7 @@ from fluid.export.inference_function import InferenceFunction
 from fluid.export.save import ProgramFunction, chosen_arrays, program_of
 from fluid.export.signature import BATCH, Feed
 from fluid.export.stablehlo import sized_forms
-from fluid.layers.kernels.platform import traced_for
+from fluid.layers.kernels.layout import traced_for
 from fluid.runtime.fetch import Fetch
 
 _TOLERANCE = 1e-5

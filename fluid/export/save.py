@@ -1,4 +1,4 @@
-"""Saving of exported models: programs and parameters in, one file out."""
+"""Saving of exported models: programs and parameters in, one file out; and of training steps, with all arrays."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any

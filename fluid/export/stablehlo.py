@@ -2,7 +2,7 @@
 
 The exported file holds StableHLO without the parameters, the parameters as arrays, a manifest, and a checksum of each
 entry. Locations of source lines are removed, so that a program always has the same bytes. A loaded file is a Program
-whose `apply` calls the exported functions.
+whose `apply` calls the exported functions. For other compilers, an entry is converted to StableHLO with fixed sizes.
 """
 
 import io
@@ -19,7 +19,7 @@ from fluid import errors
 from fluid.core import FeedSpec
 from fluid.export.inference_function import key_data
 from fluid.export.signature import BATCH, Dims, Entry, Feed, Output
-from fluid.layers.kernels.platform import traced_for
+from fluid.layers.kernels.layout import traced_for
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)

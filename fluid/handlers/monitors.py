@@ -1,4 +1,4 @@
-"""Handlers that follow values: early stopping, lower learning rates on a plateau, learning rates, norms, checkpoints."""
+"""Handlers that follow values: EarlyStopping, ReduceLROnPlateau, LearningRateMonitor, norms, CheckpointEvery."""
 
 import logging
 import math

@@ -13,8 +13,8 @@ from fluid.runtime import Request, bind
 from fluid.runtime.finite import Health
 from fluid.runtime.step import TrainingState
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, EndEpochEvent, EndStepEvent, EndTrainEvent, Handler
+from fluid.trainer.device_calls import StepRequest
 from fluid.trainer.evaluation.means import Every, Interval, number, on_host
-from fluid.trainer.step_request import StepRequest
 
 
 class _Batch(NamedTuple):

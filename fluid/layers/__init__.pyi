@@ -243,7 +243,6 @@ from .tensor.matrix import (
     tril,
     triu,
 )
-from .tensor.pad import crop, crop_tensor, pad, pad_constant_like
 from .tensor.random import (
     gaussian_random,
     gaussian_random_batch_size_like,
@@ -263,7 +262,20 @@ from .tensor.reduce import (
     reduce_prod,
     reduce_sum,
 )
-from .tensor.reshape import flatten, rank, reshape, shape, size, squeeze, transpose, unsqueeze
+from .tensor.reshape import (
+    crop,
+    crop_tensor,
+    flatten,
+    pad,
+    pad_constant_like,
+    rank,
+    reshape,
+    shape,
+    size,
+    squeeze,
+    transpose,
+    unsqueeze,
+)
 from .tensor.search import argmax, argmin, argsort, topk, unique, unique_with_counts
 
 # fmt: off

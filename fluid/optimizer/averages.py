@@ -1,4 +1,4 @@
-"""Averages of parameters over the course of training: ExponentialMovingAverage, ModelAverage.
+"""Averages of parameters over a training, and other wrappers, which change parameters after an inner optimizer.
 
 An average is part of the optimizer state and follows each change of the parameters. It is saved and restored with the
 optimizer state. `save_params` does not write it, and it is not a parameter of the program.

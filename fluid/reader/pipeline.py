@@ -21,8 +21,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.reader.converter import Converter
-from fluid.reader.on_device import RowFeed
-from fluid.reader.stacked import Fed, alike, stacked
+from fluid.reader.on_device import Fed, RowFeed, alike, stacked
 
 
 class Position(NamedTuple):
@@ -41,7 +40,7 @@ class Batch(NamedTuple):
     """A minibatch for one program, on the device; or several minibatches that one compiled call trains on.
 
     Attributes:
-      feed: arrays by name `[batch, ...]`; for several minibatches a Stack or Picks, see `fluid.reader.stacked`.
+      feed: arrays by name `[batch, ...]`; for several minibatches a Stack or Picks, see `fluid.reader.on_device`.
       program: index of the program.
       count: number of minibatches.
       examples: number of examples in each minibatch.

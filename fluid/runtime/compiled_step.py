@@ -14,7 +14,7 @@ from fluid import errors
 from fluid.core import TRAIN, Program
 from fluid.core.explain import leak_in_own_words
 from fluid.place import OneDevice
-from fluid.reader.stacked import Fed
+from fluid.reader.on_device import Fed
 from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.compilation_cache import Ahead
 from fluid.runtime.engine import Compilation, Engine

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 import numpy as np
 
 from fluid.core import ParameterSpec
-from fluid.reader.stacked import Fed, Picks
+from fluid.reader.on_device import Fed, Picks
 from fluid.runtime.parameter_updates import Rates
 from fluid.runtime.seeds import Draw, root_of
 

@@ -1,8 +1,10 @@
-"""Members: the strategy of an Engine that runs the step of one training over the stacked arrays of many trainings.
+"""Members: the trainings of a population as one, from the compiled step to tests and ensembles.
 
+`Members` is the strategy of an Engine that runs the step of one training over the stacked arrays of many trainings.
 Arguments of the program function that differ among members are named values, which each step overrides. Numbers of the
 optimizer are replaced in its update rule while the step is traced. When a member has stopped, the step selects for each
-member between its old and its new arrays.
+member between its old and its new arrays. `PopulationSession` holds the stacked arrays. Tests run for all members at
+once, outputs of an ensemble are the means over members, and a reader may have data for each member.
 """
 
 import copy

@@ -15,6 +15,7 @@ from fluid.reader.feeder import FeedOrder
 from fluid.reader.prefetch import Feed, Feeds
 from fluid.runtime import Request, Results, Session, bind
 from fluid.runtime.fetch import check_feed, split_names
+from fluid.trainer.device_calls import StepRequest
 from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.evaluation.history import History, HistoryKeeper
 from fluid.trainer.events import (
@@ -31,7 +32,6 @@ from fluid.trainer.no_updates import NoUpdates
 from fluid.trainer.parameters import HasParameters
 from fluid.trainer.programs import Member, ProgramFunction, TrainingProgram, member_called
 from fluid.trainer.progress import ProgressBar
-from fluid.trainer.step_request import StepRequest
 
 log = logging.getLogger("fluid")
 

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from fluid import errors
 from fluid.runtime import Results
 from fluid.runtime.fetch import Fetch
-from fluid.trainer.step_request import StepRequest
+from fluid.trainer.device_calls import StepRequest
 
 # `EndEpochEvent.feeding` reports waiting for data if it takes at least this share of an epoch and this many seconds.
 _CONSIDERABLE = 0.1

@@ -25,7 +25,8 @@ from fluid.trainer import loop
 from fluid.trainer.agreement import Agreement, compare
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpoint.train_calls import Calls, HasCheckpoints, Readers
-from fluid.trainer.evaluation.evaluate import Evaluator
+from fluid.trainer.device_calls import StepsPerCall, StepsPerDispatch, compile_ahead
+from fluid.trainer.evaluation.evaluate import Evaluator, Predicting
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.means import Interval
 from fluid.trainer.evaluation.validation import RestoreBest, Tests, Validation
@@ -33,7 +34,6 @@ from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Dispatcher, Handlers, listed
 from fluid.trainer.losses import Losses
 from fluid.trainer.parameters import HasParameters
-from fluid.trainer.predicting import Predicting
 from fluid.trainer.programs import (
     InferenceFunction,
     Member,
@@ -56,7 +56,6 @@ from fluid.trainer.programs import (
 )
 from fluid.trainer.progress import ProgressBar
 from fluid.trainer.signals import Signals
-from fluid.trainer.steps_per_call import StepsPerCall, StepsPerDispatch, compile_ahead
 
 not_called("fluid.trainer", "fluid.Trainer(...)")
 

@@ -9,10 +9,10 @@ from checkpointed import Killed, X, Y, assert_equal, state, trainer
 import fluid
 from fluid import errors
 from fluid.core import TRAIN
-from fluid.reader.stacked import Picks, Stack
+from fluid.reader.on_device import Picks, Stack
 from fluid.runtime import CompiledStep, Request
 from fluid.runtime.compiled_step import bind
-from fluid.trainer.steps_per_call import MOST, Pace
+from fluid.trainer.device_calls import MOST, Pace
 
 pytestmark = pytest.mark.usefixtures("optimized")
 LABELS = (np.arange(len(X)) % 5).astype("int64")

@@ -1,4 +1,10 @@
-"""Parameters that PaddlePaddle Fluid saved: a folder with a file for each variable, or one combined file."""
+"""Parameters that PaddlePaddle Fluid saved: a folder with a file for each variable, or one combined file.
+
+A file holds one variable, or several variables one after another, without names. All numbers are little-endian. The
+parts of a variable are: `uint32` version, 0; `uint64` number of LoD levels, and for each level its `uint64` size in
+bytes and its `uint64` offsets; `uint32` version of the tensor, 0; `int32` size of a message `Tensor`, and the message;
+then the elements.
+"""
 
 import io
 import math

@@ -1,4 +1,4 @@
-"""Messages: protobuf messages of PaddlePaddle, with the fields that fluid reads.
+"""ProgramDesc: protobuf messages of PaddlePaddle, and Python dataclasses of their variables, ops, feeds and fetches.
 
 The messages are declared as text, one line for each field. The `protobuf` library builds their classes on first use.
 """

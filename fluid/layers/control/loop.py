@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, describe, is_sequence, layer
-from fluid.layers.control.branch import scalar_bool
-from fluid.layers.control.pytrees import check_same_specs, describe_tree, record_outputs, strongly_typed
+from fluid.layers.control.branch import check_same_specs, describe_tree, record_outputs, scalar_bool, strongly_typed
 from fluid.layers.no_effect import no_effect
 
 

@@ -13,7 +13,7 @@ from fluid import core, errors
 from fluid.core.equations import inner_jaxprs, is_literal, user_line
 from fluid.core.reduction import mixed_rows
 from fluid.layers.base import Layer
-from fluid.layers.control.pytrees import describe_tree
+from fluid.layers.control.branch import describe_tree
 
 # A function of the index of the block, its arrays by name, and its input; it returns a value like the input.
 Block = Callable[[Any, Any, Any], Any]

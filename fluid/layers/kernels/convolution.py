@@ -25,8 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core
-from fluid.layers.kernels.layout import as_computed, by_layout
-from fluid.layers.kernels.platform import on_cpu
+from fluid.layers.kernels.layout import as_computed, by_layout, on_cpu
 
 _MANY_ROWS = 5  # `by_rows` computes gradients of filters with at least this many rows
 _FEW_CHANNELS = 4  # up to this many input channels, `by_rows` computes the gradient of the filters by a convolution

@@ -22,8 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid.layers.kernels.layout import by_layout
-from fluid.layers.kernels.platform import on_cpu
+from fluid.layers.kernels.layout import by_layout, on_cpu
 
 _MOST_CELLS = 16  # the most cells of a tile for `largest_of_tiles`, which compares cells one by one
 _MOST_OVERLAPPING_CELLS = 49  # the most cells of a window that may overlap others; their index is an int8

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from fluid import core, errors
 from fluid.layers import functional
 from fluid.layers.base import Layer, array_of, describe
+from fluid.layers.kernels.layout import on_cpu
 from fluid.layers.kernels.lstm import lstm_scan
-from fluid.layers.kernels.platform import on_cpu
 from fluid.layers.kernels.table import plus
 
 ArrayFunction = Callable[[jax.Array], jax.Array]

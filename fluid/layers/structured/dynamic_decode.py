@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 from fluid.layers.base import Layer, dense, describe, is_sequence, layer, wide
-from fluid.layers.control.pytrees import record_outputs, strongly_typed
+from fluid.layers.control.branch import record_outputs, strongly_typed
 from fluid.layers.no_effect import no_effect
 from fluid.layers.recurrent.cells import kept
 from fluid.layers.recurrent.rnn import RNNCell

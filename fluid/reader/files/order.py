@@ -12,8 +12,7 @@ import numpy as np
 from fluid import errors
 from fluid.reader.ahead import Ahead
 from fluid.reader.base import Rows, Wanted
-from fluid.reader.files.fields import Fields, Misfit
-from fluid.reader.files.format import Format, Piece, Span, broken
+from fluid.reader.files.format import Fields, Format, Misfit, Piece, Span, broken
 from fluid.reader.files.listing import File
 
 

@@ -8,7 +8,7 @@ from fluid.core import whole_number
 from fluid.reader.base import Reader, seed_with_shuffle
 
 if TYPE_CHECKING:
-    from fluid.reader.files.fields import Columns
+    from fluid.reader.files.format import Columns
     from fluid.reader.files.listing import Path
     from fluid.reader.files.order import Pieces
 
@@ -79,7 +79,7 @@ def files(
       [{'x': array([1., 2.], dtype=float32), 'label': 0}, {'x': array([3., 4.], dtype=float32), 'label': 1}]
     """
     # Imported on use: few programs read files, and the import of all formats is slow.
-    from fluid.reader.files.fields import Fields
+    from fluid.reader.files.format import Fields
     from fluid.reader.files.formats import format_of
     from fluid.reader.files.listing import listed, stamps
     from fluid.reader.files.order import Pieces

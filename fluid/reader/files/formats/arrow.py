@@ -1,12 +1,20 @@
-"""Arrow: convert Arrow columns to the values of rows."""
+"""CSV and Parquet, which pyarrow reads; and the conversion of Arrow columns to the values of rows.
 
+The first line of a CSV file has the column names. The row groups of a Parquet file are its pieces, and only the
+requested columns are read.
+"""
+
+import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from fluid.reader.files.format import Row, broken
-from fluid.reader.files.listing import File
+from fluid.reader.base import Rows
+from fluid.reader.files import pyarrow_streams
+from fluid.reader.files.format import Fields, Format, Piece, Row, broken
+from fluid.reader.files.listing import File, library
 
 Values = Sequence[Any] | np.ndarray
 Missing = Callable[[int, Any], Exception]
@@ -112,3 +120,112 @@ def _missing(name: str, file: File, first: int) -> Missing:
     return lambda index, type_: broken(
         file, first + index, f"column {name!r} has no value, expected one of type {type_}", fix
     )
+
+
+class Csv(Format):
+    """The format of comma-separated values, which pyarrow reads in blocks.
+
+    A column without a dtype in `dtypes=` has the type of its values in the first block.
+    """
+
+    name = "csv"
+    extensions = (".csv",)
+    delimiter = ","
+
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
+        """Yield the rows of a file, as dicts of values by column name."""
+        name = piece.file.name
+        pa = library("pyarrow", f"{name!r} is a file of comma separated values")
+        csv = library("pyarrow.csv", f"{name!r} is a file of comma separated values")
+        types = {source: _type(pa, dtype) for source, dtype in fields.source_dtypes.items()}
+        with piece.file.open() as stream, _named_rows(pa, piece.file):
+            reading = csv.open_csv(
+                pyarrow_streams.Stream(stream),
+                read_options=csv.ReadOptions(use_threads=False),  # with threads, error messages lack the row number
+                parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                convert_options=csv.ConvertOptions(column_types=types),
+            )
+            try:
+                columns = fields.present(reading.schema.names)
+                number = 0
+                for batch in reading:
+                    yield from rows(batch.select(columns), piece.file, number)
+                    number += batch.num_rows
+            finally:
+                reading.close()  # stops the reading thread of pyarrow
+                # Releases the stream: after an exception, the traceback keeps this frame and its variables alive.
+                del reading
+
+
+class Tsv(Csv):
+    """The format of tab-separated values."""
+
+    name = "tsv"
+    extensions = (".tsv",)
+    delimiter = "\t"
+
+
+@contextlib.contextmanager
+def _named_rows(pa: Any, file: File) -> Iterator[None]:
+    """Convert a pyarrow error in the `with` block to an error that names the file and the row, counted from 0.
+
+    pyarrow counts the header of the file as row 1.
+    """
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        row = re.search(r"Row #(\d+)", str(error))
+        if row is None:
+            raise
+        fix = "Correct the file; or say what the column holds, dtypes={'x': 'float32'}: its first values told its type"
+        raise broken(
+            file, int(row[1]) - 2, f"{str(error).removesuffix('.')}, which is not as in the rows before", fix
+        ) from error
+
+
+def _type(pa: Any, dtype: Any) -> Any:
+    return {str: pa.string(), bytes: pa.binary()}.get(dtype) or pa.from_numpy_dtype(np.dtype(dtype))
+
+
+_ROWS_AT_ONCE = 1024
+
+
+class Parquet(Format):
+    """The format Apache Parquet, which pyarrow reads."""
+
+    name = "parquet"
+    extensions = (".parquet", ".pq")
+    counts_rows = True
+
+    def pieces(self, file: File, fields: Fields) -> list[Piece]:
+        """Return the row groups of a file as pieces, without empty row groups."""
+        with file.open() as stream:
+            opened = _library(file).ParquetFile(stream)
+            schema = opened.schema_arrow
+            metadata = opened.metadata
+            kinds = {name: kind(schema.field(name).type) for name in fields.present(schema.names)}
+            counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        return [Piece(file, i, sum(counts[:i]), count, kinds) for i, count in enumerate(counts) if count]
+
+    def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
+        """Yield the rows of a row group, as dicts of values by column name."""
+        with piece.file.open() as stream:
+            opened = _library(piece.file).ParquetFile(pyarrow_streams.Stream(stream))
+            try:
+                columns = fields.present(opened.schema_arrow.names)
+                number = piece.first
+                for batch in opened.iter_batches(
+                    _ROWS_AT_ONCE, row_groups=[piece.part], columns=columns, use_threads=False
+                ):
+                    left_out = min(skip, batch.num_rows)
+                    skip -= left_out
+                    yield from rows(batch.slice(left_out), piece.file, number + left_out)
+                    number += batch.num_rows
+            finally:
+                # Releases the stream: after an exception, the traceback keeps this frame and its variables alive.
+                del opened
+
+
+def _library(file: File) -> Any:
+    library("pyarrow", f"{file.name!r} is a Parquet file")
+    return library("pyarrow.parquet", f"{file.name!r} is a Parquet file")

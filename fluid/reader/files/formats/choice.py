@@ -5,10 +5,9 @@ from collections.abc import Sequence
 
 from fluid import errors
 from fluid.reader.files.format import Format
-from fluid.reader.files.formats.csv import Csv, Tsv
+from fluid.reader.files.formats.arrow import Csv, Parquet, Tsv
 from fluid.reader.files.formats.json_lines import JsonLines
 from fluid.reader.files.formats.npz import Npz
-from fluid.reader.files.formats.parquet import Parquet
 from fluid.reader.files.formats.tfrecord import TFRecord
 from fluid.reader.files.formats.webdataset import WebDataset
 from fluid.reader.files.listing import File

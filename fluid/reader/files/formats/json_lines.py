@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from fluid.reader.base import Rows
-from fluid.reader.files.fields import Fields
-from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.files.format import Fields, Format, Piece, Row, broken
 from fluid.reader.values import short
 
 _BLOCK = 1 << 20

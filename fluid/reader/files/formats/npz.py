@@ -13,8 +13,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.reader.base import Rows
-from fluid.reader.files.fields import Fields
-from fluid.reader.files.format import Format, Piece
+from fluid.reader.files.format import Fields, Format, Piece
 from fluid.reader.files.listing import File
 
 _MAGIC = b"\x93NUMPY"

@@ -14,8 +14,7 @@ import numpy as np
 
 from fluid._util import protobuf
 from fluid.reader.base import Rows
-from fluid.reader.files.fields import Fields
-from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.files.format import Fields, Format, Piece, Row, broken
 from fluid.reader.files.listing import File, library
 
 _HEAD = struct.Struct("<QI")

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from fluid.reader.base import Rows
-from fluid.reader.files.fields import Fields
-from fluid.reader.files.format import Format, Piece, Row, broken
+from fluid.reader.files.format import Fields, Format, Piece, Row, broken
 from fluid.reader.files.formats.npz import read_array
 
 KEY = "__key__"

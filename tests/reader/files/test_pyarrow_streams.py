@@ -7,25 +7,25 @@ import time
 
 import pytest
 import written_files
+from fluid.reader.files.fields import Fields
+from fluid.reader.files.formats.csv import Csv
+from fluid.reader.files.formats.parquet import Parquet
 
 from fluid import reader
 from fluid.reader import ahead
-from fluid.reader.files import lent, listing
-from fluid.reader.files.fields import Fields
+from fluid.reader.files import listing, pyarrow_streams
 from fluid.reader.files.format import Piece
-from fluid.reader.files.formats.csv import Csv
-from fluid.reader.files.formats.parquet import Parquet
 
 FORMATS = {"csv": Csv(), "parquet": Parquet()}
 
 
 def held():
-    return [thing for ref, _ in lent._held if (thing := ref()) is not None]
+    return [thing for ref, _ in pyarrow_streams._held if (thing := ref()) is not None]
 
 
 @pytest.fixture(params=FORMATS)
 def pattern(request, tmp_path):
-    lent._wait()
+    pyarrow_streams._wait()
     assert not held()
     return written_files.write(tmp_path, request.param, [4] * 4)
 
@@ -38,9 +38,9 @@ def test_what_pyarrow_holds_is_known_and_let_go_of(pattern):
     file = first_file(pattern)
     rows = FORMATS[file.extension[1:]].read(Piece(file), 0, Fields(None, None))
     next(rows)
-    assert any(isinstance(thing, lent.Stream) for thing in held())
+    assert any(isinstance(thing, pyarrow_streams.Stream) for thing in held())
     rows.close()
-    lent._wait()
+    pyarrow_streams._wait()
     assert not held()
 
 
@@ -50,7 +50,7 @@ def test_an_exception_does_not_hold_the_stream(pattern):
     with pytest.raises(Exception, match="there is no field 'none'") as caught:
         next(rows)
     assert caught.value.__traceback__ is not None
-    lent._wait()
+    pyarrow_streams._wait()
     assert not held()
 
 
@@ -61,13 +61,13 @@ def test_no_python_code_runs_in_the_thread_that_lets_go():
         def __del__(self):
             closed_in.append(threading.current_thread())
 
-    handed_over = [lent.Stream(File(b"some bytes"))]
+    handed_over = [pyarrow_streams.Stream(File(b"some bytes"))]
     thread = threading.Thread(target=handed_over.clear)
     thread.start()
     thread.join()
     assert not held()
     assert thread not in closed_in
-    lent.Stream(io.BytesIO(b""))
+    pyarrow_streams.Stream(io.BytesIO(b""))
     assert closed_in == [threading.current_thread()]
 
 
@@ -75,7 +75,7 @@ def test_blocks_are_waited_for_when_the_stream_is_gone_already(monkeypatch):
     taken, let_go = threading.Event(), threading.Event()
 
     def of_another_library():
-        stream = lent.Stream(io.BytesIO(b"some bytes"))
+        stream = pyarrow_streams.Stream(io.BytesIO(b"some bytes"))
         block = stream.read(4)
         assert (bytes(block), bytes(stream.read())) == (b"some", b" bytes")
         del stream
@@ -93,18 +93,18 @@ def test_blocks_are_waited_for_when_the_stream_is_gone_already(monkeypatch):
         thread.join()
 
     monkeypatch.setattr(time, "sleep", sleep)
-    lent._wait()
+    pyarrow_streams._wait()
     assert let_go.is_set()
     assert not held()
 
 
 def test_the_end_of_python_does_not_wait_for_ever(monkeypatch):
-    block = lent.Stream(io.BytesIO(b"some bytes")).read()
+    block = pyarrow_streams.Stream(io.BytesIO(b"some bytes")).read()
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + 100 * seconds))
-    lent._wait()
-    assert lent._PATIENCE <= now[0] < 2 * lent._PATIENCE
+    pyarrow_streams._wait()
+    assert pyarrow_streams._PATIENCE <= now[0] < 2 * pyarrow_streams._PATIENCE
     assert held() == [block]
 
 
