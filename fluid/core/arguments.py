@@ -1,4 +1,4 @@
-"""Checks of arguments, and defaults that Fluid chose in 2017, with warnings where most people expect another one today."""
+"""Checks of arguments; and defaults that Fluid chose in 2017, with warnings where most people expect another."""
 
 import contextlib
 import dataclasses

@@ -1,8 +1,8 @@
 """Plans: the memory and work of a training step, compiled for any mesh with shapes instead of arrays.
 
 The FLOPs and the communication of the step are read from the text of its HLO module. `compiled.cost_analysis()` returns
-neither. It counts the body of a loop, as in `layers.repeat`, only once: 65,538 FLOPs for ten products of 65,536 FLOPs in
-a `scan`, with jax 0.10.2. It counts no collectives.
+neither. It counts the body of a loop, as in `layers.repeat`, only once: 65,538 FLOPs for ten products of 65,536 FLOPs
+in a `scan`, with jax 0.10.2. It counts no collectives.
 """
 
 import functools
