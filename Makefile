@@ -112,7 +112,7 @@ docs-serve: docs
 	$(BIN)/python -m http.server --directory docs/_build/html
 
 mistakes: $(STAMP)
-	PYTHONPATH=tests $(BIN)/python -m mistakes
+	PYTHONPATH=tests:tests/helpers $(BIN)/python -m mistakes
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py

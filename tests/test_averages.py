@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from optimizing import GRADS, START, assert_close, numpy_trajectory, run, trajectory
+from optimizer_by_numpy import GRADS, START, assert_close, numpy_trajectory, run, trajectory
 
 import fluid
 from fluid import errors, layers

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from buffers import watch
+from donated_buffers import watch
 from test_examples import EXAMPLES, load
 
 pytestmark = pytest.mark.full

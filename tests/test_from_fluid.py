@@ -5,7 +5,7 @@ import re
 import shutil
 
 from golden_cases import IMPOSSIBLE, cases
-from original_programs import FOLDER
+from paddle_programs import FOLDER
 
 TEXT = (pathlib.Path(__file__).resolve().parent.parent / "docs" / "from-fluid.md").read_text()
 

@@ -6,7 +6,7 @@ import threading
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid import errors

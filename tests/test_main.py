@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from checkpointed import arrays, trainer
+from resumed_programs import arrays, trainer
 
 from fluid.__main__ import main
 

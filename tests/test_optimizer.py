@@ -6,7 +6,7 @@ import re
 import numpy as np
 import optax
 import pytest
-from optimizing import GRADS, assert_close, norm, numpy_run, run
+from optimizer_by_numpy import GRADS, assert_close, norm, numpy_run, run
 
 import fluid
 from fluid import errors

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from optimizing import GRADS, START, assert_close, norm, numpy_run, run
+from optimizer_by_numpy import GRADS, START, assert_close, norm, numpy_run, run
 
 import fluid
 from fluid import optimizer as opt

@@ -4,7 +4,7 @@ import pathlib
 import re
 import sys
 
-import other_libraries
+import fake_data_loaders
 import pytest
 from test_readme import blocks
 
@@ -55,7 +55,7 @@ def check(page, capsys, monkeypatch):
     assert found
     for line, code in found:
         with monkeypatch.context() as patched:
-            for name, module in other_libraries.modules(IMPORTS.findall(code)).items():
+            for name, module in fake_data_loaders.modules(IMPORTS.findall(code)).items():
                 patched.setitem(sys.modules, name, module)
             exec(compile("\n" * line + code, str(DOCS / page), "exec"), namespace)
     printed = capsys.readouterr().out

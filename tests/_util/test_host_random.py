@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from compiles import counted
+from compile_counts import counted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -15,7 +15,7 @@ SCRIPT = pathlib.Path(__file__).with_name("four_devices.py")
 def on_four_devices():
     """Run all functions of `four_devices.py` in one process with four devices; return a check of one of them."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
-    paths = os.pathsep.join([str(SCRIPT.parents[2]), str(SCRIPT.parents[1])])
+    paths = os.pathsep.join(map(str, [SCRIPT.parents[2], SCRIPT.parents[1], SCRIPT.parents[1] / "helpers"]))
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     done = subprocess.run([sys.executable, str(SCRIPT)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -6,7 +6,7 @@ import traceback
 
 import jax
 import numpy as np
-from fitted_line import assert_params, data, descend, minibatches, train_program
+from line_by_numpy import assert_params, data, descend, minibatches, train_program
 
 import fluid
 from fluid import layers

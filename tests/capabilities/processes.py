@@ -12,7 +12,11 @@ TESTS = pathlib.Path(__file__).resolve().parent.parent
 
 def finished(code, folder, **environment):
     """Run code in a process; return the words that it prints and its exit status, 0 or that of SIGKILL."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS.parent))), **environment}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS / "helpers", TESTS.parent))),
+        **environment,
+    }
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode in (0, -signal.SIGKILL), done.stderr[-3000:]

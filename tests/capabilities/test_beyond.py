@@ -7,12 +7,12 @@ import sys
 import textwrap
 import weakref
 
-import fitted_line
+import line_by_numpy
 import numpy as np
 import optax
 import pytest
 from capabilities.processes import finished
-from fitted_line import (
+from line_by_numpy import (
     assert_params,
     data,
     descend,
@@ -28,7 +28,7 @@ from fluid import layers
 
 COLUMNS = data()
 SGD = fluid.optimizer.SGD(0.1)
-TESTS = pathlib.Path(fitted_line.__file__).parent
+TESTS = pathlib.Path(line_by_numpy.__file__).parent
 
 
 def same(one, other):
@@ -556,7 +556,7 @@ ONLINE = """
     import os
     import signal
     import fluid
-    from fitted_line import data, train_program
+    from line_by_numpy import data, train_program
 
 
     class Kill(fluid.Handler):

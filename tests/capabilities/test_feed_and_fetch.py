@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 from capabilities.processes import python
-from fitted_line import assert_params, data, descend, guess_of, minibatches, train_program
+from line_by_numpy import assert_params, data, descend, guess_of, minibatches, train_program
 
 import fluid
 from fluid import layers

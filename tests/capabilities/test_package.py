@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 from capabilities.processes import python
-from fitted_line import SIZE, data, train_program
+from line_by_numpy import SIZE, data, train_program
 
 import fluid
 from fluid import layers
@@ -146,7 +146,7 @@ def test_row_13_a_device_is_bound_late_and_then_frozen(tmp_path):
         """
         import jax
         import fluid
-        from fitted_line import data, train_program
+        from line_by_numpy import data, train_program
 
         def minimized():
             outputs = train_program()

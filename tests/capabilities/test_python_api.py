@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fitted_line import assert_params, data, descend, guess_of, minibatches, save_after, train_program
+from line_by_numpy import assert_params, data, descend, guess_of, minibatches, save_after, train_program
 
 import fluid
 from fluid import layers

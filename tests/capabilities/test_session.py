@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 from capabilities.processes import python
-from fitted_line import (
+from line_by_numpy import (
     assert_params,
     data,
     descend,
@@ -175,7 +175,7 @@ def test_row_31_a_trainer_that_runs_elsewhere(tmp_path):
         textwrap.dedent(
             """
             import fluid
-            from fitted_line import data, minibatches, train_program
+            from line_by_numpy import data, minibatches, train_program
 
 
             def make_trainer():
@@ -210,7 +210,7 @@ def test_row_32_devices_in_every_spelling(tmp_path):
         """
         import jax
         import fluid
-        from fitted_line import data, train_program
+        from line_by_numpy import data, train_program
         devices = jax.devices()
         for place, expected in (
             (devices[2], {2}), ("CPU:1", {1}), ("cpu:1,cpu:2", {1, 2}), (["cpu:0", "cpu:3"], {0, 3}),

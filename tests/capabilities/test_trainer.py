@@ -7,11 +7,11 @@ import pathlib
 import subprocess
 import sys
 
-import fitted_line
+import line_by_numpy
 import numpy as np
 import optax
 import pytest
-from fitted_line import assert_params, data, descend, guess_of, inference_program, minibatches, train_program
+from line_by_numpy import assert_params, data, descend, guess_of, inference_program, minibatches, train_program
 
 import fluid
 from fluid import layers
@@ -24,7 +24,7 @@ NUMBERS = iter(range(2, 100))  # a number is warned of once in a process
 
 def test_row_37_no_executor_no_startup_no_backward():
     """A training needs a function, an optimizer and data; how it is run is hidden."""
-    source = ast.walk(ast.parse(inspect.getsource(fitted_line)))
+    source = ast.walk(ast.parse(inspect.getsource(line_by_numpy)))
     used = {node.attr for node in source if isinstance(node, ast.Attribute)}
     assert not used & {"Executor", "Program", "Session", "minimize", "default_startup_program", "append_backward"}
     for hidden in ("Executor", "default_startup_program", "default_main_program", "append_backward"):
@@ -344,7 +344,7 @@ SCRIPT = """
 import sys
 
 import fluid
-from fitted_line import data, minibatches, train_program
+from line_by_numpy import data, minibatches, train_program
 
 trainer = fluid.Trainer(train_program, fluid.optimizer.SGD(0.1), parallel=True)
 trainer.train(minibatches(data()), 2, progress=False)
@@ -358,11 +358,11 @@ def test_row_50_distributed_by_environment(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     params = {}
-    tests = str(pathlib.Path(fitted_line.__file__).parent)
+    tests = str(pathlib.Path(line_by_numpy.__file__).parent)
     for launcher in ([], ["-m", "fluid", "launch", "--processes", "2"]):
         path = tmp_path / f"{len(launcher)}.params"
         command = [sys.executable, *launcher, str(script), str(path)]
-        environment = {**os.environ, "PYTHONPATH": f"{pathlib.Path(tests).parent}:{tests}"}
+        environment = {**os.environ, "PYTHONPATH": f"{pathlib.Path(tests).parents[1]}:{tests}"}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
         params[len(launcher)] = fluid.io.load_arrays(path)[0]

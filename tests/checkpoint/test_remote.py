@@ -7,8 +7,8 @@ import types
 import fsspec
 import numpy as np
 import pytest
-from checkpointed import arrays, assert_equal, seen_by, state, trainer
-from object_store import KEYS, served
+from resumed_programs import arrays, assert_equal, seen_by, state, trainer
+from s3_server import KEYS, served
 
 import fluid
 from fluid import errors

@@ -10,7 +10,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from checkpointed import X, arrays, trainer
+from resumed_programs import X, arrays, trainer
 
 import fluid
 from fluid import errors

@@ -8,7 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from coordination import together
+from fake_coordination_service import together
 
 import fluid
 from fluid import errors

@@ -7,8 +7,8 @@ import types
 
 import numpy as np
 import pytest
-from checkpointed import Killed
-from coordination import together
+from fake_coordination_service import together
+from resumed_programs import Killed
 
 from fluid import errors
 from fluid.checkpoint import several_processes

@@ -6,11 +6,11 @@ import re
 import signal
 import time
 
-import digits
+import digits_in_processes
 import numpy as np
+import process_training
 import pytest
-import several
-from launched import Launched, launched, pids, steps
+from launch_processes import Launched, launched, pids, steps
 
 import fluid
 from fluid.checkpoint.folder import Folder
@@ -20,7 +20,7 @@ from fluid.checkpoint.folder import Folder
 def alone(tmp_path_factory):
     """What one process says, and the parameters that it ends with."""
     folder = tmp_path_factory.mktemp("alone")
-    several.main(folder)
+    process_training.main(folder)
     lines = (folder / "0.said").read_text().splitlines()
     return lines, fluid.io.load_arrays(folder / "end.params")[0]
 
@@ -49,23 +49,25 @@ def test_row_52_and_62_two_processes_train_what_one_does_and_write_their_parts(a
     check_same(alone, tmp_path, said[0])
     assert steps(said[1]) == steps(said[0]) and said[1][-3:] == said[0][-3:]
     # Each reads half of the rows of a minibatch that can be halved, and all of the last one, which cannot.
-    worked = f"worked {several.EPOCHS * (several.ROWS // several.BATCH * 4 + 5)}"
+    worked = f"worked {process_training.EPOCHS * (process_training.ROWS // process_training.BATCH * 4 + 5)}"
     assert worked in said[0] and worked in said[1]
-    assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + several.EPOCHS
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + process_training.EPOCHS
     check_parts(tmp_path, said[1])
 
 
 def check_parts(folder, lines):
     """The last checkpoint was written by two processes, none of which had all of a divided array; and one reads it."""
     # The minibatch whose checksum is kept.
-    assert f"gathered {several.BATCH}x1 {several.BATCH}x4" in lines
-    parts = folder / str(several.STEPS) / "arrays"
+    assert f"gathered {process_training.BATCH}x1 {process_training.BATCH}x4" in lines
+    parts = folder / str(process_training.STEPS) / "arrays"
     sizes = [sum(p.stat().st_size for p in (parts / f"ocdbt.process_{i}").rglob("*") if p.is_file()) for i in (0, 1)]
-    half = 4 * several.WIDTH * 4 // 2  # bytes that a process holds of the first layer, and of each of its slots
+    half = (
+        4 * process_training.WIDTH * 4 // 2
+    )  # bytes that a process holds of the first layer, and of each of its slots
     assert min(sizes) > 2 * half  # of the parameter and two slots, compressed
     found = Folder(folder, read_only=True)
-    assert found.flaw(several.STEPS) is None
-    arrays = found.arrays(several.STEPS)
+    assert found.flaw(process_training.STEPS) is None
+    arrays = found.arrays(process_training.STEPS)
     for name, value in fluid.io.load_arrays(folder / "end.params")[0].items():
         np.testing.assert_array_equal(arrays[name], value, err_msg=name)
 
@@ -82,7 +84,7 @@ def test_row_53_and_60_and_63_the_first_is_killed_before_the_seal_and_another_co
 
 def check_torn(alone, tmp_path, mode):
     """One process begins; of two that continue, one is killed at the checkpoint of step 14; one ends the training."""
-    several.main(tmp_path, "begun")  # alone
+    process_training.main(tmp_path, "begun")  # alone
     assert Folder(tmp_path, read_only=True).newest_whole() == (8, {})
     seen = steps((tmp_path / "0.said").read_text().splitlines())
     shared = sorted(p for p in (tmp_path / "8").rglob("*") if p.is_file() and p.name != "fluid.seal")
@@ -98,7 +100,7 @@ def check_torn(alone, tmp_path, mode):
     (torn,) = tmp_path.glob("14.writing-*")
     assert {path.name for path in (torn / "arrays").iterdir()} >= {"ocdbt.process_0", "ocdbt.process_1"}
     assert not (tmp_path / "14").exists() and Folder(tmp_path, read_only=True).newest_whole() == (12, {})
-    several.main(tmp_path, "rest")  # alone
+    process_training.main(tmp_path, "rest")  # alone
     assert not torn.exists()
     lines = (tmp_path / "0.said").read_text().splitlines()
     assert min(steps(lines[len(said[0]) :])) == 12
@@ -112,10 +114,10 @@ def test_row_52_digits_end_with_the_parameters_of_one_process(tmp_path):
     folders = {count: tmp_path / str(count) for count in (1, 2, 4)}
     for folder in folders.values():
         folder.mkdir()
-    digits.main(folders[1])
+    digits_in_processes.main(folders[1])
     expected = fluid.io.load_arrays(folders[1] / "end.params")[0]
     for count in (2, 4):
-        _, log, code = launched(count, folders[count], script=digits.__file__)
+        _, log, code = launched(count, folders[count], script=digits_in_processes.__file__)
         assert code == 0, log
         found = fluid.io.load_arrays(folders[count] / "end.params")[0]
         assert found.keys() == expected.keys()
@@ -143,7 +145,7 @@ def test_row_53_and_60_killed_at_any_moment_the_others_end_and_other_counts_cont
 @pytest.mark.full
 def test_row_53_and_60_killed_at_any_moment_one_process_continues(alone, tmp_path):
     seen = check_killed(tmp_path, 1, "fsdp", [2])
-    several.main(tmp_path)  # alone
+    process_training.main(tmp_path)  # alone
     check_unbroken(alone, tmp_path, seen, (tmp_path / "0.said").read_text().splitlines())
 
 
@@ -183,7 +185,10 @@ def test_row_25_and_62_a_part_that_cannot_be_written_is_reported_and_training_go
     assert code == 0, log
     failed = [int(n) for n in re.findall(r"checkpoint ([0-9]+) failed: CheckpointError: the parts .* process 1", log)]
     assert failed and set(failed) <= {8, 10, 12, 14}, log
-    assert sorted(Folder(tmp_path, read_only=True).steps()) == [several.STEPS - 2, several.STEPS]
+    assert sorted(Folder(tmp_path, read_only=True).steps()) == [
+        process_training.STEPS - 2,
+        process_training.STEPS,
+    ]
     assert not list(tmp_path.glob("*.writing*"))
     check_same(alone, tmp_path, said[0])
 
@@ -219,7 +224,7 @@ def test_row_55_the_launcher_hands_signals_on(tmp_path, number):
     assert code == 128 + number, log
     assert steps(said[0]).keys() == steps(said[1]).keys()
     done = max(int(path.name) for path in tmp_path.iterdir() if path.name.isdigit())
-    assert done == len(steps(said[0])) < several.STEPS
+    assert done == len(steps(said[0])) < process_training.STEPS
 
 
 @pytest.mark.soak
@@ -236,7 +241,7 @@ def test_row_57_data_of_unequal_length_ends_the_epoch_of_all(tmp_path):
     said, log, code = launched(2, tmp_path, "short")
     assert code == 0, log
     assert "epoch 0 ends after 3 steps, since the next minibatches differ: x [8, 4]" in log
-    assert said[0][-1] == said[1][-1] == f"ended {3 * several.EPOCHS}"
+    assert said[0][-1] == said[1][-1] == f"ended {3 * process_training.EPOCHS}"
 
 
 @pytest.mark.soak

@@ -73,4 +73,4 @@ if __name__ == "__main__":
             print(json.dumps(answer(json.loads(line))), flush=True)
         except Exception as error:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
-    assert not {"golden_cases", "artifact.programs", "sklearn"} & sys.modules.keys()
+    assert not {"golden_cases", "export.programs", "sklearn"} & sys.modules.keys()

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import optax
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid import errors

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from compiles import counted
+from compile_counts import counted
 from test_pages import check
 
 import fluid

@@ -20,7 +20,7 @@ FLAGS = (
 def run(mark, folder):
     """Run those tests in a process with eight devices; what it prints is shown where one fails."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}"
-    paths = os.pathsep.join([str(ROOT), str(HERE), str(ROOT / "tests")])
+    paths = os.pathsep.join(map(str, [ROOT, HERE, ROOT / "tests", ROOT / "tests" / "helpers"]))
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-x", "-m", mark]
     done = subprocess.run(

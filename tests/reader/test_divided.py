@@ -4,7 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import jax
 import pytest
-from shares import share
+from divided_readers import share
 
 import fluid
 from fluid.parallel.placing import rows_here

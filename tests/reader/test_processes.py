@@ -14,7 +14,7 @@ import threading
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
-import mapped
+import mapped_functions
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from fluid import errors, reader
 from fluid.reader import processes, worker
 
-SCRIPT = pathlib.Path(mapped.__file__)
+SCRIPT = pathlib.Path(mapped_functions.__file__)
 
 
 def ours():
@@ -50,8 +50,8 @@ def collected():
 
 
 def test_rows_are_those_of_map_in_order_and_a_pass_continues_exactly():
-    made = reader.xmap(mapped.double, reader.shuffle(range(20), 8, seed=3), processes=2)
-    expected = reader.map(mapped.double, reader.shuffle(range(20), 8, seed=3))
+    made = reader.xmap(mapped_functions.double, reader.shuffle(range(20), 8, seed=3), processes=2)
+    expected = reader.map(mapped_functions.double, reader.shuffle(range(20), 8, seed=3))
     passes = [list(expected()) for _ in range(3)]
     rows = made()
     assert list(itertools.islice(rows, 7)) == passes[0][:7]
@@ -64,17 +64,17 @@ def test_rows_are_those_of_map_in_order_and_a_pass_continues_exactly():
 
 def test_random_numbers_do_not_depend_on_who_draws_them():
     rows = list(range(12))
-    expected = [list(pass_) for pass_ in itertools.repeat(reader.map(mapped.noisy, rows, seed=4), 2)]
+    expected = [list(pass_) for pass_ in itertools.repeat(reader.map(mapped_functions.noisy, rows, seed=4), 2)]
     assert expected[0] != expected[1]
     for how in ({"processes": 2}, {"process_num": 3}):
-        made = reader.xmap(mapped.noisy, rows, seed=4, **how)
+        made = reader.xmap(mapped_functions.noisy, rows, seed=4, **how)
         assert [list(made()), list(made())] == expected
         made.restore({"epoch": 1, "given": 5})
         assert list(made()) == expected[1][5:]
 
 
 def test_processes_stay_for_later_passes_and_need_no_jax():
-    made = reader.xmap(mapped.environment, range(8), processes=2)
+    made = reader.xmap(mapped_functions.environment, range(8), processes=2)
     found = [*made(), *made()]
     assert {pid for pid, *_ in found} <= {process.pid for process in ours()}
     assert len(ours()) == 2
@@ -82,7 +82,7 @@ def test_processes_stay_for_later_passes_and_need_no_jax():
 
 
 def test_arrays_come_back_whole_and_writable_and_leave_no_file_open():
-    made = reader.xmap(mapped.stacked, [5, 1000, 3, 2000, 7], processes=1)
+    made = reader.xmap(mapped_functions.stacked, [5, 1000, 3, 2000, 7], processes=1)
     for found, row in zip(made, [5, 1000, 3, 2000, 7], strict=True):
         assert found["large"].tolist() == np.full((300, row), row).tolist()
         found["large"] += 1
@@ -128,35 +128,35 @@ def test_a_channel_changes_nothing(large, shared, monkeypatch):
 
 
 def test_an_exception_arrives_with_its_traceback_and_the_next_pass_works():
-    made = reader.xmap(mapped.failing, range(5), processes=2)
+    made = reader.xmap(mapped_functions.failing, range(5), processes=2)
     rows = made()
     assert [next(rows), next(rows), next(rows)] == [0, 1, 2]
     with pytest.raises(KeyError, match="row 3") as caught:
         next(rows)
     (note,) = caught.value.__notes__
-    assert "worker process" in note and "mapped.py" in note and "in failing" in note and "KeyError" in note
+    assert "worker process" in note and "mapped_functions.py" in note and "in failing" in note and "KeyError" in note
     assert made.state()["given"] == 3
     assert next(made()) == 0
 
 
 def test_an_exception_that_cannot_be_sent_is_told_as_text():
-    with pytest.raises(errors.ReaderError, match="raised mapped.Unsendable: no way home") as caught:
-        list(reader.xmap(mapped.unsendable, [1], processes=1))
+    with pytest.raises(errors.ReaderError, match="raised mapped_functions.Unsendable: no way home") as caught:
+        list(reader.xmap(mapped_functions.unsendable, [1], processes=1))
     assert "in unsendable" in caught.value.__notes__[0]
 
 
 def test_the_function_cannot_end_the_pass_by_accident():
     with pytest.raises(RuntimeError, match="StopIteration"):
-        list(reader.xmap(mapped.ending, [1, 2], processes=1))
+        list(reader.xmap(mapped_functions.ending, [1, 2], processes=1))
 
 
 def test_a_result_that_cannot_be_sent():
     with pytest.raises(TypeError, match="pickle 'generator' object"):
-        list(reader.xmap(mapped.generator, [1], processes=1))
+        list(reader.xmap(mapped_functions.generator, [1], processes=1))
 
 
 def test_a_row_that_cannot_be_sent():
-    made = reader.xmap(mapped.double, [1, lambda: None], processes=1)
+    made = reader.xmap(mapped_functions.double, [1, lambda: None], processes=1)
     rows = made()
     assert next(rows) == 2
     with pytest.raises(errors.ReaderError, match="cannot send a row.*can be pickled.*process_num=4"):
@@ -165,7 +165,7 @@ def test_a_row_that_cannot_be_sent():
 
 
 def test_a_process_that_dies_is_told_and_replaced():
-    made = reader.xmap(mapped.dying, range(9), processes=2)
+    made = reader.xmap(mapped_functions.dying, range(9), processes=2)
     rows = made()
     assert [next(rows), next(rows), next(rows)] == [0, 1, 2]
     with pytest.raises(errors.ReaderError, match="ended with exit code 7 while it mapped a row"):
@@ -175,7 +175,7 @@ def test_a_process_that_dies_is_told_and_replaced():
 
 
 def test_a_process_that_is_killed():
-    made = reader.xmap(mapped.double, range(9), processes=1)
+    made = reader.xmap(mapped_functions.double, range(9), processes=1)
     rows = made()
     next(rows)
     (process,) = ours()
@@ -185,7 +185,7 @@ def test_a_process_that_is_killed():
 
 
 def test_processes_end_when_the_reader_is_dropped_in_the_middle_of_a_pass():
-    rows = reader.xmap(mapped.double, itertools.count, processes=2)()
+    rows = reader.xmap(mapped_functions.double, itertools.count, processes=2)()
     next(rows)
     assert len(ours()) == 2
     del rows
@@ -194,9 +194,9 @@ def test_processes_end_when_the_reader_is_dropped_in_the_middle_of_a_pass():
 
 def test_a_process_that_hangs_is_killed(monkeypatch):
     monkeypatch.setattr(processes, "_PATIENCE", 0.01)
-    rows = reader.xmap(mapped.hanging, range(4), processes=1)()
+    rows = reader.xmap(mapped_functions.hanging, range(4), processes=1)()
     assert next(rows) == 0
-    pool = processes.Pool("reader.xmap", mapped.hanging, 1)
+    pool = processes.Pool("reader.xmap", mapped_functions.hanging, 1)
     assert pool.call(0) == 0
     asking = threading.Thread(target=lambda: pytest.raises(errors.ReaderError, pool.call, 1))
     asking.start()
@@ -208,7 +208,7 @@ def test_a_process_that_hangs_is_killed(monkeypatch):
 
 
 def test_no_process_starts_before_the_first_row_is_wanted():
-    rows = reader.xmap(mapped.double, [1], processes=1)()
+    rows = reader.xmap(mapped_functions.double, [1], processes=1)()
     assert not ours()
     rows.close()
 
@@ -237,11 +237,11 @@ def test_a_function_that_other_processes_cannot_find(function):
 )
 def test_wrong_arguments(arguments, words):
     with pytest.raises(errors.ArgumentError, match=words):
-        reader.xmap(mapped.double, [1], **arguments)
+        reader.xmap(mapped_functions.double, [1], **arguments)
 
 
 def run(*command, **options):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["tests", *sys.path])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["tests", "tests/helpers", *sys.path])}
     return subprocess.Popen(
         [sys.executable, *command],
         env=environment,
@@ -260,7 +260,7 @@ def test_a_script_may_hold_the_function():
 
 def test_a_script_without_a_guard_is_told(tmp_path):
     (tmp_path / "script.py").write_text(
-        "import mapped\nfrom fluid import reader\nlist(reader.xmap(abs, [1], processes=1))"
+        "import mapped_functions\nfrom fluid import reader\nlist(reader.xmap(abs, [1], processes=1))"
     )
     with run(str(tmp_path / "script.py")) as script:
         _, said = script.communicate(timeout=120)

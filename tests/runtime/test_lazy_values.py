@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid import errors

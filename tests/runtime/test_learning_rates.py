@@ -2,7 +2,7 @@
 
 import warnings
 
-import compiles
+import compile_counts
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -153,7 +153,7 @@ def test_the_rate_is_read_and_set_between_steps_without_a_compilation():
     trainer.train(data)
     assert trainer.learning_rate == np.float32(0.1)
     trainer.learning_rate = 0.3
-    with compiles.counted() as counted:
+    with compile_counts.counted() as counted:
         trainer.train(data)
         trainer.learning_rate = 0
         before = trainer.session.state()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from checkpointed import ROWS, X, Y, arrays, assert_equal, small, state, trainer
+from resumed_programs import ROWS, X, Y, arrays, assert_equal, small, state, trainer
 
 import fluid
 from fluid import errors

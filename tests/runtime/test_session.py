@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid import errors

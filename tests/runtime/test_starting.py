@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid.runtime.parameter_updates import rules_of

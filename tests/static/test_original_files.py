@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from original_programs import FOLDER
+from paddle_programs import FOLDER
 from static.both import fresh, scope_value
 
 import fluid as functions

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from launched import launched
+from launch_processes import launched
 from static import trainers
 from static.both import fresh
 

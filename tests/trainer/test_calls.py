@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from checkpointed import X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
+from resumed_programs import X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
 
 import fluid
 from fluid import errors, layers

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint
 import pytest
-from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
+from resumed_programs import ROWS, X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
 
 import fluid
 from fluid import errors

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid import errors, reader

@@ -7,7 +7,7 @@ import traceback
 import jax
 import numpy as np
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid import errors, reader

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 
-import adversaries
-import killed
+import gan_trainings
 import numpy as np
 import pytest
-from checkpointed import arrays, assert_equal, state, trainer
+import trainer_to_kill
+from resumed_programs import arrays, assert_equal, state, trainer
 
-SCRIPT = pathlib.Path(killed.__file__)
-STEPS = killed.EPOCHS * -(-killed.ROWS // killed.BATCH)
+SCRIPT = pathlib.Path(trainer_to_kill.__file__)
+STEPS = trainer_to_kill.EPOCHS * -(-trainer_to_kill.ROWS // trainer_to_kill.BATCH)
 
 
 class Process(subprocess.Popen):
@@ -78,13 +78,13 @@ pytestmark = pytest.mark.slow
 def whole():
     """What a process says that nobody kills: its lines, and the checksum it ends with."""
     said = []
-    ended = killed.train(say=said.append)
-    return said, killed.digest(ended.session)
+    ended = trainer_to_kill.train(say=said.append)
+    return said, trainer_to_kill.digest(ended.session)
 
 
 def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, whole, tmp_path):
-    rng, lines, kills = np.random.default_rng(killed.KILLS), {}, 0
-    for _ in range(killed.KILLS):
+    rng, lines, kills = np.random.default_rng(trainer_to_kill.KILLS), {}, 0
+    for _ in range(trainer_to_kill.KILLS):
         after, moment = int(rng.integers(1, 8)), kill_after(float(rng.uniform(0, 0.2)))
         said, log, code = run(start(tmp_path), after, moment)
         assert code in (-signal.SIGKILL, 0), log
@@ -100,15 +100,15 @@ def test_row_01_and_20_killed_at_any_moment_it_ends_with_the_same_bits(start, wh
 
 
 def test_row_01_several_programs_are_killed_and_end_with_the_same_bits(start, tmp_path):
-    script = pathlib.Path(adversaries.__file__)
+    script = pathlib.Path(gan_trainings.__file__)
     said, log, code = run(start(tmp_path, script=script), 12, kill_after(0))
     assert code == -signal.SIGKILL, log
     again, log, code = run(start(tmp_path, script=script))
     assert code == 0, log
-    whole = adversaries.trainer()
+    whole = gan_trainings.trainer()
     turns = []
-    whole.train(adversaries.reader(), adversaries.LONG, event_handler=adversaries.turns_said(turns.append))
-    assert again[-1] == f"ended {killed.digest(whole.session)}"
+    whole.train(gan_trainings.reader(), gan_trainings.LONG, event_handler=gan_trainings.turns_said(turns.append))
+    assert again[-1] == f"ended {trainer_to_kill.digest(whole.session)}"
     done = len(turns) - len(again[:-1])
     assert 0 < done <= len(said) and said[:done] + again[:-1] == turns and said == turns[: len(said)]
 
@@ -179,7 +179,7 @@ def test_row_25_what_was_saved_before_the_disk_was_full_is_still_there(start, tm
 def test_row_31_an_interpreter_that_ends_has_saved(tmp_path):
     code = f"""
         import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
-        from checkpointed import *
+        from resumed_programs import *
         mine = trainer({str(tmp_path)!r}, config=dict(step_interval=4))
         mine.train(arrays(), event_handler=seen_by([], 5, sys.exit))
     """
@@ -191,7 +191,7 @@ def test_row_31_an_interpreter_that_ends_has_saved(tmp_path):
 def test_row_34_other_devices_restore_equal_values(tmp_path):
     code = f"""
         import sys; sys.path.insert(0, {str(SCRIPT.parent)!r})
-        from checkpointed import *
+        from resumed_programs import *
         trainer({str(tmp_path)!r}, place="cpu:2").train(arrays())
     """
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}

@@ -3,14 +3,14 @@
 import re
 
 import nbformat
-import notebooks
 import pytest
-from notebooks import Table
+import training_notebook
+from training_notebook import Table
 
 
 @pytest.fixture(scope="module")
 def notebook():
-    return notebooks.run(times=2)
+    return training_notebook.run(times=2)
 
 
 def outputs(notebook, words):
@@ -28,13 +28,13 @@ class TestNotebookThatIsRunAgainFromTheTop:
         assert error.ename == "KeyboardInterrupt"
 
     def test_each_training_has_one_output(self, notebook):
-        interrupted = outputs(notebook, notebooks.FAILS)
+        interrupted = outputs(notebook, training_notebook.FAILS)
         assert [output.output_type for output in interrupted] == ["display_data", "error"]
         assert len(outputs(notebook, "history = ")) == 1
         assert len(outputs(notebook, "slow, fast")) == 2
 
     def test_what_was_interrupted_says_so_and_the_next_cell_continues_it(self, notebook):
-        table = Table(outputs(notebook, notebooks.FAILS)[0].data["text/html"])
+        table = Table(outputs(notebook, training_notebook.FAILS)[0].data["text/html"])
         assert table.text[0].startswith("epoch 4/25, KeyboardInterrupt: ") and table.rows[-1][:2] == ["4", "21"]
         table = Table(outputs(notebook, "history = ")[0].data["text/html"])
         assert "training continues after 3 epochs and 21 steps" in table.text
@@ -42,6 +42,6 @@ class TestNotebookThatIsRunAgainFromTheTop:
 
     def test_it_is_rendered_as_a_page(self, notebook):
         nbformat.validate(notebook)
-        page = notebooks.rendered(notebook)
+        page = training_notebook.rendered(notebook)
         assert len(re.findall(r"epoch (\d+)/\1: 100%", page)) == 3 and "epoch 4/25, KeyboardInterrupt: " in page
         assert page.count("image/png") >= 1 and "Trainer(program: 4,810 parameters" in page

@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 
-import killed
-import killed_own_loop
+import custom_loop_to_kill
 import numpy as np
 import pytest
-from checkpointed import ROWS, X, Y, arrays, assert_equal, small, trainer
+import trainer_to_kill
+from resumed_programs import ROWS, X, Y, arrays, assert_equal, small, trainer
 
 import fluid
 from fluid import errors
@@ -174,8 +174,8 @@ def test_mistakes(tmp_path):
 @pytest.mark.slow
 def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
     said = []
-    ended = killed.digest(killed_own_loop.train(tmp_path / "whole", said.append))
-    command = [sys.executable, str(pathlib.Path(killed_own_loop.__file__)), str(tmp_path / "killed")]
+    ended = trainer_to_kill.digest(custom_loop_to_kill.train(tmp_path / "whole", said.append))
+    command = [sys.executable, str(pathlib.Path(custom_loop_to_kill.__file__)), str(tmp_path / "killed")]
     heard = {}
     for after in (11, None):  # how many lines the process may say before it is killed
         lines = []

@@ -2,12 +2,12 @@
 
 import dataclasses
 
-import checkpointed
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import resumed_programs
 
 import fluid
 from fluid import errors, layers
@@ -154,10 +154,10 @@ def plain(step):
 
 
 def test_the_ordinary_step_written_by_hand_is_the_ordinary_step():
-    function = checkpointed.program  # with dropout and batch norm
+    function = resumed_programs.program  # with dropout and batch norm
     trainers = [fluid.Trainer(function, fluid.optimizer.Adam(0.1), seed=3, step=step) for step in (None, plain)]
     for trainer in trainers:
-        trainer.train(checkpointed.arrays(), 2)
+        trainer.train(resumed_programs.arrays(), 2)
     first, second = (trainer.session.state() for trainer in trainers)
     assert first.keys() == second.keys()
     for name, value in first.items():
@@ -208,20 +208,20 @@ def test_a_step_of_ones_own_keeps_checkpoints_and_resumes_to_the_bit(step, tmp_p
     def make(folder):
         config = fluid.CheckpointConfig(tmp_path / folder, step_interval=1)
         optimizer = fluid.optimizer.Adam(0.1)
-        return fluid.Trainer(checkpointed.program, optimizer, seed=3, step=step, checkpoint_config=config)
+        return fluid.Trainer(resumed_programs.program, optimizer, seed=3, step=step, checkpoint_config=config)
 
     def kill(event):
         if isinstance(event, fluid.EndStepEvent) and (event.epoch, event.step) == (1, 2):
             raise Killed
 
     whole = make("whole")
-    whole.train(checkpointed.arrays(), 3)
+    whole.train(resumed_programs.arrays(), 3)
     with pytest.raises(Killed):
-        make("cut").train(checkpointed.arrays(), 3, event_handler=kill)
+        make("cut").train(resumed_programs.arrays(), 3, event_handler=kill)
     resumed = make("cut")
     assert 6 < int(resumed.session.scope.step) < 10
-    resumed.train(checkpointed.arrays(), 3)
-    checkpointed.assert_equal(checkpointed.state(resumed), checkpointed.state(whole))
+    resumed.train(resumed_programs.arrays(), 3)
+    resumed_programs.assert_equal(resumed_programs.state(resumed), resumed_programs.state(whole))
 
 
 def test_the_learning_rate_is_set_as_ever_and_the_update_ratio_is_told():

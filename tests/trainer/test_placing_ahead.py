@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from checkpointed import X, Y, assert_equal, state, trainer
+from resumed_programs import X, Y, assert_equal, state, trainer
 
 import fluid
 from fluid.place import OneDevice

@@ -6,10 +6,10 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from adversaries import COLUMNS, EPOCHS, by_hand, discriminator, generator, reader, trainer
-from checkpointed import assert_equal, state
+from gan_trainings import COLUMNS, EPOCHS, by_hand, discriminator, generator, reader, trainer
 from hypothesis import given
 from hypothesis import strategies as st
+from resumed_programs import assert_equal, state
 
 import fluid
 from fluid import errors, layers

@@ -11,7 +11,7 @@ import threading
 
 import numpy as np
 import pytest
-from notebooks import Table
+from training_notebook import Table
 
 import fluid
 from fluid.runtime.in_flight import IN_FLIGHT

@@ -7,10 +7,10 @@ import logging
 import signal
 import threading
 
-import checkpointed as shared
 import numpy as np
 import pytest
-from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
+import resumed_programs as shared
+from resumed_programs import ROWS, X, Y, arrays, assert_equal, program, seen_by, small, state, trainer
 
 import fluid
 from fluid import errors

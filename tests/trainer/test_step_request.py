@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from checkpointed import ROWS, arrays, assert_equal, state, trainer
-from compiles import counted
+from compile_counts import counted
+from resumed_programs import ROWS, arrays, assert_equal, state, trainer
 
 import fluid
 from fluid import errors

@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from buffers import lent
-from checkpointed import Killed, X, Y, assert_equal, state, trainer
+from donated_buffers import lent
+from resumed_programs import Killed, X, Y, assert_equal, state, trainer
 
 import fluid
 from fluid import errors

@@ -11,7 +11,7 @@ import traceback
 import numpy as np
 import optax
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid import errors

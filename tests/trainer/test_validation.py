@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from compiles import counted
+from compile_counts import counted
 
 import fluid
 from fluid import errors

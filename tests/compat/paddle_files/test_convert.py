@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from original_programs import FOLDER, Written, batch, case
+from paddle_programs import FOLDER, Written, batch, case
 
 import fluid
 from fluid.__main__ import main

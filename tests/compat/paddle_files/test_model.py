@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from original_programs import FOLDER, Written, case, serialized
+from paddle_programs import FOLDER, Written, case, serialized
 
 import fluid
 from fluid import errors

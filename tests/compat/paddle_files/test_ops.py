@@ -2,9 +2,9 @@
 
 import jax
 import numpy as np
-import original_programs
+import paddle_programs
 import pytest
-from original_programs import Written, case, recorded
+from paddle_programs import Written, case, recorded
 
 import fluid
 from fluid.compat import paddle_files
@@ -137,7 +137,7 @@ def test_what_a_file_does_not_say_is_what_it_is_in_the_original(read):
     """Files of earlier versions lack attributes; those that later ones added have a default there."""
     wrong = {}
     for (type_, name), default in read.items():
-        defaults = original_programs.recorded()["defaults"].get(type_, {})
+        defaults = paddle_programs.recorded()["defaults"].get(type_, {})
         if isinstance(default, type):
             right = name not in defaults  # the original demands it too
         else:

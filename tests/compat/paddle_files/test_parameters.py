@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from original_programs import FOLDER, Written, serialized
+from paddle_programs import FOLDER, Written, serialized
 
 import fluid
 from fluid import errors

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from original_programs import FOLDER, serialized
+from paddle_programs import FOLDER, serialized
 
 from fluid import errors
 from fluid.compat.paddle_files.parameters import count_variables, read_file

@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import written_files
+from divided_readers import share
 from hypothesis import given, settings
-from shares import share
 from written_files import id_of
 
 from fluid import errors, reader

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import written_files
-from object_store import KEYS, served
+from s3_server import KEYS, served
 from written_files import id_of
 
 import fluid

@@ -1,4 +1,4 @@
-"""Functions that worker processes find by name; `python tests/mapped.py` is a script that uses worker processes."""
+"""Functions that worker processes find by name; `python mapped_functions.py` is a script with worker processes."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""A training for several processes: `several.py FOLDER [MODE [PARALLEL]]` reports its steps line by line.
+"""A training for several processes: `process_training.py FOLDER [MODE [PARALLEL]]` reports its steps line by line.
 
 Each process writes its lines to a separate file in the folder, such as `0.said`, and also prints them; output of C++
 libraries may split printed lines. The line of a step has the step number and a checksum of the minibatch; `end.params`

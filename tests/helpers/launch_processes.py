@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 
-SCRIPT = pathlib.Path(__file__).with_name("several.py")
+SCRIPT = pathlib.Path(__file__).with_name("process_training.py")
 LONGEST = 120
 
 
@@ -17,7 +17,7 @@ class Launched(subprocess.Popen):
       processes: the number of processes.
       folder: the output folder, and first argument, of the script.
       *arguments: further arguments of the script.
-      script: the path of the script; `several.py` by default.
+      script: the path of the script; `process_training.py` by default.
     """
 
     def __init__(self, processes, folder, *arguments, script=SCRIPT):

@@ -92,10 +92,10 @@ def turns_said(say):
     return lambda e: isinstance(e, fluid.EndStepEvent) and say(f"{e.epoch} {e.step} {e.program}")
 
 
-if __name__ == "__main__":  # a training to be killed: `python tests/adversaries.py FOLDER`
+if __name__ == "__main__":  # a training to be killed: `python tests/helpers/gan_trainings.py FOLDER`
     import sys
 
-    from killed import digest
+    from trainer_to_kill import digest
 
     mine = trainer(sys.argv[1])
     mine.train(reader(), LONG, event_handler=turns_said(lambda line: print(line, flush=True)))

@@ -1,4 +1,4 @@
-"""A training to be killed: `python tests/killed.py FOLDER MODE` prints the rows of each step, and the state at the end.
+"""A training to be killed: `python trainer_to_kill.py FOLDER MODE` prints rows of each step, and the last state.
 
 Modes: "plain"; "stuck" hangs in a handler after three steps; "full" runs on a disk that is full for a while; "together"
 runs up to four steps per call of the device.

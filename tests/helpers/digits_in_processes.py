@@ -1,4 +1,4 @@
-"""The example with digits, in one or several processes: `python digits.py FOLDER` writes `FOLDER/end.params`."""
+"""The digits example in one or several processes: `python digits_in_processes.py FOLDER` writes `FOLDER/end.params`."""
 
 import functools
 import pathlib
@@ -6,7 +6,7 @@ import sys
 
 import fluid
 
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "examples"))
 
 import recognize_digits  # noqa: E402
 

@@ -1,6 +1,6 @@
 """A notebook that trains, is interrupted, continues, and creates two trainers; it is run twice and rendered.
 
-`python tests/notebooks.py shown.html` writes the rendered page, for
+`python tests/helpers/training_notebook.py shown.html` writes the rendered page, for
 `chromium --headless --screenshot=shown.png --window-size=1200,3000 shown.html`.
 """
 

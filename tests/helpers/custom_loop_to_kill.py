@@ -1,13 +1,13 @@
-"""A custom loop to be killed: `python tests/killed_own_loop.py FOLDER` prints each step, and the state at the end.
+"""A custom loop to be killed: `python custom_loop_to_kill.py FOLDER` prints each step, and the state at the end.
 
 The loop trains two programs in turns over one Session, from a prefetched reader and from its own random numbers.
 """
 
 import sys
 
-import killed
 import numpy as np
-from checkpointed import program
+import trainer_to_kill
+from resumed_programs import program
 
 import fluid
 from fluid import layers
@@ -48,7 +48,7 @@ class Noise:
 def train(folder, say=print):
     """Train, print a line for each step, and return the Session."""
     session = fluid.Session(first, second, seed=3)
-    feeds = fluid.reader.prefetch(killed.reader(), session, first)
+    feeds = fluid.reader.prefetch(trainer_to_kill.reader(), session, first)
     noise = Noise()
     with fluid.Checkpoint(session, folder, [feeds, noise], step_interval=2, max_num_checkpoints=2) as checkpoint:
         while feeds.epoch < EPOCHS:
@@ -64,4 +64,4 @@ def train(folder, say=print):
 
 if __name__ == "__main__":
     ended = train(sys.argv[1], lambda line: print(line, flush=True))
-    print("ended", killed.digest(ended), flush=True)
+    print("ended", trainer_to_kill.digest(ended), flush=True)

@@ -13,7 +13,7 @@ import numpy as np
 import fluid
 from fluid import core
 
-FOLDER = pathlib.Path(__file__).parent / "goldens"
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "goldens"
 
 # Cases that fluid cannot run.
 IMPOSSIBLE = {
