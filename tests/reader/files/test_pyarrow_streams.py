@@ -7,14 +7,12 @@ import time
 
 import pytest
 import written_files
-from fluid.reader.files.fields import Fields
-from fluid.reader.files.formats.csv import Csv
-from fluid.reader.files.formats.parquet import Parquet
 
 from fluid import reader
 from fluid.reader import ahead
 from fluid.reader.files import listing, pyarrow_streams
-from fluid.reader.files.format import Piece
+from fluid.reader.files.format import Fields, Piece
+from fluid.reader.files.formats.arrow import Csv, Parquet
 
 FORMATS = {"csv": Csv(), "parquet": Parquet()}
 
