@@ -1,4 +1,4 @@
-"""Comparison of named arrays with the arrays of a program; LoadReport: what was taken, missing, extra or skipped."""
+"""Comparison of named arrays with the arrays of a program; LoadReport: the arrays taken, missing, extra, skipped."""
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
