@@ -1,6 +1,7 @@
 """Saving of exported models: programs and parameters in, one file out."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -20,7 +21,7 @@ from fluid.artifact.export import (
     settings,
 )
 from fluid.artifact.inference_function import InferenceFunction, key_data
-from fluid.artifact.signature import Entry, Function
+from fluid.artifact.signature import Entry
 from fluid.core import Program, creation_sites
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import spoilt, warn_of_spoilt
@@ -143,10 +144,10 @@ def write_model(
 def _entry(function: ExportedFunction, exported: Exported, blobs: dict[str, bytes]) -> Entry:
     """Return the signature of an entry point for the manifest; add its serialized functions to `blobs`, by file."""
     functions = []
-    for fixed, blob in exported.functions:
+    for made, blob in exported.functions:
         file = f"functions/{len(blobs)}.jax_export"
         blobs[file] = blob
-        functions.append(Function(dict(fixed), file))
+        functions.append(replace(made, file=file))
     return Entry(
         exported.feeds,
         function.outputs,

@@ -131,11 +131,25 @@ class Function:
 
     Attributes:
       sizes: the sizes that are fixed, by name; the function accepts all others.
-      file: the entry of the archive that holds the function.
+      file: the entry of the archive that holds the function, serialized by `jax.export`.
+      module: the first byte of the StableHLO module in this file, and the byte behind its last.
+      kept: the positions of the arguments that the module takes; the others are unused.
+      convention: the version of JAX's calling convention.
+      constraints: what the function knows of its open sizes, as in `"steps0 >= 2"`.
+      feeds: the feeds by name, each a text such as "float32[batch,3]", or several for a sequence.
+      results: the results in the same form.
+
+    The standalone reader needs all but `sizes` and `file`, because it cannot read what `jax.export` has serialized.
     """
 
     sizes: Mapping[str, int]
-    file: str
+    file: str = ""
+    module: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    convention: int = 0
+    constraints: tuple[str, ...] = ()
+    feeds: Any = None
+    results: Any = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +190,7 @@ class Entry:
             feeds=tuple(map(Feed.from_json, found["feeds"])),
             outputs=tuple(Output(**{**o, "shape": tuple(o["shape"])}) for o in found["outputs"]),
             arrays=tuple(found["arrays"]),
-            functions=tuple(Function(**f) for f in found["functions"]),
+            functions=tuple(Function(f["sizes"], f["file"]) for f in found["functions"]),
             random=found["random"],
             least=found["least"],
             note=found["note"],

@@ -311,7 +311,7 @@ class HasParameters:
     def save_training_step(self, path: PathLike, program: str | ProgramFunction | None = None, **options: Any) -> None:
         """Export a training step, with all arrays that it starts from, to one file that runs without fluid.
 
-        The file holds StableHLO and the reader `standalone.py`, which needs jax, numpy and flatbuffers. The update is
+        The file holds StableHLO and the reader `standalone.py`, which needs jax and numpy. The update is
         a function of arrays by name: parameters, moving statistics, optimizer state, step counter, random root and
         learning rates, which may be set. A step has the bits of a step of this Trainer on feeds of equal shapes.
 
