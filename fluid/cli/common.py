@@ -15,6 +15,7 @@ from typing import Any
 
 import fluid
 from fluid import errors
+from fluid.paths import is_address
 from fluid.runtime.results import Results
 from fluid.storage import newest_checkpoint
 
@@ -48,7 +49,10 @@ def mistyped(message: str, wrong: str, known: Iterable[str], prefix: str = "") -
       >>> error.correct(["train", "--optimizer=Adm"])
       ['train', '--optimizer=Adam']
     """
-    advice = errors.nearest(wrong, known)
+    names = list(known)
+    if not names:
+        return errors.ArgumentError(message)
+    advice = errors.nearest(wrong, names)
     close = re.fullmatch("Did you mean '(.*)'\\?", advice)
     if close is None:
         return errors.ArgumentError(f"{message} {advice}")
@@ -87,8 +91,15 @@ def add_parameters(parser: argparse.ArgumentParser, required: bool = True) -> No
 
 
 def parameters(given: argparse.Namespace) -> Any:
-    """Return the file that `--params` names, or the arrays by name of the newest checkpoint in `--checkpoint`."""
-    return given.params if given.checkpoint is None else newest_checkpoint(given.checkpoint).arrays
+    """Return the file that `--params` names, or the arrays by name of the newest checkpoint in `--checkpoint`.
+
+    Raises:
+      ArgumentError: there is no such file.
+      CheckpointError: there is no whole checkpoint.
+    """
+    if given.checkpoint is not None:
+        return newest_checkpoint(given.checkpoint).arrays
+    return None if given.params is None else existing("file of parameters", given.params)
 
 
 def by_name(results: Results) -> dict[str, Any]:
@@ -164,17 +175,19 @@ def program(where: str) -> Callable[[], Any]:
     return found
 
 
-def beside(path: str, ending: str = "") -> list[str]:
-    """Return the paths of all files in the folder of an absent file, to suggest one of them.
+def existing(what: str, path: str) -> str:
+    """Return a path or an address of a file.
 
     Args:
-      path: the path of the absent file.
-      ending: the ending that the names of the files have.
+      what: the kind of file, for the message.
+      path: a path, which must exist, or an address, which is not looked at.
+
+    Raises:
+      ArgumentError: there is nothing at the path; the message suggests another file of its folder.
     """
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder or os.curdir):
-        return []
-    return sorted(os.path.join(folder, name) for name in os.listdir(folder or os.curdir) if name.endswith(ending))
+    if is_address(path) or os.path.exists(path):
+        return path
+    raise mistyped(f"there is no {what} {path!r}.", path, _beside(path))
 
 
 def _from_package(name: str, source: str) -> ModuleType:
@@ -193,9 +206,17 @@ def _from_file(name: str, path: pathlib.Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
         message = f"there is no {name!r} in {str(path)!r}: there is no such file."
-        raise mistyped(message, f"{path}:{name}", [f"{file}:{name}" for file in beside(str(path), ".py")])
+        raise mistyped(message, f"{path}:{name}", [f"{file}:{name}" for file in _beside(str(path), ".py")])
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses look up their module in sys.modules
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     return module
+
+
+def _beside(path: str, ending: str = "") -> list[str]:
+    """Return the paths of all files with an ending in the folder of an absent file."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder or os.curdir):
+        return []
+    return sorted(os.path.join(folder, name) for name in os.listdir(folder or os.curdir) if name.endswith(ending))

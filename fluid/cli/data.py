@@ -9,6 +9,7 @@ import contextlib
 import csv
 import difflib
 import functools
+import glob
 import io
 import pathlib
 import sys
@@ -19,9 +20,8 @@ import numpy as np
 
 import fluid
 from fluid import errors
-from fluid.cli.common import MistypedError, beside, mistyped
+from fluid.cli.common import MistypedError, existing, mistyped
 from fluid.core import FeedSpec
-from fluid.paths import is_address
 from fluid.storage import replaced
 
 
@@ -68,11 +68,15 @@ def minibatches(
       ArgumentError: there is no such file, or a feed has no column.
       ReaderError: a file cannot be read.
     """
+    for name in renamed:
+        if name not in feeds:
+            raise mistyped(f"--column names {name!r}, which is no feed that is read.", name, feeds)
     first = _first_row(path)
     columns = {name: _columns(name, first, renamed.get(name, name)) for name in feeds}
     if absent := [name for name, found in columns.items() if not found]:
         used = {column for found in columns.values() for column in found}
-        raise _no_column(path, feeds[absent[0]], first, [column for column in first if column not in used])
+        unused = [column for column in first if column not in used]
+        raise _no_column(path, feeds[absent[0]], renamed.get(absent[0], absent[0]), first, unused)
     dtypes = {column: spec.dtype for name, spec in feeds.items() for column in columns[name] if _is_plain(spec)}
     names = [column for found in columns.values() for column in found]
     rows = fluid.reader.files(path, names, dtypes, shuffle=shuffle, seed=seed)
@@ -98,10 +102,9 @@ def write(path: str | None, results: Iterable[Mapping[str, Any]]) -> int:
     with replaced(pathlib.Path(path), errors.ArgumentError) as (_, file):
         if kind == ".parquet":
             return _written(_Parquet(file), results)
-        with io.TextIOWrapper(file, encoding="utf-8", newline="") as text:
-            count = _written(_Csv(text), results)
-            text.flush()
-            text.detach()  # `replaced` closes the file
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+        count = _written(_Csv(text), results)
+        text.detach()  # writes what is buffered; `replaced` closes the file
         return count
 
 
@@ -196,8 +199,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _first_row(path: str) -> Mapping[str, Any]:
     """Return the first row of data files, whose keys are the names of all columns."""
-    if not is_address(path) and "*" not in path and not pathlib.Path(path).exists():
-        raise mistyped(f"there is no data file {path!r}.", path, beside(path))
+    if not glob.has_magic(path):
+        existing("data file", path)
     with contextlib.closing(iter(fluid.reader.files(path))) as rows:
         row: Mapping[str, Any] | None = next(rows, None)
     if row is None:
@@ -232,14 +235,17 @@ def _feed(columns: Mapping[str, Sequence[str]], row: Mapping[str, Any]) -> dict[
     }
 
 
-def _no_column(path: str, spec: FeedSpec, known: Iterable[str], unused: Sequence[str]) -> errors.ArgumentError:
+def _no_column(
+    path: str, spec: FeedSpec, column: str, known: Iterable[str], unused: Sequence[str]
+) -> errors.ArgumentError:
+    """Return the error for a feed without a column, which suggests one of the columns that no other feed uses."""
     message = (
-        f"{path} has no column {spec.name!r}, which layers.data({spec.name!r}) at {spec.site} declares, found the "
-        f"columns {', '.join(map(repr, known))}"
+        f"{path} has no column {column!r} for layers.data({spec.name!r}) at {spec.site}, found the columns "
+        f"{', '.join(map(repr, known))}"
     )
     if not unused:
         return errors.ArgumentError(f"{message}; add the column, or declare what the file has")
-    nearest = difflib.get_close_matches(spec.name, unused, n=1) or unused[-1:]
+    nearest = difflib.get_close_matches(column, unused, n=1) or unused[-1:]
     addition = f"{spec.name}={nearest[0]}"
     return MistypedError(
         f"{message}; a column with another name is given by --column, as in --column {addition}",

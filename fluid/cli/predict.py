@@ -1,12 +1,14 @@
 """`fluid predict MODEL --data FILE --output FILE`: write the results of a model for the rows of data files."""
 
 import argparse
+import os
 import sys
 from typing import Any
 
 import fluid
 from fluid import errors
 from fluid.cli import common, data
+from fluid.runtime.fetch import check_fetch
 from fluid.runtime.prediction import constant, needed_feeds
 
 
@@ -32,11 +34,11 @@ def run(given: argparse.Namespace) -> int:
     """Write the results of the model, in the order of the rows."""
     inferencer = _inferencer(given)
     session, program = inferencer.session, inferencer.program
-    names = None if given.fetch is None else tuple(given.fetch)
+    names = None if given.fetch is None else check_fetch(program, given.fetch)
     needed = needed_feeds(session, program, names, constant(session, program, None))
     feeds = {name: program.feeds[name] for name in needed}
     reader = data.minibatches(given.data, feeds, given.batch_size, dict(given.column))
-    results = inferencer.predict(reader, fetch=given.fetch)
+    results = inferencer.predict(reader, fetch=names)
     count = data.write(given.output, map(common.by_name, results))
     if given.output is not None:
         print(f"{given.output}: {count} rows", file=sys.stderr)
@@ -45,13 +47,13 @@ def run(given: argparse.Namespace) -> int:
 
 def _inferencer(given: argparse.Namespace) -> fluid.Inferencer:
     source: Any = common.parameters(given)
-    if ":" not in given.model:
+    if ":" not in given.model or os.path.exists(given.model):
         if source is not None:
             raise errors.ArgumentError(
                 f"{given.model} is an exported model, which has its parameters; leave out --params and --checkpoint, "
                 f"or name a program function: program.py:inference_program"
             )
-        return fluid.Inferencer(param_path=given.model, place=given.place)
+        return fluid.Inferencer(param_path=common.existing("exported model", given.model), place=given.place)
     if source is None:
         raise errors.ArgumentError(
             f"fluid predict {given.model} needs parameters: --params net.params, or --checkpoint checkpoints"

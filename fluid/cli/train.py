@@ -7,6 +7,8 @@ import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import fluid
 from fluid import errors
 from fluid.cli import common, data
@@ -94,9 +96,9 @@ def run(given: argparse.Namespace) -> int:
     if values["output"] is not None:
         trainer.save_params(values["output"])
     if given.json:
-        print(json.dumps({name: list(map(float, column)) for name, column in history.items()}, indent=2))
+        print(json.dumps({name: list(map(_number, column)) for name, column in history.items()}, indent=2))
     else:
-        rows = [tuple(f"{value:.6g}" for value in row) for row in zip(*history.values(), strict=True)]
+        rows = [tuple(map(_shown, row)) for row in zip(*history.values(), strict=True)]
         print(text_table([tuple(history), *rows], right=range(len(history))))
     return 0
 
@@ -138,10 +140,8 @@ def _trainer(values: Mapping[str, Any]) -> fluid.Trainer:
 
 def _toml(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise common.mistyped(f"there is no file {path!r}.", path, common.beside(path, ".toml")) from error
-    except (OSError, ValueError) as error:
+        return tomllib.loads(pathlib.Path(common.existing("file", path)).read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise errors.ArgumentError(
             f"--config {path}: {error}; expected a TOML file with lines like epochs = 10"
         ) from error
@@ -192,3 +192,12 @@ def _typed(key: str, value: Any, where: str) -> Any:
 def _below(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings whose names begin with a prefix, without the prefix."""
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+
+
+def _number(value: Any) -> int | float | None:
+    """Return a number for JSON, which has no NaN: in a History, NaN stands for an epoch without a value."""
+    return None if value != value else np.asarray(value).item()
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
