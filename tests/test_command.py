@@ -118,6 +118,13 @@ def test_csv_and_parquet_train_equally(folder, capsys):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
 
 
+def test_columns_of_no_feed_may_hold_anything(folder):
+    head, *lines = pathlib.Path("train.csv").read_text().splitlines()
+    rows = [f"{line},{'' if number else 3},text" for number, line in enumerate(lines)]
+    pathlib.Path("wide.csv").write_text("\n".join([f"{head},age,city", *rows]) + "\n")
+    assert main(["train", "net.py:train_program", "--data", "wide.csv"]) == 0
+
+
 def test_training_continues_from_its_checkpoint(folder, capsys):
     for epochs in ("1", "3"):
         assert main([*TRAIN, "--batch-size", "10", "--epochs", epochs, "--checkpoint", "kept", "--output", "a"]) == 0
@@ -230,7 +237,7 @@ def test_mistyped_arguments_show_the_corrected_command(arguments, why, corrected
         ("train net.py:NOTHING --data train.csv", "expected a program function"),
         ("train net.py:train_program --data train.csv --optimizer net.py:NOTHING --lr 1", "leave out lr"),
         ("train net.py:train_program --data train.csv --set epochs", "expected a key and a value"),
-        ("train net.py:train_program --data words.csv", "'words.csv' has no row, expected at least one"),
+        ("train net.py:train_program --data empty.csv", "the reader gave nothing"),
         ("test net.py:words_program --params words.params --data words.parquet", "the loss must be one float"),
         ("predict net.py:inference_program --data train.csv", "needs parameters: --params net.params"),
         ("predict net.py:train_program --params line.params --data train.csv", "is one number for all rows"),
@@ -241,7 +248,7 @@ def test_mistyped_arguments_show_the_corrected_command(arguments, why, corrected
 )
 def test_wrong_commands_say_what_they_need(arguments, why, folder, capsys):
     words()
-    pathlib.Path("words.csv").write_text("words\n")
+    pathlib.Path("empty.csv").write_text("x_0,x_1,target_0,target_1\n")
     pathlib.Path("net.py").write_text(f"{NET}\nNOTHING = 3\n")
     assert main(shlex.split(arguments)) == 1
     assert why in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Helpers of several commands: declare a command, find what an argument names, correct a command that is mistyped."""
+"""Helpers of several commands: declare a command, find the object that a text names, correct a mistyped command."""
 
 import argparse
 import functools
@@ -125,8 +125,8 @@ def optimizer(text: str, learning_rate: float | None, arguments: Mapping[str, An
       ArgumentError: there is no such optimizer, or it has no such argument.
 
     Example:
-      >>> optimizer("Momentum", 0.1, {"momentum": 0.8})
-      Momentum(learning_rate=0.1, momentum=0.8)
+      >>> optimizer("Momentum", 0.1, {"momentum": 0.8}).momentum
+      0.8
     """
     if ":" in text:
         if learning_rate is not None or arguments:

@@ -11,9 +11,10 @@ import difflib
 import functools
 import glob
 import io
+import itertools
 import pathlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import fluid
 from fluid import errors
 from fluid.cli.common import MistypedError, existing, mistyped
 from fluid.core import FeedSpec
+from fluid.reader.files import column_names
 from fluid.storage import replaced
 
 
@@ -71,14 +73,16 @@ def minibatches(
     for name in renamed:
         if name not in feeds:
             raise mistyped(f"--column names {name!r}, which is no feed that is read.", name, feeds)
-    first = _first_row(path)
-    columns = {name: _columns(name, first, renamed.get(name, name)) for name in feeds}
+    if not glob.has_magic(path):
+        existing("data file", path)
+    known = column_names(path)
+    columns = {name: _columns(renamed.get(name, name), known) for name in feeds}
     if absent := [name for name, found in columns.items() if not found]:
         used = {column for found in columns.values() for column in found}
-        unused = [column for column in first if column not in used]
-        raise _no_column(path, feeds[absent[0]], renamed.get(absent[0], absent[0]), first, unused)
+        unused = [column for column in known if column not in used]
+        raise _no_column(path, feeds[absent[0]], renamed.get(absent[0], absent[0]), known, unused)
     dtypes = {column: spec.dtype for name, spec in feeds.items() for column in columns[name] if _is_plain(spec)}
-    names = [column for found in columns.values() for column in found]
+    names = list(dict.fromkeys(column for found in columns.values() for column in found))
     rows = fluid.reader.files(path, names, dtypes, shuffle=shuffle, seed=seed)
     return fluid.reader.batch(fluid.reader.map(functools.partial(_feed, columns), rows), batch_size)
 
@@ -197,29 +201,12 @@ def _pair(text: str) -> tuple[str, str]:
     return feed, column
 
 
-def _first_row(path: str) -> Mapping[str, Any]:
-    """Return the first row of data files, whose keys are the names of all columns."""
-    if not glob.has_magic(path):
-        existing("data file", path)
-    with contextlib.closing(iter(fluid.reader.files(path))) as rows:
-        row: Mapping[str, Any] | None = next(rows, None)
-    if row is None:
-        raise errors.ReaderError(f"{path!r} has no row, expected at least one")
-    return row
-
-
-def _columns(feed: str, known: Iterable[str], column: str) -> list[str]:
+def _columns(column: str, known: Sequence[str]) -> list[str]:
     """Return the columns that hold a feed: one, or several that are numbered from 0; empty if there are none."""
     if column in known:
         return [column]
-    return list(_numbered(column, set(known)))
-
-
-def _numbered(column: str, known: set[str]) -> Iterator[str]:
-    number = 0
-    while (name := f"{column}_{number}") in known:
-        yield name
-        number += 1
+    numbered = (f"{column}_{number}" for number in itertools.count())
+    return list(itertools.takewhile(lambda name: name in known, numbered))
 
 
 def _is_plain(spec: FeedSpec) -> bool:

@@ -1,4 +1,4 @@
-"""`fluid doctor`: print versions, devices, caches and extras, and the command that adds what is missing."""
+"""`fluid doctor`: print versions, devices, caches and extras, and a command that installs missing extras."""
 
 import argparse
 import importlib.metadata
