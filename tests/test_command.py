@@ -237,6 +237,8 @@ def test_mistyped_arguments_show_the_corrected_command(arguments, why, corrected
         ("train net.py:NOTHING --data train.csv", "expected a program function"),
         ("train net.py:train_program --data train.csv --optimizer net.py:NOTHING --lr 1", "leave out lr"),
         ("train net.py:train_program --data train.csv --set epochs", "expected a key and a value"),
+        ("train net.py:train_program --data train.csv --set optimizer.name=Adm", "Did you mean 'Adam'?"),
+        ("train net.py:train_program --data train.csv --set optimizer.learning_rate=1", "a setting of its own"),
         ("train net.py:train_program --data empty.csv", "the reader gave nothing"),
         ("test net.py:words_program --params words.params --data words.parquet", "the loss must be one float"),
         ("predict net.py:inference_program --data train.csv", "needs parameters: --params net.params"),
@@ -315,6 +317,16 @@ def test_an_exported_model_predicts_equally(folder, capsys):
     np.testing.assert_allclose(a["y_1"], b["y_1"], rtol=1e-6)
     assert main(["predict", "net.fluid", "--params", "line.params", "--data", "train.csv"]) == 1
     assert "an exported model, which has its parameters" in capsys.readouterr().err
+
+
+def test_bfloat16_predictions_become_float32(folder):
+    import pyarrow.parquet
+
+    command = ["export", "net.py:inference_program", "--params", "line.params", "--output", "net.fluid"]
+    assert main([*command, "--precision", "bfloat16"]) == 0
+    assert main(["predict", "net.fluid", "--data", "train.csv", "--output", "y.parquet"]) == 0
+    found = pyarrow.parquet.read_table("y.parquet").to_pydict()["y"]
+    np.testing.assert_allclose(found, folder @ np.array([[1, 2], [3, 4]]) + [0.5, 0], atol=0.05)
 
 
 def test_sequences_of_parquet_are_predicted(folder, capsys):

@@ -138,6 +138,10 @@ def optimizer(text: str, learning_rate: float | None, arguments: Mapping[str, An
     factory = getattr(fluid.optimizer, text)
     names = [name for name in inspect.signature(factory).parameters if name != "learning_rate"]
     for name in arguments:
+        if name == "learning_rate":
+            raise errors.ArgumentError(
+                "the learning rate has a setting of its own, found optimizer.learning_rate: lr=1e-3"
+            )
         if name not in names:
             raise mistyped(f"fluid.optimizer.{text} has no argument {name!r}.", name, names, "optimizer.")
     return factory(learning_rate=1e-3 if learning_rate is None else learning_rate, **arguments)

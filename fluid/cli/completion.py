@@ -20,8 +20,8 @@ _BASH = """_fluid() {{
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }}
 complete -o default -F _fluid fluid"""
-# zsh runs completions for bash.
-_ZSH = "autoload -Uz compinit bashcompinit\ncompinit\nbashcompinit"
+# zsh runs completions for bash, after its own are set up.
+_ZSH = "autoload -Uz compinit bashcompinit\n(( $+functions[compdef] )) || compinit\nbashcompinit"
 
 
 def add(commands: Any) -> None:

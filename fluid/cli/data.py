@@ -191,6 +191,8 @@ def _rows(name: str, value: Any) -> np.ndarray | list[Any]:
             f"the result {name!r} is one number for all rows, expected a value for each row; name such values: "
             f"--fetch prediction"
         )
+    if array.dtype.kind == "V":  # bfloat16, which Arrow does not know
+        array = array.astype("float32")
     return array[:, 0] if array.shape[1:] == (1,) else array
 
 

@@ -148,12 +148,12 @@ def _toml(path: str) -> dict[str, Any]:
 
 
 def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of nested tables by keys with dots; `name` in the table `optimizer` is its name."""
+    """Return the values of nested tables by keys with dots."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         inner = {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value}
         flat |= inner
-    return {"optimizer" if key == "optimizer.name" else key: value for key, value in flat.items()}
+    return flat
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -171,7 +171,8 @@ def _checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return settings with their types, after a check of their names."""
     known = [*SETTINGS, "program"]
     checked = {}
-    for key, value in values.items():
+    for written, value in values.items():
+        key = "optimizer" if written == "optimizer.name" else written
         if key not in known and not key.startswith(_OPEN):
             raise common.mistyped(f"{where}there is no setting {key!r}.", key, known)
         checked[key] = value if key.startswith(_OPEN) else _typed(key, value, where)
