@@ -20,7 +20,7 @@ Divided = Mapping[str, tuple[tuple[int, ...], PartitionSpec]]
 _SMALL = 4096
 
 
-class Rules:
+class ShardingRules:
     """Sharding rules for the parameters of programs, in the order of precedence:
 
     1. The first of `shardings` whose name or glob matches. `{"fc_*.w_0": (None, "model")}` divides the columns.
@@ -44,14 +44,14 @@ class Rules:
     Example:
       >>> import fluid, jax
       >>> mesh = fluid.Mesh(fsdp=1, model=1).over(jax.devices()[:1])
-      >>> rules = Rules(mesh, {"fc_*.w_0": (None, "model")})
+      >>> rules = ShardingRules(mesh, {"fc_*.w_0": (None, "model")})
       >>> tuple(rules.of("fc_0.w_0", ParameterSpec("fc_0.w_0", (4, 6), "float32", None, True)))
       (None, 'model')
       >>> tuple(rules.of("fc_1.w_0", ParameterSpec("fc_1.w_0", (4000, 6), "float32", None, True)))
       ('fsdp', 'model')
       >>> tuple(rules.of("emb.w_0", ParameterSpec("emb.w_0", (4000, 6), "float32", None, True)))
       ('fsdp', None)
-      >>> whole = Rules(mesh, {"emb.w_0": (None,)})
+      >>> whole = ShardingRules(mesh, {"emb.w_0": (None,)})
       >>> tuple(whole.of("emb.w_0", ParameterSpec("emb.w_0", (4000, 6), "float32", None, True)))
       (None,)
     """
