@@ -48,6 +48,7 @@ from fluid.core.frame import (
     warn,
     warn_once,
 )
+from fluid.core.layout import Gathering, Layout
 from fluid.core.lod import LoDTensor
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
 from fluid.core.reduction import Part, Reduced, Reduction
@@ -103,6 +104,8 @@ __all__ = [
     "Body",
     "FeedSpec",
     "Frame",
+    "Gathering",
+    "Layout",
     "LoDTensor",
     "Minimize",
     "NameScope",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from fluid.compat.name_hints import KnownAttributes
 from fluid.core import (
     TEST,
     TRAIN,
+    Layout,
     Program,
     fitting,
     not_copied,
@@ -35,9 +36,6 @@ from fluid.runtime.request import Request, checked_mode
 from fluid.runtime.results import Results
 from fluid.runtime.seeds import Draw
 from fluid.runtime.state_io import SavesArrays
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
 
 
 class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
@@ -167,7 +165,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         self._check_open()
         if place == self.place or place == self.device or str(place).lower() == self.place:
             return
-        if self.engine.layout.mesh is not None:
+        layout = self.engine.layout
+        if not isinstance(layout, OneDevice):
             raise errors.ArgumentError(
                 f"place = {place!r}: the arrays are divided among {len(self.place)} devices, which are given when a "
                 f"Session or Trainer is made: fluid.Trainer(program, optimizer, place=..., parallel=...)"
@@ -180,7 +179,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
                 f"session = fluid.Session(program, place={place!r}) and session.load_params(other.params())"
             )
         several = is_several(place) and self.engine.members is None
-        self.engine.move(_layout(place, True, None) if several else self.engine.layout.on(device_of(place)))
+        self.engine.move(_layout(place, True, None) if several else layout.on(device_of(place)))
 
     def __enter__(self) -> "Session":
         return self
@@ -369,7 +368,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         self.engine.close()
 
 
-def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
+def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> Layout:
     """Return the device or the mesh of devices for the arguments of a Session."""
     if parallel is None and is_several(place):
         parallel = True

@@ -16,7 +16,7 @@ from test_examples import EXAMPLES, load
 
 import fluid
 from fluid import layers
-from fluid.parallel import rules
+from fluid.parallel import sharding_rules
 
 MESHES = {
     "data": True,
@@ -241,7 +241,7 @@ def computing_in(dtype, layer):
 @pytest.fixture(autouse=True)
 def small_and_exact(request, monkeypatch, in_tmp):
     """Small nets are divided, too; and what they compute in, and how they are compiled."""
-    monkeypatch.setattr(rules, "_SMALL", 64)
+    monkeypatch.setattr(sharding_rules, "_SMALL", 64)
     row = TRAININGS[request.getfixturevalue("name")] if "name" in request.fixturenames else Row()
     for layer in ("data", "embedding", "gaussian_random_batch_size_like"):
         monkeypatch.setattr(layers, layer, computing_in(row.dtype, getattr(layers, layer)))

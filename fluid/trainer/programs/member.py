@@ -8,7 +8,6 @@ import jax
 from fluid import errors
 from fluid.core import FeedSpec, Program, warn
 from fluid.distributed import group
-from fluid.place import OneDevice
 from fluid.reader import data_sets
 from fluid.reader.adapters import Minibatches, minibatches
 from fluid.reader.base import ReaderLike
@@ -76,9 +75,9 @@ class Member:
         layout = self._session.engine.layout
         if self.has_sequences or any(spec.lod_level or spec.shape[:1] != (None,) for spec in self.reads.values()):
             return
-        if isinstance(layout, OneDevice) and self.reads:
+        if layout.mesh is None and self.reads:
             source.compact()
-        elif self.is_shared and not isinstance(layout, OneDevice):
+        elif self.is_shared:
             source.divide(layout.rows_here)
 
     def expected(self, source: Minibatches) -> dict[str, jax.ShapeDtypeStruct] | None:
