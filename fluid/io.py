@@ -17,10 +17,14 @@ from fluid.storage import (
     LoadReport,
     PathLike,
     Rename,
+    StateDictReport,
+    Table,
     check_match,
     file_in,
+    fit,
     is_safetensors,
     load_arrays,
+    read_state_dict,
     recognized,
     save_arrays,
     source_of,
@@ -33,6 +37,8 @@ __all__ = [
     "load_inference_model",
     "load_params",
     "load_persistables",
+    "load_state_dict",
+    "read_state_dict",
     "save_arrays",
     "save_inference_model",
     "save_params",
@@ -315,6 +321,51 @@ def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool
     from fluid import original
 
     return original.load_params(path, names, slots)
+
+
+def load_state_dict(
+    executor: Any, source: PathLike | Mapping[str, Any], table: Table, ignore: str | Sequence[str] = ()
+) -> StateDictReport:
+    """Set parameters and moving statistics from weights of another library, by a table of names.
+
+    Floating-point numbers are converted to the dtype of the program. A matrix whose two sizes are equal fits with and
+    without a transposition, so compare the outputs of both nets once.
+
+    Args:
+      executor: a Session or a Trainer.
+      source: a file of safetensors, PyTorch, Keras or NumPy, see `read_state_dict`; or arrays or tensors by name, such
+        as `model.state_dict()`.
+      table: patterns of names in the file, with `*` and `{n}` for numbers as in `rename=` of `load_params`, to names of
+        the program. `("fc_0.w_0", "transpose")` reverses the axes, `("conv2d_0.w_0", (3, 2, 0, 1))` reorders them.
+        A list of names, `["q.w_0", "k.w_0", "v.w_0"]`, splits the array in equal parts along its last axis, after a
+        transposition. The first row that matches a name takes it.
+      ignore: names and globs to leave out: arrays in the file, and parameters that keep their values. A glob may match
+        nothing.
+
+    Returns:
+      A StateDictReport; its text is a table of what each row took.
+
+    Raises:
+      ArgumentTypeError: the table has a row of another form.
+      ParameterFileError: the file is missing, or of another format.
+      ParameterError: no row takes an array, a row takes none, a parameter gets nothing, or shapes differ. The message
+        lists all of these, and nothing is changed.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=3))
+      >>> weights = {"linear.weight": np.ones((3, 2)), "linear.bias": np.zeros(3)}  # as of torch.nn.Linear
+      >>> table = {"linear.weight": ("fc_0.w_0", "transpose"), "linear.bias": "fc_0.b_0"}
+      >>> fluid.io.load_state_dict(session, weights, table)
+      2 arrays taken from the given weights
+      linear.weight  -> fc_0.w_0  transpose, from float64  1 array  float32[2, 3]
+      linear.bias    -> fc_0.b_0  from float64             1 array  float32[3]
+    """
+    session = _session(executor)
+    wanted = {name: (tuple(spec.shape), str(spec.dtype)) for name, spec in session.scope.specs.items()}
+    arrays, report = fit(source, table, wanted, ignore)
+    session._take_params(arrays, allow_missing=True)
+    return report
 
 
 def _session(executor: Any) -> Any:
