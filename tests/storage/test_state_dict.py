@@ -145,7 +145,9 @@ def test_integers_do_not_become_floats(session):
     assert "layer.0.bias gives block_0/fc_0.b_0 int64[3], expected float32[3]" in text
 
 
-@pytest.mark.parametrize("target", [3, [], ("a", "turn"), ("a", "transpose", 1), (["a", 1], "transpose"), ("a", (1.5,))])
+@pytest.mark.parametrize(
+    "target", [3, [], ("a", "turn"), ("a", "transpose", 1), (["a", 1], "transpose"), ("a", (1.5,))]
+)
 def test_row_of_another_form_is_refused(session, target):
     with pytest.raises(errors.ArgumentTypeError, match='expected a name, a list of names, or a pair with "transpose"'):
         fluid.io.load_state_dict(session, weights(), {"*": target})
