@@ -1,8 +1,8 @@
 """A BERT classifier (Devlin et al., 2018) with the weights of Hugging Face, fine-tuned on sentences.
 
-The file is `model.safetensors` or `pytorch_model.bin` of a BertForSequenceClassification, or of a BertModel, whose head
-then starts at random. Sentences are ids, which a tokenizer, such as the one of transformers, converts. The sentences here
-are generated: the class is the more frequent one of two words. Run
+The file is `model.safetensors` or `pytorch_model.bin` of a BertForSequenceClassification; or of a BertModel, and then
+the head starts at random. Sentences are lists of ids, from a tokenizer such as the one of transformers. The sentences
+here are generated: the class says which of two words is more frequent. Run
 
     python examples/bert_classifier.py
     python examples/bert_classifier.py --weights model.safetensors --heads 12

@@ -1,8 +1,8 @@
 """GPT-2 (Radford et al., 2019) with the weights of Hugging Face, and the texts that it continues.
 
-The file is `model.safetensors` or `pytorch_model.bin` of a model such as openai-community/gpt2; its shapes are the sizes
-of the net. Texts are ids here, which a tokenizer, such as the one of transformers, converts. Without a file, a small
-net with random weights writes. Run
+The file is `model.safetensors` or `pytorch_model.bin` of a model such as openai-community/gpt2. Its shapes are the
+sizes of the net. Texts are lists of ids, from a tokenizer such as the one of transformers. Without a file, a small net
+with random weights writes. Run
 
     python examples/gpt2.py
     python examples/gpt2.py --weights model.safetensors --prompt 464 3280 318 --length 20

@@ -81,8 +81,8 @@ class RenameRule:
         asked = {re.sub("[+-][0-9]+", "", sign) for sign in self._target[1::2] if sign.startswith("{")}
         if self._target[1::2].count("*") not in (0, stars) or not asked <= numbers:
             raise errors.ArgumentError(
-                f"{argument}={{{pattern!r}: {target!r}}}: the new name has other signs than the pattern; expected as many "
-                f'*, and numbers that the pattern names, as in {{"layers.{{n}}.*": "fc_{{n}}.*"}}'
+                f"{argument}={{{pattern!r}: {target!r}}}: the new name has other signs than the pattern; expected as "
+                f'many *, and numbers that the pattern names, as in {{"layers.{{n}}.*": "fc_{{n}}.*"}}'
             )
         self._expression = re.compile("".join(_expression(part, parts[:i]) for i, part in enumerate(parts)))
 

@@ -122,7 +122,8 @@ CASES = [
 
 def test_every_example_that_trains_is_here():
     there = {path.stem for path in EXAMPLES.glob("*.py")}
-    # An Executor computes a whole minibatch on one device, as the documentation of `fluid.static` says; two do not train.
+    # An Executor computes a whole minibatch on one device, as the documentation of `fluid.static` says. Two do not
+    # train.
     assert there - {"seq2seq_2018", "gpt2", "resnet50"} == {name.partition("-")[0] for name in TRAININGS}
 
 
