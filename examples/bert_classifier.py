@@ -10,6 +10,7 @@ here are generated: the class says which of two words is more frequent. Run
 
 import argparse
 
+import jax.numpy as jnp
 import numpy as np
 
 import fluid
@@ -70,10 +71,11 @@ def bert(count, positions, depth, size, hidden, heads, dropout=0.1, epsilon=1e-1
     def drop(x):
         return layers.dropout(x, dropout, dropout_implementation="upscale_in_train")
 
-    x = layers.create_parameter([count, size], name="words")[ids.data[..., 0]]
-    x = x + layers.create_parameter([positions, size], name="positions")[: x.shape[1]]
-    x = x + layers.create_parameter([2, size], name="types")[types.data[..., 0]]
-    x = drop(norm(ids.with_data(x), "norm"))
+    x = layers.embedding(ids, size=[count, size], param_attr="words")
+    x = x + layers.embedding(types, size=[2, size], param_attr="types")
+    steps = jnp.arange(x.data.shape[1])[None, :, None]
+    x = x.with_data(x.data + layers.embedding(steps, size=[positions, size], param_attr="positions"))
+    x = drop(norm(x, "norm"))
     for n in range(depth):
         with fluid.name_scope(f"block_{n}"):
             seen = layers.multi_head_attention(

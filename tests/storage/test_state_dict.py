@@ -88,7 +88,10 @@ def test_fused_weight_splits_after_transposition():
 
 def test_axes_reorder_a_convolution():
     kernel = np.random.default_rng(0).normal(size=(3, 2, 1, 4)).astype("float32")  # as of Keras
-    convolve = lambda: layers.conv2d(layers.data("x", shape=[1, 8, 8]), 4, (3, 2), bias_attr=False)
+
+    def convolve():
+        return layers.conv2d(layers.data("x", shape=[1, 8, 8]), 4, (3, 2), bias_attr=False)
+
     with fluid.Session(convolve) as session:
         fluid.io.load_state_dict(session, {"kernel": kernel}, {"kernel": ("conv2d_0.w_0", (3, 2, 0, 1))})
         np.testing.assert_array_equal(session.scope["conv2d_0.w_0"], kernel.transpose(3, 2, 0, 1))
