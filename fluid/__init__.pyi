@@ -26,7 +26,7 @@ from .inspection import draw, summary
 from .lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from .metrics import average
 from .online import OnlineTrainer
-from .param_attr import ParamAttr, WeightNormParamAttr
+from .param_attr import LowRankParamAttr, ParamAttr, WeightNormParamAttr
 from .place import CPUPlace, CUDAPlace, Mesh, device_guard
 from .planning import plan
 from .population import Population
@@ -74,6 +74,7 @@ __all__ = [
     "Inferencer",
     "LoDTensor",
     "Loop",
+    "LowRankParamAttr",
     "MeasuredEvent",
     "Mesh",
     "NestedSequenceBatch",

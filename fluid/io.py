@@ -38,11 +38,13 @@ __all__ = [
     "load_params",
     "load_persistables",
     "load_state_dict",
+    "merge_low_rank",
     "read_state_dict",
     "save_arrays",
     "save_inference_model",
     "save_params",
     "save_persistables",
+    "update_module",
 ]
 
 __getattr__ = getattr_of(__name__)
@@ -366,6 +368,74 @@ def load_state_dict(
     arrays, report = fit(source, table, wanted, ignore)
     session._take_params(arrays, allow_missing=True)
     return report
+
+
+def merge_low_rank(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the low-rank adapters of `fluid.LowRankParamAttr` to their matrices.
+
+    The result has the names of the program without adapters, which computes the same function.
+
+    Args:
+      arrays: by name, such as `trainer.params`.
+
+    Returns:
+      All arrays by name, without those of adapters.
+
+    Raises:
+      ParameterError: there is no adapter, or one of its arrays is missing.
+
+    Example:
+      >>> import fluid
+      >>> def net(attr=None):
+      ...     return fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=3, param_attr=attr)
+      >>> session = fluid.Session(lambda: net(fluid.LowRankParamAttr(rank=2)))
+      >>> merged = fluid.io.merge_low_rank(session.params())
+      >>> sorted(merged)
+      ['fc_0.b_0', 'fc_0.w_0']
+      >>> inferencer = fluid.Inferencer(net, params=merged)
+    """
+    from fluid.layers import low_rank
+
+    return low_rank.merged(arrays)
+
+
+def update_module(module: Any, executor: Any, name: str = "module_0") -> Any:
+    """Return trained values to a module of Flax, Haiku or Equinox that a program called by `layers.module`.
+
+    Args:
+      module: the module that `layers.module` was given.
+      executor: the Session or Trainer that trained.
+      name: the name of the layer, with the scopes around it: the names of its parameters begin with it.
+
+    Returns:
+      For Flax NNX, `module` itself, whose variables are set, or a new module if `module` is a function of `rngs`. For
+      Equinox, a new module, or a pair of a module and a state. For Flax Linen, the variables that `module.apply` takes:
+      `{"params": ..., "batch_stats": ...}`. For Haiku, `(params, state)`, or `params` for a `haiku.Transformed`.
+
+    Raises:
+      ArgumentTypeError: `module` is of another library.
+      UnknownNameError: the program has no module of this name, or an array of the module has no value.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> from flax import nnx
+      >>> net = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+      >>> session = fluid.Session(lambda: fluid.layers.module(net, fluid.layers.data("x", shape=[4])))
+      >>> session.scope["module_0/bias"] = np.ones(3, "float32")
+      >>> fluid.io.update_module(net, session).bias[...].tolist()
+      [1.0, 1.0, 1.0]
+    """
+    from fluid.layers import adapters
+
+    session = _session(executor)
+    states = {state for program in session.programs.values() for state in program.states}
+    arrays = session.params()
+    return adapters.update(
+        module,
+        name,
+        {known: array for known, array in arrays.items() if known not in states},
+        {known: array for known, array in arrays.items() if known in states},
+    )
 
 
 def _session(executor: Any) -> Any:

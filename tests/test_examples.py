@@ -243,3 +243,9 @@ def test_resnet50(capsys):
     scores, session = example.main(size=32, blocks=(1, 1, 1, 1), classes=7)
     assert scores.shape == (2, 7) and len(session.params()) == 5 + 4 * 20 + 2  # first convolution, blocks, fc
     assert capsys.readouterr().out.count("most probable classes") == 2
+
+
+def test_low_rank_digits(capsys):
+    reached = load("low_rank_digits").main(num_epochs=8)
+    assert reached["tuned"] == pytest.approx(reached["merged"]) and reached["merged"] > 0.8 > 2 * reached["unchanged"]
+    assert "2,437 numbers trained of 25,477" in capsys.readouterr().out

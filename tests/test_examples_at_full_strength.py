@@ -148,6 +148,11 @@ def test_bert_classifier(in_tmp):
     assert accuracy > 0.85 > 1.4 * by_guessing
 
 
+def test_low_rank_digits():
+    reached = load("low_rank_digits").main()
+    assert reached["tuned"] == pytest.approx(reached["merged"]) and reached["merged"] > 0.93 > 3 * reached["unchanged"]
+
+
 def test_resnet50():
     scores, _ = load("resnet50").main()
     assert scores.shape == (2, 1000)

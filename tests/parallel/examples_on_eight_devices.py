@@ -71,6 +71,12 @@ def on_texts(example):
     fluid.Trainer(program, fluid.optimizer.Adam(1e-3)).train([{"text": text} for text in texts])
 
 
+def by_adapters(example):
+    """The fine-tuning, from random matrices."""
+    program = functools.partial(example.train_program, ["*.low_rank_?", "head.*"], fluid.LowRankParamAttr(4))
+    fluid.Trainer(program).train(example.readers(example.load_digits(), 5)[0])
+
+
 def by_gradients_alone(example):
     """In single precision, where Adam would divide rounding by itself: gradients that are 0 but for it."""
     with pytest.MonkeyPatch.context() as patched:
@@ -102,6 +108,7 @@ TRAININGS = {
     "online_recommender": Row(call=on_a_stream),
     "plan_gpt": Row(call=on_texts),
     "bert_classifier": Row({"rows": 64}, longest=32),
+    "low_rank_digits": Row(call=by_adapters),
 }
 
 # Those that take seconds, and on which meshes; the others are left to `make soak`, as they take minutes.
@@ -112,6 +119,7 @@ QUICK = {
     "shared_tower": ["4x2"],
     "policy_gradient": ["2x2x2"],
     "plan_gpt": ["2x2x2"],
+    "low_rank_digits": ["fsdp"],
 }
 CASES = [
     pytest.param(name, mesh, marks=pytest.mark.full if mesh in QUICK.get(name, []) else pytest.mark.soak)
