@@ -309,9 +309,9 @@ def _equinox_parts(given: Any) -> tuple[Any, Any, Any]:
     """Return the trained arrays of an Equinox module, its states, and all else of the module."""
     import equinox
 
-    model, *state = given if isinstance(given, tuple) else (given,)
+    model, states = (given[0], {"state": given[1]}) if isinstance(given, tuple) else (given, {})
     parameters, fixed = equinox.partition(model, equinox.is_inexact_array)
-    return parameters, {"state": state[0]} if state else {}, fixed
+    return parameters, states, fixed
 
 
 def _update_linen(module: Any, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:

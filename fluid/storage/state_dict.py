@@ -181,13 +181,14 @@ class _Row:
     """
 
     def __init__(self, pattern: str, target: Any):
-        names, self._axes = target if isinstance(target, tuple) and len(target) == 2 else (target, ())
+        names, axes = target if isinstance(target, tuple) and len(target) == 2 else (target, ())
         listed = [names] if isinstance(names, str) else names
         if not isinstance(listed, list) or not listed or not all(isinstance(n, str) for n in (pattern, *listed)):
             raise errors.ArgumentTypeError(f"the table has the row {pattern!r}: {target!r}; {_ROW}")
-        numbers = isinstance(self._axes, tuple | list) and all(isinstance(axis, int) for axis in self._axes)
-        if not numbers and self._axes != "transpose":
+        numbers = isinstance(axes, tuple | list) and all(isinstance(axis, int) for axis in axes)
+        if not numbers and axes != "transpose":
             raise errors.ArgumentTypeError(f"the table has the row {pattern!r}: {target!r}; {_ROW}")
+        self._axes: str | Sequence[int] = axes
         self.pattern = pattern
         self.target = ", ".join(listed)
         self._rules = [RenameRule(pattern, name, "table") for name in listed]
