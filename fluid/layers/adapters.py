@@ -210,15 +210,12 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> Adapted:
     def make(key: Any) -> Any:
         return given if isinstance(given, nnx.Module) else given(rngs=nnx.Rngs(key))
 
-    def parts(model: Any) -> Any:
-        return nnx.split(model, nnx.Param, nnx.RngState, ...)
-
     def init(key: Any, *inputs: Any) -> Any:
-        _, parameters, _, rest = parts(make(key))
+        _, parameters, _, rest = _nnx_parts(make(key))
         return nnx.to_pure_dict(parameters), nnx.to_pure_dict(rest)
 
     def apply(parameters: Any, states: Any, key: Any, train: bool, *inputs: Any) -> Any:
-        graph, params, rngs, rest = parts(nnx.eval_shape(make, jax.random.key(0)))
+        graph, params, rngs, rest = _nnx_parts(nnx.eval_shape(make, jax.random.key(0)))
         nnx.replace_by_pure_dict(params, parameters)
         nnx.replace_by_pure_dict(rest, states)
         model = nnx.merge(graph, params, _with_keys(rngs, key), rest)
@@ -227,9 +224,16 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> Adapted:
             result = model(*inputs, **_mode(model.__call__, train))
         else:
             result = call(model, *inputs, train)
-        return result, nnx.to_pure_dict(parts(model)[3])
+        return result, nnx.to_pure_dict(_nnx_parts(model)[3])
 
     return Adapted(init, apply)
+
+
+def _nnx_parts(module: Any) -> Any:
+    """Return the graph of an NNX module, its parameters, its random states, and all other variables."""
+    from flax import nnx
+
+    return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 
 def _with_keys(rngs: Any, key: Any) -> Any:
@@ -322,7 +326,7 @@ def _update_nnx(given: Any, parameters: Mapping[str, Any], states: Mapping[str, 
     from flax import nnx
 
     module = given if isinstance(given, nnx.Module) else given(rngs=nnx.Rngs(0))
-    _, params, _, rest = nnx.split(module, nnx.Param, nnx.RngState, ...)
+    _, params, _, rest = _nnx_parts(module)
     for part, values in ((params, parameters), (rest, states)):
         nnx.replace_by_pure_dict(part, _filled(nnx.to_pure_dict(part), values))
     nnx.update(module, params, rest)

@@ -195,7 +195,7 @@ class _Row:
 
     @property
     def conversion(self) -> str:
-        """What the row does to an array, for the report."""
+        """The order of the axes and the number of parts, as text for the report."""
         order = self._axes if isinstance(self._axes, str) else f"axes {tuple(self._axes)}" if self._axes else ""
         split = f"split in {len(self._rules)}" if len(self._rules) > 1 else ""
         return ", ".join(filter(None, (order, split)))
@@ -207,8 +207,10 @@ class _Row:
 
     def parts(self, array: np.ndarray) -> list[np.ndarray]:
         """Return the values of the parameters. Raises ValueError if the array has other dimensions."""
-        if self._axes:
-            array = array.T if self._axes == "transpose" else array.transpose(self._axes)
+        if isinstance(self._axes, str):
+            array = array.T
+        elif self._axes:
+            array = array.transpose(self._axes)
         return np.split(array, len(self._rules), axis=-1) if len(self._rules) > 1 else [array]
 
 
