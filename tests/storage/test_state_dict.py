@@ -1,5 +1,7 @@
 """Tests of `fluid.io.load_state_dict`: weights of other libraries, by a table of names."""
 
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -173,3 +175,17 @@ def test_pickle_is_not_run(tmp_path):
     (tmp_path / "w.bin").write_bytes(pickle.dumps({"w": 1}, protocol=4))
     with pytest.raises(errors.ParameterFileError, match="pickle file, which may run anything"):
         fluid.io.read_state_dict(tmp_path / "w.bin")
+
+
+@pytest.mark.parametrize(
+    ("library", "head", "advice"),
+    [
+        ("h5py", b"\x89HDF\r\n\x1a\n", r"pip install 'fluid-jax\[keras\]'"),
+        ("torch", b"\x80\x02}q\x00.", "pip install torch; or convert the file"),
+    ],
+)
+def test_absent_library_is_named(tmp_path, monkeypatch, library, head, advice):
+    monkeypatch.setitem(sys.modules, library, None)
+    (tmp_path / "weights").write_bytes(head + bytes(20))
+    with pytest.raises(errors.ParameterFileError, match=advice):
+        fluid.io.read_state_dict(tmp_path / "weights")
