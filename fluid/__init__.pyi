@@ -27,7 +27,7 @@ from .inspection import draw, summary
 from .metrics import average
 from .online import OnlineTrainer, RemoteTrainer
 from .parallel.planner import plan
-from .param_attr import ParamAttr, WeightNormParamAttr
+from .param_attr import LowRankParamAttr, ParamAttr, WeightNormParamAttr
 from .place import CPUPlace, CUDAPlace, Mesh, device_guard
 from .reader import DataFeeder, batch
 from .runtime import Results, Session, TrainingStep
@@ -73,6 +73,7 @@ __all__ = [
     "Inferencer",
     "LoDTensor",
     "Loop",
+    "LowRankParamAttr",
     "MeasuredEvent",
     "Mesh",
     "NestedSequenceBatch",

@@ -138,6 +138,26 @@ def test_policy_gradient(in_tmp):
     assert reached > 150 > 6 * by_chance
 
 
+def test_gpt2():
+    texts, _ = load("gpt2").main()
+    assert texts.shape == (2, 16)
+
+
+def test_bert_classifier(in_tmp):
+    accuracy, by_guessing = load("bert_classifier").main()
+    assert accuracy > 0.85 > 1.4 * by_guessing
+
+
+def test_low_rank_digits():
+    reached = load("low_rank_digits").main()
+    assert reached["tuned"] == pytest.approx(reached["merged"]) and reached["merged"] > 0.93 > 3 * reached["unchanged"]
+
+
+def test_resnet50():
+    scores, _ = load("resnet50").main()
+    assert scores.shape == (2, 1000)
+
+
 def test_plan_gpt():
     """The page about plans shows what the example prints, as far as it does not depend on the version of XLA."""
     printed = subprocess.run(

@@ -15,7 +15,9 @@ PAGES = [
     "debugging.md",
     "deploy.md",
     "distributed.md",
+    "fine-tuning.md",
     "handlers.md",
+    "modules.md",
     "not-there-yet.md",
     "online.md",
     "own-layers.md",
@@ -33,6 +35,7 @@ PAGES = [
     "static.md",
     "transfer.md",
     "validation.md",
+    "weights.md",
 ]
 # `parallel.md` needs several devices, see `tests/parallel`.
 # What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.

@@ -20,6 +20,7 @@ from fluid.checkpoint.report import LoadReport
 from fluid.checkpoint.safetensors import is_safetensors
 from fluid.checkpoint.seal import NONSENSE
 from fluid.checkpoint.source import Parameters, Source, newest_checkpoint, source_of
+from fluid.checkpoint.state_dict import StateDictReport, Table, fit, read_state_dict
 from fluid.checkpoint.structure import check_structure, natural
 
 __all__ = [
@@ -35,10 +36,13 @@ __all__ = [
     "Rename",
     "TAKE_A_PART",
     "Source",
+    "StateDictReport",
+    "Table",
     "check_match",
     "check_structure",
     "choose",
     "file_in",
+    "fit",
     "instead",
     "is_safetensors",
     "load_arrays",
@@ -46,6 +50,7 @@ __all__ = [
     "natural",
     "newest_checkpoint",
     "read_npy",
+    "read_state_dict",
     "recognized",
     "renamed",
     "replaced",

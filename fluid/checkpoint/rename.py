@@ -33,7 +33,7 @@ def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given p
       >>> renamed(files, {"layers.{n}.weight": "fc_{n+1}.w_0", "*.bias": "*/fc_0.b_0"})
       {'fc_1.w_0': 1, 'fc_2.w_0': 2, 'head/fc_0.b_0': 3}
     """
-    rules = [_Rule(pattern, target) for pattern, target in (rename or {}).items()]
+    rules = [RenameRule(pattern, target) for pattern, target in (rename or {}).items()]
     origins: dict[str, str] = {}
     for name in arrays:
         found = (new for rule in rules if (new := rule.apply(name)) is not None)
@@ -51,14 +51,27 @@ def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given p
     return {new: arrays[name] for new, name in origins.items()}
 
 
-class _Rule:
-    """One entry of `rename`: a pattern for names, and the new name of an array whose name matches."""
+class RenameRule:
+    """One entry of `rename`: a pattern for names, and the new name of an array whose name matches.
 
-    def __init__(self, pattern: str, target: str):
+    Args:
+      pattern: see `renamed`.
+      target: the new name.
+      argument: the argument that holds the entry, for messages.
+
+    Raises:
+      ArgumentError: the new name uses a `*` or a number that its pattern does not have.
+
+    Example:
+      >>> RenameRule("layers.{n}.weight", "fc_{n}.w_0").apply("layers.7.weight")
+      'fc_7.w_0'
+    """
+
+    def __init__(self, pattern: str, target: str, argument: str = "rename"):
         if not isinstance(pattern, str) or not isinstance(target, str):
             raise errors.ArgumentTypeError(
-                f"rename maps names to names, found {pattern!r}: {target!r}; expected strings, as in "
-                f'rename={{"dense.kernel": "fc_0.w_0"}}'
+                f"{argument} maps names to names, found {pattern!r}: {target!r}; expected strings, as in "
+                f'{argument}={{"dense.kernel": "fc_0.w_0"}}'
             )
         self.pattern = pattern
         self._target = _SIGN.split(target)
@@ -68,8 +81,8 @@ class _Rule:
         asked = {re.sub("[+-][0-9]+", "", sign) for sign in self._target[1::2] if sign.startswith("{")}
         if self._target[1::2].count("*") not in (0, stars) or not asked <= numbers:
             raise errors.ArgumentError(
-                f"rename={{{pattern!r}: {target!r}}}: the new name has other signs than the pattern; expected as many "
-                f'*, and numbers that the pattern names, as in {{"layers.{{n}}.*": "fc_{{n}}.*"}}'
+                f"{argument}={{{pattern!r}: {target!r}}}: the new name has other signs than the pattern; expected as "
+                f'many *, and numbers that the pattern names, as in {{"layers.{{n}}.*": "fc_{{n}}.*"}}'
             )
         self._expression = re.compile("".join(_expression(part, parts[:i]) for i, part in enumerate(parts)))
 
