@@ -56,3 +56,5 @@ def _linked(app, name, source):
     path = pathlib.Path(app.srcdir, f"{name}.md")
     if path.parent == pathlib.Path(app.srcdir):
         source[0] = generated.linked(source[0], path)
+    if path.parent.name == "coming-from":
+        source[0] = generated.paired(source[0])

@@ -10,6 +10,11 @@ from test_readme import blocks
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 PAGES = [
+    "coming-from/flax.md",
+    "coming-from/hugging-face.md",
+    "coming-from/keras.md",
+    "coming-from/lightning.md",
+    "coming-from/paddlepaddle.md",
     "compilation.md",
     "data.md",
     "debugging.md",
@@ -35,6 +40,7 @@ PAGES = [
     "validation.md",
 ]
 # `parallel.md` needs several devices, see `tests/parallel`.
+# Blocks `py` are of other libraries, beside which `tests/peers` runs the pages of `coming-from/`.
 # What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
 

@@ -1,0 +1,79 @@
+"""Each pair of blocks of docs/coming-from/ runs, in the other library and in fluid, and both agree in numbers."""
+
+import os
+import pathlib
+import re
+
+import numpy as np
+import pytest
+from test_pages import DOCS
+
+import fluid
+
+os.environ.setdefault("KERAS_BACKEND", "jax")  # before Keras is imported
+
+pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("default")]  # the other libraries warn of each other
+
+FOLDER = DOCS / "coming-from"
+# A block `py`, of the other library, is followed by the block `python` of fluid; every other block is of both.
+BLOCKS = re.compile(r"^```(py|python)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
+
+
+def run(name):
+    """Run the blocks of a page in order, and return the names that the other library's and fluid's blocks define."""
+    path = FOLDER / f"{name}.md"
+    text = path.read_text(encoding="utf-8")
+    peer, ours = {"__name__": "peer"}, {"__name__": "ours"}
+    owner = None
+    for block in BLOCKS.finditer(text):
+        owner = "peer" if block[1] == "py" else "ours" if owner == "peer" else "both"
+        code = compile("\n" * text.count("\n", 0, block.start(2)) + block[2], str(path), "exec")
+        for namespace in {"peer": [peer], "ours": [ours], "both": [peer, ours]}[owner]:
+            exec(code, namespace)
+    return peer, ours
+
+
+def count(params):
+    return sum(np.size(array) for array in params.values())
+
+
+def correct(scores, ours):
+    """Return the fraction of the test digits that scores `[n, 10]` classify correctly."""
+    return np.mean(np.asarray(scores).argmax(axis=1) == ours["labels"][ours["test"]])
+
+
+def test_keras_page(in_tmp):
+    keras, ours = run("keras")
+    assert keras["model"].count_params() == count(ours["trainer"].params)
+    assert len(ours["history"]["loss"]) <= 20 and len(keras["history"].history["loss"]) <= 20
+    assert min(keras["accuracy"], ours["accuracy"]) > 0.85
+    np.testing.assert_allclose(ours["rates"], keras["rates"], rtol=1e-5, atol=1e-9)
+    assert correct(keras["scores"], ours) == pytest.approx(keras["accuracy"])
+    assert correct(ours["scores"], ours) == pytest.approx(ours["accuracy"])
+    columns = [pathlib.Path(name).read_text().split()[0].split(",") for name in ("k.csv", "fluid.csv")]
+    assert {name.replace("val_", "test_") for name in columns[0]} <= set(columns[1])
+
+
+def test_keras_page_custom_steps_move_by_the_rate(in_tmp):
+    keras, ours = run("keras")
+    images, labels = ours["images"][:64], ours["labels"][:64]
+    model, trainer = keras["SignDescent"](keras["model"].inputs, keras["model"].outputs), ours["signs"]
+    model.compile(keras["keras"].optimizers.SGD(1e-3), "sparse_categorical_crossentropy")
+    before = [model.get_weights(), list(trainer.params.values())]
+    model.fit(images, labels, batch_size=64, epochs=1, verbose=0)
+    trainer.train(fluid.reader.arrays({"image": images, "label": labels}, batch_size=64))
+    for old, new in zip(before, [model.get_weights(), list(trainer.params.values())], strict=True):
+        moves = np.concatenate([np.abs(b - a).ravel() for a, b in zip(old, new, strict=True)])
+        assert set(moves.round(5).tolist()) == {0.0, np.float32(1e-3).round(5)}
+
+
+def test_lightning_page(in_tmp):
+    lightning, ours = run("lightning")
+    assert sum(p.numel() for p in lightning["model"].parameters()) == count(ours["trainer"].params)
+    assert lightning["trainable"] == ours["trainable"] == 650
+    assert min(lightning["accuracy"], ours["accuracy"]) > 0.85
+    np.testing.assert_allclose(ours["rates"], lightning["rates"], rtol=1e-6)
+    first, _, last = lightning["model"].net
+    arrays = [value.detach().numpy().T for layer in (first, last) for value in (layer.weight, layer.bias)]
+    ours["trainer"].load_params(dict(zip(["fc_0.w_0", "fc_0.b_0", "scores.w_0", "scores.b_0"], arrays, strict=True)))
+    assert ours["trainer"].test(ours["val_loader"])["accuracy"] == pytest.approx(lightning["accuracy"])
