@@ -77,3 +77,17 @@ def test_lightning_page(in_tmp):
     arrays = [value.detach().numpy().T for layer in (first, last) for value in (layer.weight, layer.bias)]
     ours["trainer"].load_params(dict(zip(["fc_0.w_0", "fc_0.b_0", "scores.w_0", "scores.b_0"], arrays, strict=True)))
     assert ours["trainer"].test(ours["val_loader"])["accuracy"] == pytest.approx(lightning["accuracy"])
+
+
+def test_hugging_face_page(in_tmp):
+    peer, ours = run("hugging-face")
+    assert min(peer["accuracy"], ours["accuracy"]) > 0.95
+    truth = np.array([row["labels"] for row in ours["eval_rows"]])
+    for page in (peer, ours):
+        assert np.mean(page["scores"].argmax(axis=1) == truth) == pytest.approx(page["accuracy"])
+    scheduler = peer["trainer"].lr_scheduler.lr_lambdas[0]
+    rates = [2e-3 * scheduler(step) for step in range(0, 301, 10)]
+    np.testing.assert_allclose([float(ours["schedule"](step)) for step in range(0, 301, 10)], rates, rtol=1e-5)
+    ids = [row["input_ids"] for row in ours["eval_rows"]]
+    np.testing.assert_allclose(ours["again"].infer({"input_ids": ids})[0], ours["scores"], atol=1e-4)
+    assert sum(p.numel() for p in peer["again"].parameters()) == sum(p.numel() for p in peer["model"].parameters())
