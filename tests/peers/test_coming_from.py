@@ -15,7 +15,7 @@ os.environ.setdefault("KERAS_BACKEND", "jax")  # before Keras is imported
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("default")]  # the other libraries warn of each other
 
 FOLDER = DOCS / "coming-from"
-# A block `py`, of the other library, is followed by the block `python` of fluid; every other block is of both.
+# Blocks `py` are the other library's, and blocks `python` fluid's, except those before the first `py`, which both need.
 BLOCKS = re.compile(r"^```(py|python)\n(.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
@@ -26,7 +26,7 @@ def run(name):
     peer, ours = {"__name__": "peer"}, {"__name__": "ours"}
     owner = None
     for block in BLOCKS.finditer(text):
-        owner = "peer" if block[1] == "py" else "ours" if owner == "peer" else "both"
+        owner = "peer" if block[1] == "py" else "both" if owner in (None, "both") else "ours"
         code = compile("\n" * text.count("\n", 0, block.start(2)) + block[2], str(path), "exec")
         for namespace in {"peer": [peer], "ours": [ours], "both": [peer, ours]}[owner]:
             exec(code, namespace)
@@ -91,3 +91,22 @@ def test_hugging_face_page(in_tmp):
     ids = [row["input_ids"] for row in ours["eval_rows"]]
     np.testing.assert_allclose(ours["again"].infer({"input_ids": ids})[0], ours["scores"], atol=1e-4)
     assert sum(p.numel() for p in peer["again"].parameters()) == sum(p.numel() for p in peer["model"].parameters())
+
+
+def test_flax_page(in_tmp):
+    flax, ours = run("flax")
+    assert len(flax["names"]) == len(ours["names"]) == 4
+    assert flax["trainable"] == ours["trainable"] == 650
+    assert min(flax["accuracy"], ours["accuracy"]) > 0.85
+
+    def arrays(model):
+        parts = {"hidden": model.hidden, "scores": model.scores}
+        weights = {f"{name}.w_0": layer.kernel[...] for name, layer in parts.items()}
+        return weights | {f"{name}.b_0": layer.bias[...] for name, layer in parts.items()}
+
+    # From the initial arrays of the other library, the block of fluid trains to its final arrays.
+    start = arrays(flax["Classifier"](flax["nnx"].Rngs(0)))
+    trainer = fluid.Trainer(ours["program"], ours["optax"].adam(3e-3), params=start)
+    trainer.train(ours["reader"], num_epochs=10)
+    for name, array in arrays(flax["model"]).items():
+        np.testing.assert_allclose(trainer.params[name], array, rtol=1e-3, atol=1e-4)
