@@ -8,6 +8,8 @@ import other_libraries
 import pytest
 from test_readme import blocks
 
+import fluid
+
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 PAGES = [
     "coming-from/flax.md",
@@ -20,6 +22,7 @@ PAGES = [
     "debugging.md",
     "deploy.md",
     "distributed.md",
+    "errors.md",
     "handlers.md",
     "not-there-yet.md",
     "online.md",
@@ -67,3 +70,36 @@ def check(page, capsys, monkeypatch):
     printed = capsys.readouterr().out
     missing = [said for _, code in found for said in PRINTS.findall(code) if said not in printed]
     assert not missing
+
+
+def said():
+    """Return the messages of tests/MISTAKES.md, joined to one line, by the class of the error."""
+    text = (DOCS.parent / "tests" / "MISTAKES.md").read_text(encoding="utf-8")
+    messages = {}
+    for kind, message in re.findall(r"^(\w+):\n\n```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        messages[kind] = messages.get(kind, "") + " ".join(message.split()) + "\n"
+    return messages
+
+
+def test_errors_page_quotes_real_messages_of_every_class():
+    rows = re.findall(r"^\| (?:`(\w+)` \(.*?\))? ?\| (.*?) ?\|", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    messages, kind, quoted = said(), None, 0
+    for name, column in rows:
+        kind = name or kind
+        for part in re.findall(r"`(.*?)`", column):
+            assert part in messages[kind], f"{kind} never says {part!r}"
+            quoted += 1
+    assert quoted > 25
+    known = {name for name, value in vars(fluid.errors).items() if isinstance(value, type)}
+    assert {name for name, _ in rows if name} == known - {"Any", "Iterable", "FluidError", "FluidWarning"}
+
+
+@pytest.mark.parametrize("page", ["errors.md", "glossary.md", *(page for page in PAGES if "/" in page)])
+def test_names_of_fluid_in_the_page_exist(page):
+    owners = {"fluid": fluid, "layers": fluid.layers, "trainer": fluid.Trainer}
+    for code in re.findall(r"`([^`\n]+)`", (DOCS / page).read_text(encoding="utf-8")):
+        found = re.match(r"@?(fluid|layers|trainer)((?:\.\w+)+)", code)
+        if found:
+            value = owners[found[1]]
+            for name in found[2].split(".")[1:]:
+                value = getattr(value, name)

@@ -11,6 +11,7 @@ from test_pages import DOCS
 import fluid
 
 os.environ.setdefault("KERAS_BACKEND", "jax")  # before Keras is imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is: threads cost such small nets more than they gain
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("default")]  # the other libraries warn of each other
 
