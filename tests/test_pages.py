@@ -1,5 +1,6 @@
 """Every block of the pages under docs/ that teach by code runs as printed, and prints what its comments say."""
 
+import inspect
 import pathlib
 import re
 import sys
@@ -82,16 +83,16 @@ def said():
 
 
 def test_errors_page_quotes_real_messages_of_every_class():
-    rows = re.findall(r"^\| (?:`(\w+)` \(.*?\))? ?\| (.*?) ?\|", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    lines = re.findall(r"^ *- (?:\*\*`(\w+)`\*\*|(`.*?`): )", (DOCS / "errors.md").read_text(), re.MULTILINE)
     messages, kind, quoted = said(), None, 0
-    for name, column in rows:
+    for name, message in lines:
         kind = name or kind
-        for part in re.findall(r"`(.*?)`", column):
+        for part in re.findall(r"`(.*?)`", message):
             assert part in messages[kind], f"{kind} never says {part!r}"
             quoted += 1
     assert quoted > 25
-    known = {name for name, value in vars(fluid.errors).items() if isinstance(value, type)}
-    assert {name for name, _ in rows if name} == known - {"Any", "Iterable", "FluidError", "FluidWarning"}
+    known = {name for name, value in vars(fluid.errors).items() if inspect.isclass(value)}
+    assert {name for name, _ in lines if name} == known - {"Any", "Iterable", "FluidError", "FluidWarning"}
 
 
 @pytest.mark.parametrize("page", ["errors.md", "glossary.md", *(page for page in PAGES if "/" in page)])
