@@ -24,6 +24,8 @@ exclude_patterns = ["_build", "what.md"]
 html_theme = "sphinx_book_theme"
 html_title = f"fluid {release}"
 html_show_sourcelink = False
+html_static_path = ["_static"]
+html_css_files = ["fluid.css"]
 html_theme_options = {"show_navbar_depth": 1, "home_page_in_toc": True, "show_toc_level": 2}
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
@@ -56,3 +58,5 @@ def _linked(app, name, source):
     path = pathlib.Path(app.srcdir, f"{name}.md")
     if path.parent == pathlib.Path(app.srcdir):
         source[0] = generated.linked(source[0], path)
+    if path.parent.name == "coming-from":
+        source[0] = generated.paired(source[0])

@@ -107,6 +107,23 @@ def linked(text: str, path: pathlib.Path) -> str:
     return re.sub(r"(!?)\[((?:[^\[\]]|\n)+)\]\(([^)\s]+)\)", link, text).replace("```mermaid", "```text")
 
 
+def paired(text: str) -> str:
+    """Return a page of `coming-from/` where each block `py` and the block `python` after it are two tabs.
+
+    The page has no list of contents beside it, so that lines of code have room.
+
+    Args:
+      text: the page; its title ends with the name of the other library, which is the label of the first tab.
+    """
+    peer = text.split("\n")[0].removeprefix("# Coming from ")
+    tabs = "".join(
+        f":::{{tab-item}} {label}\n:sync: {key}\n```python\n\\{group}```\n:::\n"
+        for label, key, group in ((peer, "peer", 1), ("fluid", "fluid", 2))
+    )
+    pairs = re.sub(r"(?ms)^```py\n(.*?)^```\n+```python\n(.*?)^```\n", f"\n::::{{tab-set}}\n{tabs}::::\n", text)
+    return f"---\nhtml_theme.sidebar_secondary.remove: true\n---\n{pairs}"
+
+
 def _adopted(root: pathlib.Path, path: str, start: str, end: str) -> str:
     """Return a page of a part of a file outside of `docs/`."""
     text = (root / path).read_text(encoding="utf-8")
