@@ -20,14 +20,16 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
 ]
-exclude_patterns = ["_build", "what.md"]
+exclude_patterns = ["_build", "start/what.md"]
 html_theme = "sphinx_book_theme"
 html_title = f"fluid {release}"
 html_show_sourcelink = False
-html_theme_options = {"show_navbar_depth": 1, "home_page_in_toc": True, "show_toc_level": 2}
+html_theme_options = {"home_page_in_toc": True, "show_navbar_depth": 1, "show_toc_level": 2}
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
-nb_execution_mode = "off"  # the tests run every block
+nb_execution_mode = "cache"  # runs the tutorials, which are notebooks; the tests run the blocks of all other pages
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 autodoc_member_order = "bysource"
@@ -54,5 +56,6 @@ def _plain(app, what, name, value, options, lines):
 
 def _linked(app, name, source):
     path = pathlib.Path(app.srcdir, f"{name}.md")
+    source[0] = generated.without_empty_globs(source[0], path.parent)
     if path.parent == pathlib.Path(app.srcdir):
         source[0] = generated.linked(source[0], path)

@@ -9,36 +9,46 @@ import pytest
 from test_readme import blocks
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
-PAGES = [
-    "compilation.md",
-    "data.md",
-    "debugging.md",
-    "deploy.md",
-    "distributed.md",
-    "handlers.md",
-    "not-there-yet.md",
-    "online.md",
-    "own-layers.md",
-    "own-loops.md",
-    "planning.md",
-    "population.md",
-    "precision.md",
-    "programs.md",
-    "rates.md",
-    "resume.md",
-    "sampling.md",
-    "serving.md",
-    "sharing.md",
-    "speed.md",
-    "static.md",
-    "transfer.md",
-    "validation.md",
-]
-# `parallel.md` needs several devices, see `tests/parallel`.
+ROOT = DOCS.parent
+# Pages that other tests run: on eight devices in `tests/parallel`, `test_inspection_page.py`, `test_from_fluid.py`.
+ELSEWHERE = ["parallel", "mesh", "pipeline", "inspection", "from-fluid", "from-fluid-models"]
+PAGES = sorted(
+    path.name
+    for path in DOCS.glob("*.md")
+    if path.stem not in ELSEWHERE and "\n```python\n" in path.read_text(encoding="utf-8")
+)
+# `make docs` writes the pages in these folders.
+GENERATED = ["_build", "inside", "reference", "start"]
+WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] not in GENERATED)
+# The path of a page in a text, such as `docs/data.md`.
+PAGE = re.compile(r"\bdocs/[\w./-]+\.md\b")
 # What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
 
 IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
+
+
+def test_pages_are_found():
+    assert len(PAGES) > 50
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_a_page_has_at_most_120_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_pages_that_other_files_name_exist():
+    files = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("examples/*.py"),
+        *ROOT.rglob("fluid/**/*.py"),
+    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path.name != "CHANGELOG.md"}
+    missing = [
+        f"{path}: {page}" for path, text in texts.items() for page in PAGE.findall(text) if not (ROOT / page).is_file()
+    ]
+    assert not missing
 
 
 @pytest.mark.slow
