@@ -176,19 +176,33 @@ def _reference() -> dict[str, str]:
     shown: set[int] = set()
     for name, (title, module) in MODULES.items():
         found = {n: getattr(module, n) for n in _public(module)}
-        names = [n for n, value in found.items() if _has_page(value) and id(value) not in shown]
+        names = [n for n, value in found.items() if _has_page(n, value) and id(value) not in shown]
         shown.update(id(found[n]) for n in names)
         pages |= _pages(f"reference/{name}", title, module.__name__, names)
-    return pages
+    modules = "\n".join(name.removeprefix("reference/") for name in pages if "/layers" not in name)
+    return pages | {"reference/names": NAMES.format(modules=modules)}
+
+
+NAMES = """# Classes and functions
+
+The Trainer and its events, optimizers, initializers, readers, handlers (callbacks), metrics, files and errors.
+
+```{{toctree}}
+:maxdepth: 2
+{modules}
+```
+"""
 
 
 def _public(module: types.ModuleType) -> list[str]:
     return sorted(getattr(module, "__all__", None) or (n for n in vars(module) if not n.startswith("_")))
 
 
-def _has_page(value: object) -> bool:
-    """Return whether a value is a function or class of fluid with a docstring."""
+def _has_page(name: str, value: object) -> bool:
+    """Return whether a value is a function or class of fluid with a docstring; a second name of a class has no page."""
     home = getattr(value, "__module__", "")
+    if inspect.isclass(value) and value.__name__ != name:
+        return False
     return callable(value) and home.startswith("fluid") and bool(inspect.getdoc(value))
 
 
@@ -233,6 +247,12 @@ INDEX = """# All layers
 
 Search for a layer by its name here or in Keras, PyTorch and Flax, such as `Dense`,
 `Linear`, `LayerNorm`, `BatchNorm2d`, `MultiheadAttention`.
+
+```{toctree}
+:hidden:
+:glob:
+layers-*
+```
 
 ```{csv-table}
 :file: layers.csv
