@@ -26,6 +26,7 @@ html_theme = "sphinx_book_theme"
 html_title = f"fluid {release}"
 html_show_sourcelink = False
 html_static_path = ["_static"]
+html_search_scorer = str(pathlib.Path(__file__).parent / "_static" / "scorer.js")
 html_css_files = ["site.css"]
 html_theme_options = {"home_page_in_toc": True, "show_navbar_depth": 1, "show_toc_level": 2}
 myst_enable_extensions = ["colon_fence"]
