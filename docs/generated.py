@@ -87,6 +87,8 @@ def write(docs: pathlib.Path) -> None:
                 old.unlink()
     for name, text in pages.items():
         path = docs / name
+        if path.suffix == ".md" and len(text.splitlines()) > LONGEST:
+            raise ValueError(f"{name}: found {len(text.splitlines())} lines, expected at most {LONGEST}")
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")

@@ -10,16 +10,16 @@ from test_readme import blocks
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 ROOT = DOCS.parent
-# Pages that other tests run: on eight devices in `tests/parallel`, `test_inspection_page.py`, `test_from_fluid.py`.
-ELSEWHERE = ["parallel", "mesh", "pipeline", "inspection", "from-fluid", "from-fluid-models"]
-PAGES = sorted(
-    path.name
-    for path in DOCS.glob("*.md")
-    if path.stem not in ELSEWHERE and "\n```python\n" in path.read_text(encoding="utf-8")
-)
 # `make docs` writes the pages in these folders.
 GENERATED = ["_build", "inside", "reference", "start"]
 WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] not in GENERATED)
+# Pages that other tests run: on eight devices in `tests/parallel`, `test_inspection_page.py`, `test_from_fluid.py`.
+ELSEWHERE = ["parallel", "mesh", "pipeline", "inspection", "from-fluid", "from-fluid-models"]
+PAGES = [
+    path.relative_to(DOCS).as_posix()
+    for path in WRITTEN
+    if path.stem not in ELSEWHERE and "\n```python\n" in path.read_text(encoding="utf-8")
+]
 # The path of a page in a text, such as `docs/data.md`.
 PAGE = re.compile(r"\bdocs/[\w./-]+\.md\b")
 # What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
@@ -38,12 +38,8 @@ def test_a_page_has_at_most_120_lines(path):
 
 
 def test_pages_that_other_files_name_exist():
-    files = [
-        *ROOT.glob("*.md"),
-        *ROOT.glob("benchmarks/*.md"),
-        *ROOT.glob("examples/*.py"),
-        *ROOT.rglob("fluid/**/*.py"),
-    ]
+    globs = ["*.md", "benchmarks/*.md", "examples/*.py", "fluid/**/*.py"]
+    files = [path for glob in globs for path in ROOT.glob(glob)]
     texts = {path: path.read_text(encoding="utf-8") for path in files if path.name != "CHANGELOG.md"}
     missing = [
         f"{path}: {page}" for path, text in texts.items() for page in PAGE.findall(text) if not (ROOT / page).is_file()
