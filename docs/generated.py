@@ -197,7 +197,9 @@ The Trainer and its events, optimizers, initializers, readers, handlers (callbac
 
 
 def _public(module: types.ModuleType) -> list[str]:
-    return sorted(getattr(module, "__all__", None) or (n for n in vars(module) if not n.startswith("_")))
+    """Return the names that a module lists in `__all__`, or defines if it has no list."""
+    defined = (n for n, value in vars(module).items() if getattr(value, "__module__", "").startswith(module.__name__))
+    return sorted(getattr(module, "__all__", None) or (n for n in defined if not n.startswith("_")))
 
 
 def _has_page(name: str, value: object) -> bool:
