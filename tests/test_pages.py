@@ -12,45 +12,42 @@ from test_readme import blocks
 import fluid
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+ROOT = DOCS.parent
+# `make docs` writes the pages in these folders.
+GENERATED = ["_build", "inside", "reference", "start"]
+WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] not in GENERATED)
+# Pages that other tests run: on eight devices in `tests/parallel`, `test_inspection_page.py`, `test_from_fluid.py`.
+ELSEWHERE = ["parallel", "mesh", "pipeline", "inspection", "from-fluid", "from-fluid-models"]
 PAGES = [
-    "coming-from/flax.md",
-    "coming-from/hugging-face.md",
-    "coming-from/keras.md",
-    "coming-from/lightning.md",
-    "coming-from/paddlepaddle.md",
-    "compilation.md",
-    "data.md",
-    "debugging.md",
-    "deploy.md",
-    "distributed.md",
-    "errors.md",
-    "handlers.md",
-    "modules.md",
-    "not-there-yet.md",
-    "online.md",
-    "own-layers.md",
-    "own-loops.md",
-    "planning.md",
-    "population.md",
-    "precision.md",
-    "programs.md",
-    "rates.md",
-    "resume.md",
-    "sampling.md",
-    "serving.md",
-    "sharing.md",
-    "speed.md",
-    "static.md",
-    "transfer.md",
-    "validation.md",
-    "weights.md",
+    path.relative_to(DOCS).as_posix()
+    for path in WRITTEN
+    if path.stem not in ELSEWHERE and "\n```python\n" in path.read_text(encoding="utf-8")
 ]
-# `parallel.md` needs several devices, see `tests/parallel`.
-# Blocks `py` are of other libraries, beside which `tests/peers` runs the pages of `coming-from/`.
+# The path of a page in a text, such as `docs/data.md`.
+PAGE = re.compile(r"\bdocs/[\w./-]+\.md\b")
 # What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
 
 IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
+
+
+def test_pages_are_found():
+    assert len(PAGES) > 50
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_a_page_has_at_most_120_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_pages_that_other_files_name_exist():
+    globs = ["*.md", "benchmarks/*.md", "examples/*.py", "fluid/**/*.py"]
+    files = [path for glob in globs for path in ROOT.glob(glob)]
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path.name != "CHANGELOG.md"}
+    missing = [
+        f"{path}: {page}" for path, text in texts.items() for page in PAGE.findall(text) if not (ROOT / page).is_file()
+    ]
+    assert not missing
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def arrays(
       seed: at least 0.
       drop_last: True leaves out a last, shorter minibatch.
       on_device: True copies all data to the device, once. Minibatches and their order are unchanged, but only row
-        numbers are copied from the host for each minibatch: see `docs/speed.md`.
+        numbers are copied from the host for each minibatch: see `docs/speed-data.md`.
 
     Returns:
       A Reader of tuples of columns `[batch, ...]` (of one column for a single array), or of dicts of columns.

@@ -1,7 +1,7 @@
 """Calls of `train`: each call starts a new training, continues an interrupted one, or was finished earlier.
 
-`docs/resume.md` promises identical bits for a program with several calls of `train` that is killed in one call and run
-again. Therefore a checkpoint holds the index of its call, and the position of the readers after each earlier call.
+`docs/exactness.md` promises identical bits for a program with several calls of `train` that is killed in one call and
+run again. Therefore a checkpoint holds the index of its call, and the position of the readers after each earlier call.
 """
 
 import logging
