@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fluid._util.text import described
 from fluid.core import Program
-from fluid.formatting import described
 from fluid.runtime import Session
 from fluid.runtime.state_io import check_state
 
