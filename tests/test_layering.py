@@ -38,7 +38,7 @@ LAYERS = [
     ["adapters", "functional", "kernels", "low_rank", "no_effect", "weight_norm"],
     ["base"],
     ["checks"],
-    ["custom", "data", "embedding", "fc", "learning_rate_scheduler"],
+    ["custom", "data", "embedding", "fc", "learning_rate_scheduler", "overview"],
     ["tensor", "activation"],
     ["sequence"],
     ["image"],

@@ -119,6 +119,7 @@ from .norm.batch_norm import batch_norm
 from .norm.dropout import dropout
 from .norm.layer_norm import feature_norm, group_norm, instance_norm, layer_norm, rms_norm
 from .norm.rescale import affine_channel, data_norm, l2_normalize, lrn, spectral_norm
+from .overview import overview
 from .recurrent.gated_cells import GRUCell, LSTMCell
 from .recurrent.gru import dynamic_gru, gru_unit
 from .recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm, lstm_unit
@@ -285,10 +286,10 @@ __all__ = [
     "logical_not", "logical_or", "logical_xor", "logsigmoid", "logsumexp", "lrn", "lstm", "lstm_unit",
     "margin_rank_loss", "matmul", "matrix_nms", "maxout", "mean", "mean_iou", "meshgrid", "metric", "mish", "module",
     "mse_loss", "mul", "multi_box_head", "multi_head_attention", "multiclass_nms", "multiplex", "natural_exp_decay",
-    "nce", "noam_decay", "not_equal", "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d", "pad_constant_like",
-    "piecewise_decay", "pixel_shuffle", "polygon_box_transform", "polynomial_decay", "pool2d", "pool3d", "pow",
-    "precision", "prelu", "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range", "rank",
-    "rank_loss", "recall", "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min",
+    "nce", "noam_decay", "not_equal", "npair_loss", "one_hot", "ones", "ones_like", "overview", "pad", "pad2d",
+    "pad_constant_like", "piecewise_decay", "pixel_shuffle", "polygon_box_transform", "polynomial_decay", "pool2d",
+    "pool3d", "pow", "precision", "prelu", "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range",
+    "rank", "rank_loss", "recall", "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min",
     "reduce_prod", "reduce_sum", "relu", "relu6", "remat", "repeat", "reshape", "resize_bilinear", "resize_linear",
     "resize_nearest", "resize_trilinear", "retinanet_detection_output", "retinanet_target_assign", "reverse",
     "rms_norm", "rnn", "roi_align", "roi_pool", "roll", "rotary_position", "round", "row_conv", "rpn_target_assign",

@@ -108,7 +108,8 @@ def arrays(
       A Reader of tuples of columns `[batch, ...]` (of one column for a single array), or of dicts of columns.
 
     Raises:
-      ArgumentError: the columns differ in length, or are empty; or a number is out of range.
+      ArgumentError: the columns differ in length, are empty, or have rows of different shapes; or a number is out of
+        range.
       ArgumentTypeError: the data is not an array, tuple, dict or DataFrame; or `on_device` data holds no numbers.
 
     Example:
@@ -420,7 +421,13 @@ def _array(name: Any, column: Any) -> np.ndarray:
         raise errors.ArgumentTypeError(
             f"reader.arrays found {data_sets.kind_of(column)} as column {name!r}, expected an array: {fix}"
         )
-    return np.asarray(column)
+    try:
+        return np.asarray(column)
+    except ValueError as error:
+        raise errors.ArgumentError(
+            f"reader.arrays found column {name!r} with rows of different shapes, expected an array with equal rows. For "
+            f"sequences, write a reader of rows: fluid.reader.batch(lambda: zip(words, labels), batch_size=32)"
+        ) from error
 
 
 def _instead(data: Any) -> str:
