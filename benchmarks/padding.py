@@ -71,7 +71,10 @@ def main(rounds: int = 3) -> None:
         times = [[seconds(rows, labels, way) for way in ways] for _ in range(rounds)]
         default, *others = [statistics.median(column) for column in zip(*times, strict=True)]
         best = int(np.argmin(others))
-        print(f"| {kind} | {default:.1f} | {others[best]:.1f} | {ways[1 + best]} | {default / others[best]:.2f} |", flush=True)
+        print(
+            f"| {kind} | {default:.1f} | {others[best]:.1f} | {ways[1 + best]} | {default / others[best]:.2f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

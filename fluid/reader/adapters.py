@@ -425,7 +425,7 @@ def _array(name: Any, column: Any) -> np.ndarray:
         return np.asarray(column)
     except ValueError as error:
         raise errors.ArgumentError(
-            f"reader.arrays found column {name!r} with rows of different shapes, expected an array with equal rows. For "
+            f"reader.arrays found column {name!r} with rows of different shapes, expected an array of equal rows. For "
             f"sequences, write a reader of rows: fluid.reader.batch(lambda: zip(words, labels), batch_size=32)"
         ) from error
 
