@@ -11,6 +11,7 @@ from fluid.core import Program
 from fluid.name_hints import getattr_of
 from fluid.naming import select
 from fluid.paths import local_path
+from fluid.reader import Table
 from fluid.storage import (
     PARAMS_FILE,
     PERSISTABLES_FILE,
@@ -21,6 +22,7 @@ from fluid.storage import (
     file_in,
     is_safetensors,
     load_arrays,
+    newest_checkpoint,
     recognized,
     save_arrays,
     source_of,
@@ -33,6 +35,7 @@ __all__ = [
     "load_inference_model",
     "load_params",
     "load_persistables",
+    "load_table",
     "save_arrays",
     "save_inference_model",
     "save_params",
@@ -287,6 +290,42 @@ def load_inference_model(
         unnamed = program.values if len(program.values) == len(program.outputs) else ()
         return original.InferenceModel(program, list(program.feeds), list(program.output_names or unnamed))
     return original.load_inference_model(path, session, model_filename, params_filename)
+
+
+def load_table(path: PathLike) -> Table:
+    """Read the table of raw rows beside saved parameters, see `fluid.reader.frame`.
+
+    Args:
+      path: a file of `save_params`, an exported model, a `checkpoint_dir`, or a file of a whole Session.
+
+    Raises:
+      ParameterFileError: the file is missing or damaged, or has no table.
+      CheckpointError: the folder has no complete checkpoint.
+
+    Example:
+      >>> import fluid
+      >>> table = fluid.reader.Table.fit({"age": [20, 40], "city": ["Rome", "Oslo"]})
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.nets.table_features(table), size=1))
+      >>> session.save_params("rows.params")
+      >>> fluid.io.load_table("rows.params") == table
+      True
+    """
+    target = local_path(path, errors.ParameterFileError)
+    kind = recognized(target)
+    if kind in ("exported", "checkpoints") or (target / "model.fluid").is_file():
+        from fluid import artifact
+
+        found = newest_checkpoint(target).table if kind == "checkpoints" else artifact.load(target).table
+    else:
+        found = source_of(target).table
+    if found is None:
+        raise errors.ParameterFileError(
+            f"{str(target)!r} has no table of raw rows; a program that calls fluid.nets.table_features(table) saves it"
+        )
+    try:
+        return Table.from_json(found)
+    except ValueError as error:
+        raise errors.ParameterFileError(f"{str(target)!r} holds {error}") from error
 
 
 def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid.core import Array, FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.reader import Table
 from fluid.storage import natural
 
 BATCH = "batch"
@@ -35,6 +36,7 @@ _ENTRY = {
     "random": bool,
     "least": natural,
     "note": (None, str),
+    "table": (None, dict),
 }
 MANIFEST = {
     "made_with": {"*": str},
@@ -150,6 +152,7 @@ class Entry:
       random: whether the results depend on a random key.
       least: the smallest number of steps that a sequence may be padded to.
       note: the reason for more than one function, or None.
+      table: the Table that encodes raw rows as feeds, or None.
     """
 
     feeds: tuple[Feed, ...]
@@ -159,10 +162,15 @@ class Entry:
     random: bool = False
     least: int = 1
     note: str | None = None
+    table: Table | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return this signature as JSON for the manifest."""
-        return {**asdict(replace(self, feeds=())), "feeds": [feed.to_json() for feed in self.feeds]}
+        found = {**asdict(replace(self, feeds=(), table=None)), "feeds": [feed.to_json() for feed in self.feeds]}
+        if self.table is None:
+            del found["table"]
+            return found
+        return {**found, "table": self.table.to_json()}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":
@@ -180,6 +188,7 @@ class Entry:
             random=found["random"],
             least=found["least"],
             note=found["note"],
+            table=None if found.get("table") is None else Table.from_json(found["table"]),
         )
 
 

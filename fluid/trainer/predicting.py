@@ -107,7 +107,7 @@ class Predicting(ShowsProgram, KnownAttributes):
             return lambda: Results(on_host(values), shown)
 
         convert = member.converter(feed_order, session.engine.buckets(found), only)
-        return stream(InputPipeline(source, [convert], check), begin)
+        return stream(InputPipeline(source, [convert], check), begin, found.table)
 
     @fitting("trainer.run")
     def run(
