@@ -361,7 +361,7 @@ def table_columns(table: Table) -> dict[str, jax.Array]:
             "DataFrame"
         )
     declared.table = table
-    columns = {}
+    columns: dict[str, jax.Array] = {}
     for feed, names, dtype in (("numbers", table.numbers, "float32"), ("categories", table.categories, "int64")):
         if names:
             value = layers.data(feed, shape=[len(names)], dtype=dtype)

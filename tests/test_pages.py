@@ -31,6 +31,7 @@ PAGES = [
     "sharing.md",
     "speed.md",
     "static.md",
+    "tabular.md",
     "transfer.md",
     "validation.md",
 ]

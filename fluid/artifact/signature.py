@@ -13,6 +13,11 @@ from fluid.reader import Table
 from fluid.storage import natural
 
 BATCH = "batch"
+# A part of the JSON of a table, for those who read an exported model without fluid.
+_TABLE = (
+    "numbers [rows, columns] are (value - shift) / scale, with fill for a missing value, from [fill, shift, scale]; "
+    "categories [rows, columns] are the positions of values in these lists from 1 on, and 0 if missing or unknown"
+)
 Dims = tuple[int | str, ...]
 # The structure of the JSON of a manifest and of its parts, for `check_structure`.
 _LIMITS = [[int, int, int], [int, int, type(None)]]
@@ -170,7 +175,7 @@ class Entry:
         if self.table is None:
             del found["table"]
             return found
-        return {**found, "table": self.table.to_json()}
+        return {**found, "table": {"about": _TABLE, **self.table.to_json()}}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":

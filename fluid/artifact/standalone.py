@@ -9,10 +9,6 @@ image, = predict({"label": [[3]]}, seed=7)                # a model that samples
 step = standalone.load("digits.step")                     # of trainer.save_training_step; each call changes step.arrays
 
 Sequences are lists of rows of any length, or tuples of padded data and lengths; results are such tuples.
-
-A model of raw rows takes arrays here, as the table says that is printed: `numbers` [rows, columns] of floats, each
-(value - shift) / scale, with fill for a missing value; and `categories` [rows, columns] of integers, each the index
-of the text in its list from 1 on, or 0 for a missing or unknown value.
 """
 
 import hashlib
@@ -135,8 +131,5 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
 
 if __name__ == "__main__":
     for _name, _entry in read(sys.argv[1])[0]["entries"].items():
-        for _kind in ("feeds", "outputs"):
-            print(_name, _kind, *_entry[_kind], sep="\n  ")
-    if "table" in _entry:
-        print(_name, "table: numbers by column as [fill, shift, scale]; categories by column")
-        print(*(f"  {_kind}: {json.dumps(_entry['table'][_kind])}" for _kind in ("numbers", "categories")), sep="\n")
+        for _kind in [_kind for _kind in ("feeds", "outputs", "table") if _kind in _entry]:
+            print(_name, _kind, *(_entry[_kind].items() if _kind == "table" else _entry[_kind]), sep="\n  ")

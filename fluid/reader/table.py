@@ -386,14 +386,8 @@ def _is_category(dtype: str, column: np.ndarray) -> bool:
 
 def _text(value: Any) -> str:
     """Return a category as text; a whole number has no decimal point."""
-    if (
-        isinstance(value, Real)
-        and not isinstance(value, bool | np.bool_)
-        and math.isfinite(value)
-        and value == int(value)
-    ):
-        return str(int(value))
-    return str(value)
+    is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
+    return str(int(value)) if is_number and math.isfinite(value) and value == int(value) else str(value)
 
 
 def _vocabulary(column: np.ndarray, min_count: int = 1) -> tuple[str, ...]:

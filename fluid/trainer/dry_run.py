@@ -78,7 +78,11 @@ class Check:
 
     def _rows(self) -> list[tuple[str, str, str]]:
         return [
-            (p.name, p.state, p.found if p.error is None else f"{type(p.error).__name__}: {p.error}")
+            (
+                p.name,
+                p.state,
+                p.found if p.error is None else f"{type(p.error).__name__}: {' '.join(str(p.error).split())}",
+            )
             for p in self.parts
         ]
 
