@@ -94,8 +94,8 @@ quick: $(STAMP)
 
 soak: $(STAMP)
 	FLUID_KILLS=20 FLUID_ONLINE_KILLS=200 FLUID_STRIDE=1 FLUID_REQUESTS=20000 $(BIN)/python -m pytest -q \
-	    tests/trainer/test_kill.py tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/artifact/test_every_program.py \
-	    tests/static/test_original_numbers.py tests/online/test_kill.py tests/online/test_journal.py tests/storage/test_resealed.py tests/distributed/test_processes.py tests/parallel/test_eight_devices.py \
+	    tests/trainer/test_kill.py tests/trainer/test_faults.py tests/serving/test_fuzz.py tests/export/test_every_program.py \
+	    tests/static/test_original_numbers.py tests/online/test_kill.py tests/online/test_journal.py tests/checkpoint/test_resealed.py tests/distributed/test_processes.py tests/parallel/test_eight_devices.py \
 	    tests/test_benchmarks.py
 
 format: $(STAMP)

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 import fluid
-from fluid.storage.folder import Folder
+from fluid.checkpoint.folder import Folder
 from fluid.trainer.checkpoint import Checkpoints
 
 MEGABYTES, LAYERS, STEPS = 200, 10, 40

@@ -48,7 +48,7 @@ def step_by_fluid(net: str, path: str, reading: float = 0.0) -> float:
 
 def step_drawn_by_jax(net: str, path: str) -> float:
     """Run the step of fluid with initial values drawn by `jax.random` on the device."""
-    from fluid import host_random
+    from fluid._util import host_random
 
     host_random.key_data = host_random.threefry.key_data = lambda key: None
     return step_by_fluid(net, path)

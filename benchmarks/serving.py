@@ -32,7 +32,8 @@ from models import LENET
 from timing import interleave
 
 import fluid
-from fluid import artifact, protocol, serving
+from fluid import export, serving
+from fluid.serving import protocol
 
 
 def wide_program() -> Any:
@@ -54,7 +55,7 @@ def bare(path: str) -> None:
     """Serve the jitted function by a bare uvicorn handler."""
     import uvicorn
 
-    program = artifact.load(path).program()
+    program = export.load(path).program()
     arrays = program.init(jax.random.key(0))
     call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
     (feed,) = program.feeds.values()
@@ -150,7 +151,7 @@ def check(url: str, request: bytes, wanted: np.ndarray) -> None:
 
 def forward(name: str, path: str) -> None:
     """Print how long the model alone takes for a row, in a batch of one and of 64: the most that batching can give."""
-    program = artifact.load(path).program()
+    program = export.load(path).program()
     arrays = program.init(jax.random.key(0))
     call = jax.jit(lambda arrays, x: program.apply(arrays, {"x": x}, key=jax.random.key(0)).outputs[0])
     took = {}

@@ -12,7 +12,7 @@ import re
 import types
 
 import fluid
-from fluid.name_hints.table import HINTS
+from fluid.compat.name_hints.table import HINTS
 
 FAMILIES = {
     "data": ("Data and parameters", ["data", "fc", "embedding", "custom", "learning_rate_scheduler", "adapters"]),

@@ -3,10 +3,12 @@
 `import fluid` loads the layers; every other name loads on use. `__init__.pyi` lists the module of each name.
 """
 
-from fluid import layers, lazy, name_hints  # noqa: F401
+from fluid import layers  # noqa: F401
+from fluid._util import lazy
+from fluid.compat import name_hints
 
 __version__ = "0.2.0"
 
 __getattr__, __dir__, __all__ = lazy.attach(
-    __name__, otherwise=name_hints.getattr_of(__name__), above=["inferencer", "lr", "runtime", "static", "storage"]
+    __name__, otherwise=name_hints.getattr_of(__name__), above=["artifact", "inferencer", "lr", "runtime", "static"]
 )

@@ -19,22 +19,22 @@ from . import (
     trainer,
     unique_name,
 )
+from .compat.input import data, embedding, one_hot
+from .compat.lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from .core import NestedSequenceBatch, Program, Scope, SequenceBatch, frozen, name_scope, shared
 from .inferencer import Inferencer
-from .input import data, embedding, one_hot
 from .inspection import draw, summary
-from .lod_tensor import LoDTensor, create_lod_tensor, create_random_int_lodtensor
 from .metrics import average
-from .online import OnlineTrainer
+from .online import OnlineTrainer, RemoteTrainer
+from .parallel.planner import plan
 from .param_attr import ParamAttr, WeightNormParamAttr
 from .place import CPUPlace, CUDAPlace, Mesh, device_guard
-from .planning import plan
-from .population import Population
 from .reader import DataFeeder, batch
-from .remote import RemoteTrainer
 from .runtime import Results, Session, TrainingStep
 from .runtime.compilation_cache import set_compilation_cache
 from .serving import serve
+from .sweeps import Population
+from .sweeps.learning_rate_finder import find_learning_rate
 from .trainer import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -53,7 +53,6 @@ from .trainer import (
     TrainingProgram,
     train,
 )
-from .tuning import find_learning_rate
 
 __version__: str
 

@@ -5,8 +5,8 @@ import os
 import sys
 
 from fluid import errors
+from fluid._util.text import printable
 from fluid.cli import convert, export, inspect, launch, online, plan, remote, serve, summary
-from fluid.formatting import printable
 
 _SIGPIPE = 128 + 13  # the exit status of a program that SIGPIPE ended
 _COMMANDS = (convert, export, inspect, launch, online, plan, remote, serve, summary)

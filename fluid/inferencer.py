@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid._util.paths import is_address
+from fluid.checkpoint import RENAME_THEM, PathLike, Rename, Source, newest_checkpoint, source_of
+from fluid.compat.name_hints import KnownAttributes
 from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, SequenceBatch, fitting, not_copied
 from fluid.distributed import group
-from fluid.name_hints import KnownAttributes
 from fluid.param_attr import Shardings
-from fluid.paths import is_address
 from fluid.place import Parallel, Place
 from fluid.reader import Table, data_sets
 from fluid.reader.adapters import arrays, minibatches
@@ -37,7 +38,6 @@ from fluid.runtime.prediction import (
 )
 from fluid.runtime.repr import ShowsProgram
 from fluid.runtime.seeds import Draw, Seeds
-from fluid.storage import RENAME_THEM, PathLike, Rename, Source, newest_checkpoint, source_of
 
 _ROWS = 256  # rows of a minibatch of raw rows
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
@@ -59,7 +59,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         PaddlePaddle model files.
       param_path: a file of `trainer.save_params`, one that ends in ".safetensors", or an exported model, whose
         parameters are read. It may hold more parameters than the program has. Without `infer_func`: an exported model
-        of `trainer.save_inference_model` or `fluid.artifact.load`, or a folder of PaddlePaddle model files, see
+        of `trainer.save_inference_model` or `fluid.export.load`, or a folder of PaddlePaddle model files, see
         `fluid.io.load_inference_model`.
       params: arrays by name, such as `trainer.params`, instead of a file. With a `fluid.Population`, the outputs are
         means over its members; with `population.each`, outputs of each member, `[batch, members, ...]`.
@@ -142,7 +142,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
-            from fluid.remote import RemoteModel  # imported on first use
+            from fluid.serving.client import RemoteModel  # imported on first use
 
             self.remote = RemoteModel(url, token, seed)
             return
@@ -414,26 +414,26 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
             'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, names=, parallel= and '
             "shardings= belong to a function, precision= and rename= to save_inference_model"
         )
-    from fluid import artifact  # imported on first use
+    from fluid import export  # imported on first use
 
-    return artifact.load(path).program(entry, place)
+    return export.load(path).program(entry, place)
 
 
 def _source(given: Any) -> Source:
     """Return the parameters in a file, in an exported model, or in arrays by name."""
     if isinstance(given, Mapping):
         return source_of(given)
-    from fluid import artifact  # imported on first use
+    from fluid import export  # imported on first use
 
     is_path = isinstance(given, str | os.PathLike) and not is_address(given)
-    if not isinstance(given, artifact.Artifact) and not (is_path and artifact.is_artifact(given)):
+    if not isinstance(given, export.Artifact) and not (is_path and export.is_artifact(given)):
         return source_of(given)
-    found = artifact.load(given)
+    found = export.load(given)
     return Source(found.arrays, str(found.path), table=found.table)
 
 
 def _saved_by_the_original(path: Any) -> Any:
     """Return the program function of a folder of PaddlePaddle model files; None if `path` is no such folder."""
-    from fluid import original  # imported on first use
+    from fluid.compat import paddle_files  # imported on first use
 
-    return original.load_inference_model(path).program if original.is_inference_model(path) else None
+    return paddle_files.load_inference_model(path).program if paddle_files.is_inference_model(path) else None

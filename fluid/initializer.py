@@ -16,9 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fluid import errors, host_random
+from fluid import errors
+from fluid._util import host_random
+from fluid.compat.name_hints import getattr_of
 from fluid.core import default, doubt_setting, fitting, is_default, whole_number
-from fluid.name_hints import getattr_of
 
 __getattr__ = getattr_of(__name__)
 

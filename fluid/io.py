@@ -7,12 +7,9 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.core import Program
-from fluid.name_hints import getattr_of
-from fluid.naming import select
-from fluid.paths import local_path
-from fluid.reader import Table
-from fluid.storage import (
+from fluid._util.globs import select
+from fluid._util.paths import local_path
+from fluid.checkpoint import (
     PARAMS_FILE,
     PERSISTABLES_FILE,
     LoadReport,
@@ -27,6 +24,9 @@ from fluid.storage import (
     save_arrays,
     source_of,
 )
+from fluid.compat.name_hints import getattr_of
+from fluid.core import Program
+from fluid.reader import Table
 
 __all__ = [
     "check_match",
@@ -237,9 +237,9 @@ def save_inference_model(
       >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2], [3, 4]]})[0].tolist()
       [[3.0], [7.0]]
     """
-    from fluid import artifact  # on use, because most programs do not export
+    from fluid import export  # on use, because most programs do not export
 
-    artifact.save(path, program_func, params, feed, fetch, **options)
+    export.save(path, program_func, params, feed, fetch, **options)
 
 
 def load_inference_model(
@@ -276,20 +276,20 @@ def load_inference_model(
       >>> fluid.Session(program).run(feed={"x": [[1.0, 2.0]]}, fetch=targets)[0].tolist()
       [3.0]
     """
-    from fluid import original
+    from fluid.compat import paddle_files
 
     session = None if executor is None else _session(executor)
     path = local_path(dirname, errors.ParameterFileError)
     file = path / (model_filename or "model.fluid") if path.is_dir() else path
     if recognized(file) == "exported":
-        from fluid import artifact
+        from fluid import export
 
-        program = artifact.load(file).program()
+        program = export.load(file).program()
         if session is not None:
             session.add(program)
         unnamed = program.values if len(program.values) == len(program.outputs) else ()
-        return original.InferenceModel(program, list(program.feeds), list(program.output_names or unnamed))
-    return original.load_inference_model(path, session, model_filename, params_filename)
+        return paddle_files.InferenceModel(program, list(program.feeds), list(program.output_names or unnamed))
+    return paddle_files.load_inference_model(path, session, model_filename, params_filename)
 
 
 def load_table(path: PathLike) -> Table:
@@ -313,9 +313,9 @@ def load_table(path: PathLike) -> Table:
     target = local_path(path, errors.ParameterFileError)
     kind = recognized(target)
     if kind in ("exported", "checkpoints") or (target / "model.fluid").is_file():
-        from fluid import artifact
+        from fluid import export
 
-        found = newest_checkpoint(target).table if kind == "checkpoints" else artifact.load(target).table
+        found = newest_checkpoint(target).table if kind == "checkpoints" else export.load(target).table
     else:
         found = source_of(target).table
     if found is None:
@@ -351,9 +351,9 @@ def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool
       Traceback (most recent call last):
       fluid.errors.ParameterFileError: cannot read 'old/params': No such file or directory
     """
-    from fluid import original
+    from fluid.compat import paddle_files
 
-    return original.load_params(path, names, slots)
+    return paddle_files.load_params(path, names, slots)
 
 
 def _session(executor: Any) -> Any:

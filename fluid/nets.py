@@ -6,13 +6,13 @@ from typing import Any
 import jax
 
 from fluid import core, errors, layers
+from fluid.compat.name_hints import getattr_of
 from fluid.layers.attention.attention import attend, dropper, merge_heads, split_heads, visible
 from fluid.layers.base import Layer, dense, describe, layer, like, row_dims
 from fluid.layers.checks import Sizes
 from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import CHANNELS_FIRST, Padding
 from fluid.layers.no_effect import no_effect
-from fluid.name_hints import getattr_of
 from fluid.param_attr import ParamSetting
 from fluid.reader.table import Table
 

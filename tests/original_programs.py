@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import fluid
-from fluid.original import messages
+from fluid.compat.paddle_files import messages
 
 FOLDER = pathlib.Path(__file__).parent / "data" / "original"
 TYPES = "INT FLOAT STRING INTS FLOATS STRINGS BOOLEAN BOOLEANS BLOCK LONG BLOCKS LONGS".split()

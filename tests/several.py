@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 import fluid
+from fluid.checkpoint import seal
+from fluid.checkpoint.folder import Folder
 from fluid.distributed import arrays
-from fluid.storage import seal
-from fluid.storage.folder import Folder
 from fluid.trainer.resume import fingerprint
 
 EPOCHS, ROWS, BATCH = 4, 45, 8  # the last minibatch of an epoch has 5 rows
@@ -71,7 +71,7 @@ def noting_parts():
 
 
 def die(function, step):
-    """Kill this process when a function of `fluid.storage.seal` is called for the checkpoint of a step."""
+    """Kill this process when a function of `fluid.checkpoint.seal` is called for the checkpoint of a step."""
     plain = getattr(seal, function)
 
     def dying(folder, *arguments):

@@ -11,7 +11,7 @@ import pytest
 
 import fluid
 from fluid import errors, layers
-from fluid.name_hints import HINTS, KnownAttributes
+from fluid.compat.name_hints import HINTS, KnownAttributes
 
 X = np.arange(24, dtype="float32").reshape(8, 3) / 24
 Y = X.sum(1, keepdims=True)

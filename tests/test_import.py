@@ -40,7 +40,7 @@ def test_nothing_beyond_jax_and_optax_is_loaded_but_the_loader_of_names(loaded):
     assert {name for name in loaded if name not in sys.stdlib_module_names} == {"fluid", "lazy_loader"}
 
 
-@pytest.mark.parametrize("room", ["contrib", "handlers", "inspection", "nets", "serving", "static", "tuning"])
+@pytest.mark.parametrize("room", ["contrib", "handlers", "inspection", "nets", "serving", "static", "sweeps"])
 def test_rooms_that_few_scripts_use_load_on_use(room):
     assert python(f"import sys, fluid; print('fluid.{room}' in sys.modules)") == "False"
 
@@ -105,7 +105,7 @@ def test_programs_that_are_written_down_load_on_use():
 
 
 def test_the_command_line_loads_no_exporter():
-    code = "import sys, fluid.__main__; print({'fluid.artifact', 'jax.extend'} & set(sys.modules))"
+    code = "import sys, fluid.__main__; print({'fluid.export', 'jax.extend'} & set(sys.modules))"
     assert python(code) == "set()"
 
 

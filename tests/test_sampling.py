@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import fluid
-from fluid import artifact, errors, layers
-from fluid.artifact import standalone
+from fluid import errors, export, layers
+from fluid.export import standalone
 from fluid.runtime.seeds import root_of
 
 X = {"x": np.arange(8, dtype="float32").reshape(4, 2)}
@@ -209,7 +209,7 @@ def test_a_trainer_draws_in_run_and_predict_and_takes_a_seed(expected):
 
 
 def test_an_exported_model_draws_as_its_program_does(exported, expected):
-    loaded = fluid.Inferencer(param_path=artifact.load(exported), seed=3)
+    loaded = fluid.Inferencer(param_path=export.load(exported), seed=3)
     of_function = fluid.Inferencer(noisy, params=PARAMS, seed=3)
     run = standalone.load(exported, seed=3)
     for _ in range(3):

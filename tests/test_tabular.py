@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 import fluid
 from fluid import errors
-from fluid.artifact import standalone
+from fluid.export import standalone
 from fluid.reader import Table, frame
 
 RNG = np.random.default_rng(0)

@@ -6,8 +6,8 @@ import tempfile
 from typing import Any
 
 from fluid import errors, io
-from fluid.formatting import printable
-from fluid.storage import replaced
+from fluid._util.text import printable
+from fluid.checkpoint import replaced
 
 
 def add(commands: Any) -> None:
@@ -36,11 +36,11 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Convert the model; print the names of its feeds and outputs, or the size of the StableHLO."""
-    from fluid import artifact  # imported on use: other commands do not need it
+    from fluid import export  # imported on use: other commands do not need it
 
     if given.to == "stablehlo":
         return _write_stablehlo(given)
-    if artifact.is_artifact(given.old):
+    if export.is_artifact(given.old):
         raise errors.ArgumentError(
             f"{given.old!r} is an exported model already; --to stablehlo is for other compilers, and ONNX is made of "
             f"the program function: python -m fluid export FILE.py:FUNCTION --to onnx --params FILE --output FILE"
@@ -51,25 +51,25 @@ def run(given: argparse.Namespace) -> int:
 
 def _export(given: argparse.Namespace, path: Any) -> None:
     """Export a model that PaddlePaddle Fluid saved to the file `path`, and print the names of its feeds and outputs."""
-    from fluid import artifact  # imported on use: other commands do not need it
+    from fluid import export  # imported on use: other commands do not need it
 
     model = io.load_inference_model(given.old, None, given.model_filename, given.params_filename)
     program = model.program
-    save = artifact.save_onnx if given.to == "onnx" else io.save_inference_model
+    save = export.save_onnx if given.to == "onnx" else io.save_inference_model
     save(path, program, program.params, model.feed_target_names, model.fetch_targets)
     print(printable(f"{given.new}: {', '.join(model.feed_target_names)} -> {', '.join(model.fetch_targets)}"))
 
 
 def _write_stablehlo(given: argparse.Namespace) -> int:
-    from fluid import artifact  # imported on use: other commands do not need it
+    from fluid import export  # imported on use: other commands do not need it
 
     sizes = dict(_size(text) for text in given.sizes)
     with tempfile.TemporaryDirectory() as folder:
         path = given.old
-        if not artifact.is_artifact(path):
+        if not export.is_artifact(path):
             path = str(pathlib.Path(folder) / "model.fluid")
             _export(given, path)
-        content = artifact.load(path).stablehlo(sizes, given.entry)
+        content = export.load(path).stablehlo(sizes, given.entry)
     with replaced(pathlib.Path(given.new), errors.ArtifactError) as (_, file):
         file.write(content)
     print(f"{given.new}: {len(content)} bytes of StableHLO, with the parameters")

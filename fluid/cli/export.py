@@ -57,9 +57,9 @@ def run(given: argparse.Namespace) -> int:
 def _write_onnx(given: argparse.Namespace, program: Any, options: Mapping[str, Any]) -> int:
     if isinstance(program, Mapping) or options:
         raise errors.ArgumentError("--to onnx takes one program without --platforms and --precision")
-    from fluid import artifact  # imported on use: other commands do not need it
+    from fluid import export  # imported on use: other commands do not need it
 
-    inputs = artifact.save_onnx(given.output, program, given.params, given.feed, given.fetch)
+    inputs = export.save_onnx(given.output, program, given.params, given.feed, given.fetch)
     shown = ", ".join(f"{name}[{', '.join(map(str, shape))}]" for name, shape in inputs.items())
     print(f"{given.output}: an ONNX model of {shown}, checked by ONNX Runtime")
     return 0

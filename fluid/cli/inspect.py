@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors, io
-from fluid.formatting import printable, scaled, text_table
-from fluid.paths import is_address
-from fluid.storage import check_match, load_file
-from fluid.storage.folder import Folder
-from fluid.storage.remote import folder_of
+from fluid._util.paths import is_address
+from fluid._util.text import printable, scaled, text_table
+from fluid.checkpoint import check_match, load_file
+from fluid.checkpoint.folder import Folder
+from fluid.checkpoint.remote import folder_of
 
 
 def add(commands: Any) -> None:
@@ -58,10 +58,10 @@ def _inspect_folder(folder: Folder, step: int | None) -> int:
 
 
 def _inspect_file(path: pathlib.Path) -> int:
-    from fluid import artifact  # imported on use: other commands do not need it
+    from fluid import export  # imported on use: other commands do not need it
 
-    if artifact.is_artifact(path):
-        return _inspect_artifact(artifact.load(path))
+    if export.is_artifact(path):
+        return _inspect_artifact(export.load(path))
     arrays, kind = io.load_arrays(path)
     listing = _listing({n: {"shape": a.shape, "dtype": str(a.dtype)} for n, a in arrays.items()})
     print(f"{printable(f'{kind} in {path}')}:\n{listing}")

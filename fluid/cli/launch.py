@@ -15,9 +15,9 @@ from types import FrameType
 from typing import IO, Any
 
 from fluid import errors
+from fluid._util.paths import local_path
 from fluid.distributed.__main__ import LAUNCHER
 from fluid.distributed.cluster import COORDINATOR, DEVICES, PROCESS, PROCESSES
-from fluid.paths import local_path
 
 # Seconds between two polls of the processes.
 _INTERVAL = 0.05

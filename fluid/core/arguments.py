@@ -11,7 +11,8 @@ from typing import Any, TypeVar, cast
 import jax
 import numpy as np
 
-from fluid import errors, name_hints
+from fluid import errors
+from fluid.compat import name_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 

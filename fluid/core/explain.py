@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import jax
 
 from fluid import errors
+from fluid.compat.name_hints import HINTS
 from fluid.core.frame import is_library
-from fluid.name_hints import HINTS
 
 # For each kind of error: the code that needs the numbers of a value, and the advice. The first kind that fits counts.
 _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (

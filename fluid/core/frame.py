@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.formatting import shape_text
+from fluid._util.text import shape_text
 
 # Lines in these folders do not belong to the user.
 _LIBRARIES = tuple(

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util.text import counted, described, html_table
+from fluid.compat.name_hints import KnownAttributes
 from fluid.core.arguments import check_takes_nothing, fitting, name_of
 from fluid.core.discovery import (
     Discovery,
@@ -50,8 +52,6 @@ from fluid.core.printing import explained_prints
 from fluid.core.reduction import Part, Reduction, find_reductions, guess, part_of
 from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, stand_in
 from fluid.core.variables import fold_name
-from fluid.formatting import counted, described, html_table
-from fluid.name_hints import KnownAttributes
 
 T = TypeVar("T")
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from fluid import errors
+from fluid._util.globs import is_glob, select
 from fluid.core.frame import Frame, Minimization, current_frame, present_frame, user_site
 from fluid.core.variables import doubt
-from fluid.naming import is_glob, select
 
 
 class Parameter(NamedTuple):

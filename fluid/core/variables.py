@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors, host_random
+from fluid import errors
+from fluid._util import host_random
 from fluid.core.equations import label
 from fluid.core.frame import (
     CALLED_AT,

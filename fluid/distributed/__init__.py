@@ -3,6 +3,6 @@
 Names are loaded on use. `__init__.pyi` lists the file of each name.
 """
 
-from fluid import lazy
+from fluid._util import lazy
 
 __getattr__, __dir__, __all__ = lazy.attach(__name__)

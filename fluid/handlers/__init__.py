@@ -1,5 +1,6 @@
 """Handlers for `trainer.train(..., handlers=[...])`: tests, early stopping, logs, plots, timing, NaN reports."""
 
+from fluid.compat.name_hints import getattr_of
 from fluid.handlers.logger import CSVLogger, Logger, TensorBoard
 from fluid.handlers.monitors import Checkpoint as Checkpoint
 from fluid.handlers.monitors import CheckpointEvery, EarlyStopping, LearningRateMonitor
@@ -10,7 +11,6 @@ from fluid.handlers.plot import LivePlot
 from fluid.handlers.rates import GradientMonitor, ReduceLROnPlateau
 from fluid.handlers.timing import Profiler, Timer
 from fluid.handlers.tracking import MLflow, WandB
-from fluid.name_hints import getattr_of
 from fluid.trainer import Handler, ProgressBar
 from fluid.trainer.evaluation.monitor import SaveBest
 from fluid.trainer.evaluation.validation import TestEvery

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
+from fluid._util.paths import PathLike, local_path
+from fluid._util.text import counted
 from fluid.core import fitting
-from fluid.formatting import counted
 from fluid.handlers.plot import Recorder
-from fluid.paths import PathLike, local_path
 from fluid.trainer import BeginTrainEvent, EndTrainEvent, MeasuredEvent
 from fluid.trainer.evaluation.values import Interval, by_name, known_values, number
 

@@ -5,8 +5,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from fluid._util.paths import PathLike, local_path
 from fluid.core import fitting
-from fluid.paths import PathLike, local_path
 from fluid.trainer import (
     BeginEpochEvent,
     BeginStepEvent,

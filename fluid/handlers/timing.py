@@ -7,8 +7,8 @@ from typing import Any
 import jax
 
 from fluid import errors
+from fluid._util.paths import PathLike, local_path
 from fluid.core import fitting
-from fluid.paths import PathLike, local_path
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, BeginTrainEvent, EndStepEvent, EndTrainEvent, Handler
 from fluid.trainer.evaluation.values import Every, Interval
 

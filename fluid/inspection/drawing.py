@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any, NamedTuple
 
+from fluid._util.paths import local_path
 from fluid.inspection.graph import Box, boxes_of, collapse, layers
 from fluid.inspection.programs import inspect
 from fluid.inspection.table import rows_of
 from fluid.inspection.trace import STEPS, Sizes
-from fluid.paths import local_path
 
 MARGIN = 16  # pixels between a frame and its contents
 _BESIDE = 26  # pixels between two columns

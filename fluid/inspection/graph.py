@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fluid._util.text import counted
 from fluid.core.equations import is_literal
-from fluid.formatting import counted
 from fluid.inspection.parts import Part, Partition
 from fluid.inspection.programs import Inspected
 from fluid.inspection.table import Row

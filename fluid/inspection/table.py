@@ -11,14 +11,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from fluid import errors
+from fluid._util.globs import select
+from fluid._util.text import html_table, scaled, shape_text, text_table
 from fluid.core import ParameterSpec
-from fluid.formatting import html_table, scaled, shape_text, text_table
 from fluid.inspection.cost import Cost, Counter
 from fluid.inspection.dimensions import Dimension, Shape
 from fluid.inspection.parts import Part
 from fluid.inspection.programs import Inspected, inspect, step_cost
 from fluid.inspection.trace import Sizes
-from fluid.naming import select
 
 
 @dataclass(frozen=True)

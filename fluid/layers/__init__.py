@@ -3,7 +3,8 @@
 A subpackage is imported when one of its layers is first used. `__init__.pyi` lists the file of each layer.
 """
 
-from fluid import lazy, name_hints
+from fluid._util import lazy
+from fluid.compat import name_hints
 
 # Nearly every program calls these three layers, so they are imported at once, together with core and JAX.
 from fluid.layers.data import data  # noqa: F401

@@ -5,6 +5,7 @@ of a program that the metric reads: `trainer.test(reader, metrics={"auc": metric
 labels="label")})` streams over a whole data set.
 """
 
+from fluid.compat.name_hints import getattr_of
 from fluid.metrics.average import WeightedAverage
 from fluid.metrics.detection import DetectionMAP
 from fluid.metrics.metric import (
@@ -19,7 +20,6 @@ from fluid.metrics.metric import (
     Recall,
     names_of,
 )
-from fluid.name_hints import getattr_of
 
 __all__ = [
     "Accuracy",

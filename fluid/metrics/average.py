@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.lod_tensor import Single
+from fluid.compat.lod_tensor import Single
 
 
 class WeightedAverage:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid.compat.name_hints import KnownAttributes
 from fluid.core import fitting, whole_number
-from fluid.name_hints import KnownAttributes
 
 
 class MetricBase(KnownAttributes):

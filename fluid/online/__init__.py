@@ -1,5 +1,8 @@
-"""Online training: rows arrive over HTTP and are kept in a journal, and a model is trained on each exactly once."""
+"""Online training: rows arrive over HTTP and are kept in a journal, and a model is trained on each exactly once.
 
-from fluid.online.trainer import OnlineTrainer
+Names are loaded on use. `__init__.pyi` lists the file of each name.
+"""
 
-__all__ = ["OnlineTrainer"]
+from fluid._util import lazy
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

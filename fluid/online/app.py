@@ -4,9 +4,9 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from fluid import errors, protocol
-from fluid.remote.rows import Packed, check_count
-from fluid.serving import http
+from fluid import errors
+from fluid.online.rows import Packed, check_count
+from fluid.serving import http, protocol
 from fluid.serving.http import AccessPolicy, Refusal, Request, Response, json_response, run_in_thread
 from fluid.serving.settings import Settings
 

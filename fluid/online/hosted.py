@@ -9,8 +9,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from fluid import errors
+from fluid._util.paths import PathLike, local_path
 from fluid.core import whole_number
-from fluid.paths import PathLike, local_path
 from fluid.reader.base import ReaderLike
 from fluid.serving.server import HTTPServer
 from fluid.serving.settings import Settings

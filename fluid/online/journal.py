@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from fluid import errors
+from fluid.checkpoint.atomic import sync
 from fluid.runtime.interrupts import InterruptGuard
-from fluid.storage.atomic import sync
 
 LOG = logging.getLogger("fluid.online")
 _FORMAT = 1

@@ -12,8 +12,8 @@ import numpy as np
 
 from fluid.core import whole_number
 from fluid.online.journal import Journal
+from fluid.online.rows import Columns, RowFormat
 from fluid.reader.base import Reader, Rows
-from fluid.remote.rows import Columns, RowFormat
 
 
 class Split:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fluid.remote.rows import Columns
+from fluid.online.rows import Columns
 from fluid.trainer import BeginStepEvent, BeginTrainEvent, Handler
 from fluid.trainer.evaluation.values import number, scalar_outputs
 

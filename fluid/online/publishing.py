@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors
-from fluid.paths import local_path
+from fluid._util.paths import local_path
+from fluid.checkpoint.atomic import sync
 from fluid.serving.models import FILE, NUMBER, version_numbers
-from fluid.storage.atomic import sync
 from fluid.trainer import Trainer
 
 _TEMPORARY = re.compile(rf"\.{NUMBER.pattern}\.writing", re.ASCII)

@@ -10,24 +10,25 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fluid import errors, protocol
+from fluid import errors
+from fluid._util.paths import PathLike, local_path
+from fluid.checkpoint import recognized
+from fluid.checkpoint.folder import Folder
+from fluid.compat.name_hints import KnownAttributes
 from fluid.core import fitting, whole_number
-from fluid.name_hints import KnownAttributes
 from fluid.online.control import Control
 from fluid.online.journal import Accepted, Journal
 from fluid.online.minibatches import Minibatches, Split
 from fluid.online.moving import MovingTest
 from fluid.online.publishing import Publisher
+from fluid.online.rows import Packed, RowFormat
 from fluid.optimizer.base import OptimizerLike
-from fluid.paths import PathLike, local_path
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
-from fluid.remote.rows import Packed, RowFormat
+from fluid.serving import protocol
 from fluid.serving.server import HTTPServer, checked_settings
 from fluid.serving.settings import Settings
-from fluid.storage import recognized
-from fluid.storage.folder import Folder
 from fluid.trainer import CheckpointConfig, Trainer
 from fluid.trainer.evaluation.values import finite, number
 from fluid.trainer.handlers import Handlers, listed

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid._util.lazy import optax
 from fluid.core import whole_number
-from fluid.lazy import optax
 from fluid.optimizer.base import Minimizer, OptimizerLike
 from fluid.optimizer.loss_scale import Scaled
 from fluid.optimizer.parts import Accumulated

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Protocol, Self
 import jax.numpy as jnp
 
 from fluid import core, errors
+from fluid._util.lazy import optax
+from fluid.compat.name_hints import not_called
 from fluid.core import warn, whole_number
-from fluid.lazy import optax
-from fluid.name_hints import not_called
 from fluid.optimizer.parts import (
     Rate,
     accumulate,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fluid.lazy import optax
+from fluid._util.lazy import optax
 
 START = 2.0**15
 LEAST = 1.0

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fluid._util.lazy import optax
+from fluid.compat.name_hints import not_called
 from fluid.core import Parameter, decide
-from fluid.lazy import optax
-from fluid.name_hints import not_called
 from fluid.optimizer.adam import Adam
 from fluid.optimizer.base import Optimizer
 from fluid.optimizer.parts import Rate, unless

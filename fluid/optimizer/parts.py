@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util.lazy import optax
 from fluid.core import Parameter, decide
-from fluid.lazy import optax
 
 Rate = float | Callable[[Any], Any]
 Kind = TypeVar("Kind")

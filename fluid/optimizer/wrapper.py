@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
+from fluid._util.lazy import optax
 from fluid.core import whole_number
-from fluid.lazy import optax
 from fluid.optimizer.base import Minimizer, as_optimizer
 from fluid.optimizer.parts import Rate, replaced
 

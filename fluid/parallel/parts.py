@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from fluid._util.globs import select
 from fluid.core import Program, own_array
 from fluid.core.equations import DEFAULT, device_in, is_literal
-from fluid.naming import select
 from fluid.place import OneDevice, device_of
 
 

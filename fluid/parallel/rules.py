@@ -9,8 +9,8 @@ import jax
 from jax.sharding import PartitionSpec
 
 from fluid import errors
+from fluid._util.globs import select
 from fluid.core import FSDP, Axes, ParameterSpec, axes_of, check_stages, partition, stack_axes
-from fluid.naming import select
 from fluid.param_attr import Shardings
 
 # The shape and the PartitionSpec of each parameter, by name.

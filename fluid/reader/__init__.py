@@ -1,6 +1,6 @@
 """Readers: convert rows to minibatches, and minibatches to feeds."""
 
-from fluid.name_hints import getattr_of
+from fluid.compat.name_hints import getattr_of
 from fluid.reader.adapters import arrays
 from fluid.reader.base import Reader
 from fluid.reader.decorators import (

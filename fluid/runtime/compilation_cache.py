@@ -25,8 +25,8 @@ from jax._src import compilation_cache as inside
 from jax.experimental.compilation_cache import compilation_cache
 
 from fluid import errors
+from fluid._util.paths import local_path
 from fluid.core import Program
-from fluid.paths import local_path
 
 _SUFFIX = ".xla"
 _UNFINISHED = ".tmp"

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util.globs import is_glob
 from fluid.core import TEST, TRAIN, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
-from fluid.naming import is_glob
 
 GRAD = "@GRAD"
 # Kinds of values that only a training step has. A value has the number of a `minimize`: learning_rate_0 ...

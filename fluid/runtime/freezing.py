@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid._util.globs import select
 from fluid.core import Scope
-from fluid.naming import select
 from fluid.runtime.update_rules import Rule
 
 FROZEN = "@frozen"

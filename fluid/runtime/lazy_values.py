@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fluid import errors
+from fluid._util.globs import is_glob
 from fluid.core import TEST, Program, Scope
-from fluid.naming import is_glob
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.engine import Engine
 from fluid.runtime.fetch import Fetch, check_feed, check_fetch, split_names

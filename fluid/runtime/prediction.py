@@ -15,8 +15,9 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid._util.paths import PathLike, local_path
+from fluid.checkpoint import replaced
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch, warn, warn_once
-from fluid.paths import PathLike, local_path
 from fluid.place import Place
 from fluid.reader import Table
 from fluid.reader.columns import add_outliers, batch_size, repeat_last
@@ -27,7 +28,6 @@ from fluid.runtime.request import Request
 from fluid.runtime.results import Results, StepResults
 from fluid.runtime.seeds import Draw
 from fluid.runtime.session import Session
-from fluid.storage import replaced
 
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 

@@ -4,8 +4,8 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
+from fluid._util.text import counted, described
 from fluid.core import Program
-from fluid.formatting import counted, described
 from fluid.runtime.session import Session
 
 

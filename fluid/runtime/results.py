@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.formatting import html_table
+from fluid._util.text import html_table
 
 
 class Results(Sequence[Any]):

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from fluid import errors
+from fluid._util.text import counted, html_table, scaled
+from fluid.compat.name_hints import KnownAttributes
 from fluid.core import (
     TEST,
     TRAIN,
@@ -18,8 +20,6 @@ from fluid.core import (
     warn_of_unused_layers,
 )
 from fluid.distributed.cluster import warn_if_alone
-from fluid.formatting import counted, html_table, scaled
-from fluid.name_hints import KnownAttributes
 from fluid.param_attr import Shardings
 from fluid.place import OneDevice, Parallel, Place, device_of, is_several, place_of, remark_on_other_devices
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid.lazy import optax
+from fluid._util.lazy import optax
 
 if TYPE_CHECKING:
     from fluid.parallel import OnMesh

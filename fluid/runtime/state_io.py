@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid import errors, storage
+from fluid import checkpoint, errors
+from fluid._util.globs import select
+from fluid.checkpoint import PathLike
 from fluid.core import Array, Program, Scope, creation_sites, own_array, warn_once
 from fluid.distributed import group
 from fluid.distributed.arrays import whole
-from fluid.naming import select
 from fluid.runtime.engine import Engine
 from fluid.runtime.finite import spoilt, warn_of_spoilt
 from fluid.runtime.freezing import FROZEN
 from fluid.runtime.read_only import ReadOnlyArrays
 from fluid.runtime.update_rules import PREFIX
-from fluid.storage import PathLike
 
 _SLOTS = "@slots/"
 _KEPT = 0.9  # a `rate=` of copy_params from here on is most likely meant as the share of the old value to keep
@@ -55,7 +55,7 @@ class SavesArrays:
         self,
         path: PathLike,
         strict: bool = True,
-        rename: storage.Rename = None,
+        rename: checkpoint.Rename = None,
         skip: str | Sequence[str] = (),
         names: str | Sequence[str] | None = None,
     ) -> None:
@@ -86,32 +86,32 @@ class SavesArrays:
           >>> session.load("all.session", names="*.w_0")
         """
         self._check_open()
-        found = storage.load_file(path)
+        found = checkpoint.load_file(path)
         if found.kind != "session":
             self.load_params(path, strict, rename, skip, names)
             return
         whole_file = strict and not rename and not skip and names is None
         if strict:
-            storage.Source({}, os.fspath(path), table=found.table).check_table(self.table)
+            checkpoint.Source({}, os.fspath(path), table=found.table).check_table(self.table)
         state = found.arrays if whole_file else self._part_of(found, path, strict, rename, skip, names)
-        check_state(self, state, path, storage.TAKE_A_PART, found.sites)
+        check_state(self, state, path, checkpoint.TAKE_A_PART, found.sites)
         self.restore(state)
 
     def _part_of(
         self,
-        found: storage.Loaded,
+        found: checkpoint.Loaded,
         path: PathLike,
         strict: bool,
-        rename: storage.Rename,
+        rename: checkpoint.Rename,
         skip: str | Sequence[str],
         names: str | Sequence[str] | None,
     ) -> dict[str, Any]:
         """Return the state to restore from a file that holds other names or is loaded in part; see `load`."""
-        source = storage.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites)
-        old_names = storage.renamed({name: name for name in source.arrays}, rename, path)
+        source = checkpoint.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites)
+        old_names = checkpoint.renamed({name: name for name in source.arrays}, rename, path)
         new_names = {old: new for new, old in old_names.items()}
         wanted = {name: (spec.shape, spec.dtype) for name, spec in self.scope.specs.items()}
-        report = storage.choose(
+        report = checkpoint.choose(
             source.renamed(rename),
             wanted,
             skip,
@@ -174,12 +174,12 @@ class SavesArrays:
 
     def load_params(
         self,
-        source: storage.Parameters,
+        source: checkpoint.Parameters,
         strict: bool = True,
-        rename: storage.Rename = None,
+        rename: checkpoint.Rename = None,
         skip: str | Sequence[str] = (),
         names: str | Sequence[str] | None = None,
-    ) -> storage.LoadReport:
+    ) -> checkpoint.LoadReport:
         """Set parameters and states from a file of `save_params`, or from arrays by name, but no optimizer state.
 
         Args:
@@ -209,7 +209,7 @@ class SavesArrays:
           1 array taken from net.params
             1 array skipped: fc_0.w_0 float32[2, 1] (here float32[2, 1])
         """
-        found = storage.source_of(source).renamed(rename)
+        found = checkpoint.source_of(source).renamed(rename)
         report = self._take_params(found, skip=skip, names=names, allow_missing=not strict, allow_extra=not strict)
         if not strict:
             report.tell()
@@ -258,7 +258,7 @@ class SavesArrays:
             )
         scope = self.scope
         chosen = select(list(names), scope.specs, "copy_params")
-        pairs = storage.renamed({name: name for name in chosen}, names, "the Session")
+        pairs = checkpoint.renamed({name: name for name in chosen}, names, "the Session")
         for target, source in pairs.items():
             if target not in scope.specs:
                 raise errors.UnknownNameError(
@@ -321,15 +321,15 @@ class SavesArrays:
 
     def _take_params(
         self,
-        source: storage.Source,
+        source: checkpoint.Source,
         program: Program | None = None,
         skip: str | Sequence[str] = (),
         *,
         names: str | Sequence[str] | None = None,
         allow_missing: bool = False,
         allow_extra: bool = False,
-        advice: str = storage.TAKE_A_PART,
-    ) -> storage.LoadReport:
+        advice: str = checkpoint.TAKE_A_PART,
+    ) -> checkpoint.LoadReport:
         """Set parameters and states from arrays with the names of this session; see `load_params`.
 
         Args:
@@ -346,7 +346,7 @@ class SavesArrays:
             source.check_table(self.table)
         specs = self.scope.specs if program is None else program.parameters | program.states
         wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items()}
-        report = storage.choose(
+        report = checkpoint.choose(
             source,
             wanted,
             skip,
@@ -367,10 +367,10 @@ class SavesArrays:
         sites = creation_sites(self.scope.specs)
         mesh = self.engine.layout.mesh
         if mesh is None or not mesh.is_multi_process:
-            storage.save_arrays(path, arrays, kind, sites, self.table)
+            checkpoint.save_arrays(path, arrays, kind, sites, self.table)
             return
         if group().is_first:
-            storage.save_arrays(path, arrays, kind, sites, self.table)
+            checkpoint.save_arrays(path, arrays, kind, sites, self.table)
         group().meet(f"the file {os.fspath(path)} that was written")
 
     def params(self) -> ReadOnlyArrays:
@@ -470,7 +470,7 @@ def check_state(
     session: SavesArrays,
     found: Mapping[str, Any],
     where: Any,
-    advice: str = storage.CHECK_THE_PROGRAM,
+    advice: str = checkpoint.CHECK_THE_PROGRAM,
     sites_there: Mapping[str, str] = {},
 ) -> None:
     """Check the names, shapes and dtypes of the `state` of another session, before `restore` loads it.
@@ -492,7 +492,7 @@ def check_state(
     wanted = {n: (v.shape, str(v.dtype)) for n, v in session.state().items() if n not in here}
     optional = {**dict.fromkeys(engine.rates.optional(found), ((), "float32")), **engine.freezing.optional(found)}
     sites = creation_sites(session.scope.specs)
-    storage.check_match(found, wanted | optional, where, advice=advice, sites=sites, sites_there=sites_there)
+    checkpoint.check_match(found, wanted | optional, where, advice=advice, sites=sites, sites_there=sites_there)
 
 
 def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from fluid.runtime.update_rules import Rates, Rule
 
 
 class Single:
-    """The strategy of one training: the unchanged pure step. `fluid.population.Members` is the strategy of many.
+    """The strategy of one training: the unchanged pure step. `fluid.sweeps.Members` is the strategy of many.
 
     Attributes:
       size: number of trainings whose arrays are stacked along a first axis; None for one training without this axis.

@@ -23,9 +23,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util.lazy import load_optax_ahead, optax
 from fluid.core import ParameterSpec, Program, decide, warn
 from fluid.core.equations import filled, unneeded
-from fluid.lazy import load_optax_ahead, optax
 from fluid.optimizer.base import Optax, innermost
 from fluid.optimizer.loss_scale import skip_overflows
 from fluid.param_attr import ParamAttr

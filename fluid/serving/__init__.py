@@ -1,6 +1,8 @@
-"""Serving of models over HTTP: the Open Inference Protocol, dynamic batching, versions, metrics and a web page."""
+"""Serving of models over HTTP: the Open Inference Protocol, a server with batching and versions, and a client.
 
-from fluid.serving.server import Server, create_app, serve
-from fluid.serving.settings import Settings
+Names are loaded on use. `__init__.pyi` lists the file of each name.
+"""
 
-__all__ = ["Server", "Settings", "create_app", "serve"]
+from fluid._util import lazy
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

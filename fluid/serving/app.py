@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from fluid import errors, protocol
-from fluid.serving import http
+from fluid import errors
+from fluid.serving import http, protocol
 from fluid.serving.batching import Closed, Job, QueueFull, Values
 from fluid.serving.http import AccessPolicy, Refusal, Request, Response, json_response
 from fluid.serving.models import Models, Version

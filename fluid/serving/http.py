@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 from fluid import errors
-from fluid.protocol import HEADER_LENGTH
+from fluid.serving.protocol import HEADER_LENGTH
 from fluid.serving.settings import Settings
 
 T = TypeVar("T")

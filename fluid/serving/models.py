@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
+from fluid._util.paths import local_path
+from fluid.checkpoint import instead
 from fluid.inferencer import Inferencer
-from fluid.paths import local_path
 from fluid.place import Place
 from fluid.runtime import Session
 from fluid.runtime.seeds import Seeds
 from fluid.serving.batching import Batcher, Job, Values
 from fluid.serving.runner import Runner
 from fluid.serving.settings import Settings
-from fluid.storage import instead
 
 LOG = logging.getLogger("fluid.serving")
 FILE = "model.fluid"
@@ -248,9 +248,9 @@ class Models:
 
     def _load(self, name: str, version: str, path: pathlib.Path) -> list[Version]:
         """Load the models of an exported file, one for each entry point."""
-        from fluid import artifact  # imported on use: the import takes 0.1 s, and some commands load no model
+        from fluid import export  # imported on use: the import takes 0.1 s, and some commands load no model
 
-        exported = artifact.load(path)
+        exported = export.load(path)
         programs = {entry: exported.program(entry, self._place) for entry in exported.entries}
         names = {entry: f"{name}.{entry}" if len(programs) > 1 else name for entry in programs}
         return [

@@ -19,13 +19,13 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
-from fluid.protocol import Output, Signature, Tensor, count_numbers
 from fluid.reader.columns import batch_size, read_feed
 from fluid.reader.ragged import Sizes, padded, sizes_of
 from fluid.runtime import Request, Session
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.serving.batching import Job, Values
+from fluid.serving.protocol import Output, Signature, Tensor, count_numbers
 from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.serving")

@@ -2,9 +2,9 @@
 
 import jax
 
+from fluid.compat.lod_tensor import LoDTensor
 from fluid.errors import EOFException
 from fluid.errors import FluidError as EnforceNotMet
-from fluid.lod_tensor import LoDTensor
 from fluid.place import CPUPlace, CUDAPlace
 from fluid.static.scope import Scope
 

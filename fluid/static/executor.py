@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from fluid import errors
-from fluid.lod_tensor import LoDTensor, Single
+from fluid.compat.lod_tensor import LoDTensor, Single
 from fluid.place import Place
 from fluid.static.backward import Gradient
 from fluid.static.feeding import check_single_steps, run_as_fed

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 from fluid import core, errors
+from fluid._util.text import shape_text
+from fluid.compat.lod_tensor import LoDTensor
 from fluid.core import FeedSpec
-from fluid.formatting import shape_text
-from fluid.lod_tensor import LoDTensor
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets
 from fluid.reader.columns import read_feed
 from fluid.reader.converter import named

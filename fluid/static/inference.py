@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 import jax
 
 from fluid import core, errors, io
-from fluid.paths import local_path
+from fluid._util.paths import local_path
+from fluid.checkpoint import PathLike
 from fluid.static.executor import Executor, name_of, plain_program
 from fluid.static.scope import Scope, global_scope
 from fluid.static.tape.program import Program
 from fluid.static.tape.trial import BATCHES
 from fluid.static.tape.variable import Variable
-from fluid.storage import PathLike
 
 
 class InferenceModel(NamedTuple):
@@ -146,12 +146,12 @@ def load_inference_model(
 original wrote
     """
     del pserver_endpoints
-    from fluid import artifact
+    from fluid import export
 
     path = local_path(dirname, errors.ParameterFileError) / (model_filename or "model.fluid")
     scope = global_scope()
-    if path.is_file() and artifact.is_artifact(path):
-        inner: core.Program = artifact.load(path).program()
+    if path.is_file() and export.is_artifact(path):
+        inner: core.Program = export.load(path).program()
         feeds, names = list(inner.feeds), list(inner.output_names or ())
     else:
         function, feeds, names = io.load_inference_model(

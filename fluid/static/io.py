@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fluid import core
+from fluid.checkpoint import PARAMS_FILE, PERSISTABLES_FILE, PathLike, check_match, file_in, load_arrays, save_arrays
 from fluid.io import load_fluid_params
 from fluid.reader import batch, buffered, cache, chain, compose, firstn, map_readers, shuffle, xmap_readers
 from fluid.static.executor import Executor, name_of, plain_program
@@ -17,7 +18,6 @@ from fluid.static.readers import DataLoader, PyReader
 from fluid.static.scope import Scope
 from fluid.static.tape.program import Program
 from fluid.static.tape.variable import Persistent, Variable
-from fluid.storage import PARAMS_FILE, PERSISTABLES_FILE, PathLike, check_match, file_in, load_arrays, save_arrays
 
 __all__ = [
     "DataLoader",

@@ -3,7 +3,8 @@
 import functools
 from typing import Any
 
-from fluid import input, nets
+from fluid import nets
+from fluid.compat import input
 from fluid.static.tape.recording import recorded
 
 embedding = recorded(input.embedding)

@@ -8,8 +8,8 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid.compat.lod_tensor import LoDTensor
 from fluid.distributed import group
-from fluid.lod_tensor import LoDTensor
 from fluid.static.tape import values
 
 

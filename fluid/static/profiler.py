@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from fluid import errors
-from fluid.paths import PathLike, local_path
+from fluid._util.paths import PathLike, local_path
 
 __all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid._util.text import counted, html_table, scaled, shape_text, text_table
 from fluid.core import TEST, TRAIN
-from fluid.formatting import counted, html_table, scaled, shape_text, text_table
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
@@ -197,13 +197,13 @@ class DryRun:
         return f"{counted(len(report.taken), 'array')} written and read, {size} with the optimizer", None
 
     def _exported(self, member: Member, feed: Mapping[str, Any]) -> tuple[str, None]:
-        from fluid import artifact  # imported here, because few trainings export
+        from fluid import export  # imported here, because few trainings export
 
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "net.fluid")
             self._export(path, member.name)
             size = scaled(os.path.getsize(path), "B")
-            model = artifact.load(path)
+            model = export.load(path)
             program = model.program(place=self._session.device)
             given = {name: value for name, value in feed.items() if name in program.feeds}
             with Session(program, place=self._session.device) as session:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from fluid import errors
+from fluid._util.paths import PathLike
+from fluid.compat.name_hints import check_attributes
 from fluid.core import TRAIN, Program, warn, warn_once
 from fluid.core.explain import handler_in_own_words
 from fluid.distributed import group
-from fluid.name_hints import check_attributes
-from fluid.paths import PathLike
 from fluid.runtime import Results, check_fetch
 from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.trainer.events import (

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fluid import errors
+from fluid.checkpoint import LoadReport, Parameters, PathLike, Rename
 from fluid.core import Program
 from fluid.place import Place
 from fluid.runtime import Session
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.read_only import ReadOnlyArrays
-from fluid.storage import LoadReport, Parameters, PathLike, Rename
 from fluid.trainer.programs import Member, ProgramFunction
 
 log = logging.getLogger("fluid")
@@ -302,7 +302,7 @@ class HasParameters:
         self, path: PathLike, fetch: Fetch | None, program: str | ProgramFunction | None, **options: Any
     ) -> object | None:
         """Export a program, see `save_inference_model`; return the results that were chosen for the user, or None."""
-        from fluid import artifact  # imported here, because few trainings export
+        from fluid import export  # imported here, because few trainings export
 
         inference = self._inference
         if inference is not None and program in (None, inference.name, inference.function, inference):
@@ -310,16 +310,16 @@ class HasParameters:
         else:
             found = self._member(program, "save_inference_model").program
             if fetch is None and options.get("feed") is None:
-                results = artifact.unlabelled(found)
-                artifact.save(path, found, self.session.params(), fetch=results.fetch, **options)
+                results = export.unlabelled(found)
+                export.save(path, found, self.session.params(), fetch=results.fetch, **options)
                 return results
-        artifact.save(path, found, self.session.params(), fetch=fetch, **options)
+        export.save(path, found, self.session.params(), fetch=fetch, **options)
         return None
 
     def save_training_step(self, path: PathLike, program: str | ProgramFunction | None = None, **options: Any) -> None:
         """Export a training step, with all arrays that it starts from, to one file that runs without fluid.
 
-        The file holds StableHLO and the reader `standalone.py`, which needs jax, numpy and flatbuffers. The update is
+        The file holds StableHLO and the reader `standalone.py`, which needs jax and numpy. The update is
         a function of arrays by name: parameters, moving statistics, optimizer state, step counter, random root and
         learning rates, which may be set. A step has the bits of a step of this Trainer on feeds of equal shapes.
 
@@ -336,7 +336,7 @@ class HasParameters:
 
         Example:
           >>> import fluid, numpy as np
-          >>> from fluid.artifact import standalone  # a copy of which is in the file
+          >>> from fluid.export import standalone  # a copy of which is in the file
           >>> def program():
           ...     x = fluid.layers.data("x", shape=[2])
           ...     return fluid.layers.mean(fluid.layers.square(fluid.layers.fc(x, size=1)))
@@ -348,9 +348,9 @@ class HasParameters:
           >>> losses[-1] < 0.1 * losses[0]
           True
         """
-        from fluid import artifact  # imported here, because few trainings export
+        from fluid import export  # imported here, because few trainings export
 
-        artifact.save_step(path, self.session, self._member(program, "save_training_step").program, **options)
+        export.save_step(path, self.session, self._member(program, "save_training_step").program, **options)
 
     def _report(self, exported: str) -> None:
         """Log the message of an export, unless it equals the last one: an OnlineTrainer exports again and again."""

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
+from fluid.compat.name_hints import KnownAttributes
 from fluid.core import TEST, Program, fitting
-from fluid.name_hints import KnownAttributes
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder

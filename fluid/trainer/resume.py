@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid._util.text import counted
 from fluid.core import NestedSequenceBatch, SequenceBatch
 from fluid.distributed.arrays import whole
-from fluid.formatting import counted
 from fluid.reader.base import stages
 from fluid.reader.pipeline import Batch, Batches, InputPipeline
 from fluid.trainer.handlers import Dispatcher

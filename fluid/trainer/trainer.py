@@ -8,10 +8,11 @@ from typing import Any
 
 from fluid import errors
 from fluid import optimizer as optimizers
+from fluid.checkpoint import PathLike, Rename
+from fluid.compat.name_hints import not_called
 from fluid.core import TEST, Program, fitting, not_copied, one_of, warn_once, whole_number
 from fluid.distributed import group
 from fluid.metrics import Metrics
-from fluid.name_hints import not_called
 from fluid.optimizer.base import OptimizerLike
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
@@ -21,7 +22,6 @@ from fluid.reader.feeder import FeedOrder
 from fluid.runtime import Results, Session, StepFunction
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import holding, spoilt
-from fluid.storage import PathLike, Rename
 from fluid.trainer import loop
 from fluid.trainer.agreement import Agreement, compare
 from fluid.trainer.calls import Calls, Readers

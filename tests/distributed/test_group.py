@@ -12,9 +12,9 @@ from coordination import together
 
 import fluid
 from fluid import errors
+from fluid.checkpoint.folder import Folder
 from fluid.distributed import Group, failing
 from fluid.reader.pipeline import Batch
-from fluid.storage.folder import Folder
 from fluid.trainer.agreement import Agreement
 from fluid.trainer.checkpoint.config import check_shared
 from fluid.trainer.signals import Signals

@@ -11,11 +11,11 @@ from checkpointed import Killed
 from coordination import together
 
 from fluid import errors
+from fluid.checkpoint import parts
+from fluid.checkpoint.folder import Folder
+from fluid.checkpoint.parts import in_all, write_together
+from fluid.checkpoint.seal import checksums
 from fluid.distributed import Group
-from fluid.storage import parts
-from fluid.storage.folder import Folder
-from fluid.storage.parts import in_all, write_together
-from fluid.storage.seal import checksums
 from fluid.trainer.checkpoint.writer import Writer
 
 

@@ -13,7 +13,7 @@ import several
 from launched import Launched, launched, pids, steps
 
 import fluid
-from fluid.storage.folder import Folder
+from fluid.checkpoint.folder import Folder
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ import pytest
 from layers.table import ROWS, Halving, Row, declare, real, whole
 
 import fluid
-from fluid import errors, input, layers, nets
+from fluid import errors, layers, nets
+from fluid.compat import input
 from fluid.layers import no_effect
 
 

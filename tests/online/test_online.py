@@ -9,8 +9,9 @@ import pytest
 from online.streamed import divided, line, make, points
 
 import fluid
-from fluid import errors, protocol
-from fluid.remote.rows import RowFormat
+from fluid import errors
+from fluid.online.rows import RowFormat
+from fluid.serving import protocol
 
 
 @pytest.fixture
@@ -276,7 +277,9 @@ def test_a_checkpoint_that_cannot_be_written_is_told(opened, monkeypatch):
     online = opened()
     online.send(points(10))
     online.start()
-    monkeypatch.setattr("fluid.storage.folder.Folder.write", lambda *arguments: (_ for _ in ()).throw(OSError("full")))
+    monkeypatch.setattr(
+        "fluid.checkpoint.folder.Folder.write", lambda *arguments: (_ for _ in ()).throw(OSError("full"))
+    )
     online.send(points(10))
     with pytest.raises(errors.CheckpointError, match="was not written; the log says why"):
         while online.save():

@@ -6,7 +6,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import fluid
 from fluid import layers
-from fluid.storage.folder import Folder
+from fluid.checkpoint.folder import Folder
 
 
 def test_row_34_divided_arrays_are_read_where_they_shall_lie(tmp_path):

@@ -16,9 +16,10 @@ from serving.served import DIGITS, ask, connected, digits, image_request, params
 from serving.test_faults import until
 
 import fluid
-from fluid import errors, protocol
+from fluid import errors
 from fluid.__main__ import main
 from fluid.serving import connection as limited
+from fluid.serving import protocol
 from fluid.serving.connection import BufferedTransport
 from fluid.serving.server import _accept_backlog, _most_connections
 
@@ -291,7 +292,7 @@ def test_json_that_takes_long_is_refused_at_once(body, match):
 
 @pytest.mark.parametrize("data", [[[1, 2], [3, 4]], [[], []], [], [[[True]], [[False]]], [1, 2.5], [2**63, 1], [2**70]])
 def test_lists_in_pieces_become_the_arrays_that_numpy_makes(data, monkeypatch):
-    from fluid.protocol import tensors
+    from fluid.serving.protocol import tensors
 
     monkeypatch.setattr(tensors, "PIECE", 1)
     want, found = np.asarray(data), tensors._array(data)

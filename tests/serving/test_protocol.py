@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluid import errors, protocol
+from fluid import errors
 from fluid.core import NestedSequenceBatch, SequenceBatch
-from fluid.protocol import messages, tensors
+from fluid.serving import protocol
+from fluid.serving.protocol import messages, tensors
 
 DTYPES = st.sampled_from([dtype for name, dtype in tensors.DTYPES.items() if name != "BF16"])
 ARRAYS = DTYPES.flatmap(lambda d: some.arrays(d, some.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))

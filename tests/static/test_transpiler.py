@@ -8,8 +8,8 @@ from static.both import fresh
 
 import fluid.static as fluid
 from fluid import SequenceBatch, errors
+from fluid.checkpoint import load_arrays
 from fluid.static.processes import feeds_of_all
-from fluid.storage import load_arrays
 
 SCRIPT = trainers.__file__
 

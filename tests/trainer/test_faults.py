@@ -20,9 +20,9 @@ from checkpointed import ROWS, X, Y, arrays, assert_equal, program, seen_by, sma
 
 import fluid
 from fluid import errors
+from fluid.checkpoint import seal
+from fluid.checkpoint.folder import Folder
 from fluid.serving import Settings
-from fluid.storage import seal
-from fluid.storage.folder import Folder
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # `make soak` flips every byte; the ordinary suite one of so many.

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from fluid import errors
+from fluid._util.host_random import root_key
 from fluid.core.arguments import whole_number
 from fluid.core.frame import ParameterSpec
-from fluid.host_random import root_key
 
 
 def own_array(value: Any) -> jax.Array:

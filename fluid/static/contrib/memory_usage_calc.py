@@ -37,7 +37,7 @@ def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
       >>> lower <= upper, unit
       (True, 'KB')
     """
-    from fluid.planning import plan  # few programs need it
+    from fluid.parallel.planner import plan  # few programs need it
 
     found = plain_program(program)
     (step,) = plan(found.snapshot(), None, batch_size, Mesh(data=1), precision=found.precision).candidates

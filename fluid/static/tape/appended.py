@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from fluid import errors, layers
-from fluid.original.description import OpDesc, VarDesc
-from fluid.original.messages import DTYPES
-from fluid.original.op import Op
-from fluid.original.ops.table import ROWS
+from fluid.compat.paddle_files.description import OpDesc, VarDesc
+from fluid.compat.paddle_files.messages import DTYPES
+from fluid.compat.paddle_files.op import Op
+from fluid.compat.paddle_files.ops.table import ROWS
 from fluid.param_attr import ParamAttr
 from fluid.static.tape.calls import Call, outer_environment
 from fluid.static.tape.variable import Persistent, Variable

@@ -15,14 +15,14 @@ from typing import Any, Protocol
 import jax
 
 from fluid import errors
+from fluid.checkpoint.folder import newest_whole
+from fluid.checkpoint.remote import folder_of
 from fluid.core import Program, creation_sites, own_array
 from fluid.distributed import group
 from fluid.distributed.arrays import is_here
 from fluid.runtime import Session
 from fluid.runtime.finite import Health
 from fluid.runtime.state_io import names_here
-from fluid.storage.folder import newest_whole
-from fluid.storage.remote import folder_of
 from fluid.trainer.checkpoint.config import CheckpointConfig, check_shared
 from fluid.trainer.checkpoint.match import check_checkpoint, check_seed, describe_optimizers, digests_of
 from fluid.trainer.checkpoint.score import BestMeasured, Score

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluid import errors
+from fluid.checkpoint import PathLike
+from fluid.checkpoint.folder import Folder
 from fluid.core import fitting, whole_number
 from fluid.distributed import Group
-from fluid.storage import PathLike
-from fluid.storage.folder import Folder
 from fluid.trainer.evaluation.monitor import AUTO, direction
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from fluid import errors
+from fluid.checkpoint import PathLike
 from fluid.core import warn
 from fluid.runtime import Session
-from fluid.storage import PathLike
 from fluid.trainer.checkpoint.checkpoints import Checkpoints
 from fluid.trainer.checkpoint.config import CheckpointConfig
 from fluid.trainer.signals import Signals

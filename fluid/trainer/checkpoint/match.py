@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fluid._util.text import described
+from fluid.checkpoint import Source
 from fluid.core import Program
-from fluid.formatting import described
 from fluid.runtime import Session
 from fluid.runtime.state_io import check_state
-from fluid.storage import Source
 
 log = logging.getLogger("fluid")
 

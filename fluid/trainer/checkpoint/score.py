@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fluid import errors
+from fluid.checkpoint import NONSENSE
+from fluid.checkpoint.folder import Folder
 from fluid.core import Program
 from fluid.runtime import Results
-from fluid.storage import NONSENSE
-from fluid.storage.folder import Folder
 from fluid.trainer.evaluation.means import is_computed, on_host
 from fluid.trainer.evaluation.values import by_name, number, output_names, value_name
 from fluid.trainer.events import BeginTrainEvent, MeasuredEvent

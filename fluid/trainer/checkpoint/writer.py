@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fluid import errors
+from fluid.checkpoint.folder import Folder
+from fluid.checkpoint.parts import in_first, write_together
 from fluid.distributed import Group
 from fluid.runtime.finite import Health
-from fluid.storage.folder import Folder
-from fluid.storage.parts import in_first, write_together
 from fluid.trainer.checkpoint.score import Score
 
 log = logging.getLogger("fluid")

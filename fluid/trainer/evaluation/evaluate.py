@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid._util.text import scaled
 from fluid.core import (
     TEST,
     NestedSequenceBatch,
@@ -22,7 +23,6 @@ from fluid.core import (
     warn,
 )
 from fluid.distributed import group
-from fluid.formatting import scaled
 from fluid.metrics import Metrics, names_of
 from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike

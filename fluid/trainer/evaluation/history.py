@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
-from fluid.name_hints import KnownAttributes
-from fluid.paths import PathLike, local_path
+from fluid._util.paths import PathLike, local_path
+from fluid.compat.name_hints import KnownAttributes
 from fluid.runtime import Results
 from fluid.trainer.evaluation.means import TrainingMeans
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, number, scalars_of, spans

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fluid import errors
+from fluid._util.paths import PathLike, local_path
 from fluid.core import fitting, warn, warn_once
-from fluid.paths import PathLike, local_path
 from fluid.runtime.finite import Health
 from fluid.trainer.evaluation.means import Averaging, on_host
 from fluid.trainer.evaluation.values import as_json, by_name, from_json, known_values, number

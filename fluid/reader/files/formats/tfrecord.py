@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fluid import protobuf
+from fluid._util import protobuf
 from fluid.reader.base import Rows
 from fluid.reader.files.fields import Fields
 from fluid.reader.files.format import Format, Piece, Row, broken

@@ -1,0 +1,57 @@
+"""Storage of named arrays and checkpoints in files: writes are atomic, and reading never runs code from a file."""
+
+from fluid._util.paths import PathLike
+from fluid.checkpoint.arrays import (
+    PARAMS_FILE,
+    PERSISTABLES_FILE,
+    Loaded,
+    file_in,
+    load_arrays,
+    load_file,
+    save_arrays,
+    warn_of_ending,
+)
+from fluid.checkpoint.atomic import replaced
+from fluid.checkpoint.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, check_match, choose
+from fluid.checkpoint.npy import read_npy, write_npy, zip_entry
+from fluid.checkpoint.recognize import instead, recognized
+from fluid.checkpoint.rename import Rename, renamed
+from fluid.checkpoint.report import LoadReport
+from fluid.checkpoint.safetensors import is_safetensors
+from fluid.checkpoint.seal import NONSENSE
+from fluid.checkpoint.source import Parameters, Source, newest_checkpoint, source_of
+from fluid.checkpoint.structure import check_structure, natural
+
+__all__ = [
+    "CHECK_THE_PROGRAM",
+    "NONSENSE",
+    "PARAMS_FILE",
+    "PERSISTABLES_FILE",
+    "LoadReport",
+    "Loaded",
+    "Parameters",
+    "PathLike",
+    "RENAME_THEM",
+    "Rename",
+    "TAKE_A_PART",
+    "Source",
+    "check_match",
+    "check_structure",
+    "choose",
+    "file_in",
+    "instead",
+    "is_safetensors",
+    "load_arrays",
+    "load_file",
+    "natural",
+    "newest_checkpoint",
+    "read_npy",
+    "recognized",
+    "renamed",
+    "replaced",
+    "save_arrays",
+    "source_of",
+    "warn_of_ending",
+    "write_npy",
+    "zip_entry",
+]

@@ -1,0 +1,219 @@
+"""Files of named arrays: one file holds arrays and JSON only.
+
+The file is a zip archive of `.npy` entries, one for each name, and a `manifest.json` with shapes and dtypes. `np.load`
+reads the file too; a dtype that NumPy lacks, for example bfloat16, appears there as raw integers. A path that ends in
+".safetensors" selects the safetensors format instead, which other frameworks read and write.
+"""
+
+import json
+import pathlib
+import zipfile
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fluid import errors
+from fluid._util.paths import PathLike, local_path
+from fluid.checkpoint import safetensors
+from fluid.checkpoint.atomic import replaced
+from fluid.checkpoint.npy import read_npy, size_limit, write_npy, zip_entry
+from fluid.checkpoint.recognize import instead
+from fluid.checkpoint.seal import NONSENSE
+from fluid.core import warn
+
+FORMAT = "fluid-arrays"
+VERSION = 1
+_MANIFEST = "manifest.json"
+PARAMS_FILE, PERSISTABLES_FILE = "params.fluid", "persistables.fluid"
+_ENDINGS = {
+    **dict.fromkeys((".h5", ".hdf5", ".keras"), "Keras"),
+    **dict.fromkeys((".pt", ".pth"), "PyTorch"),
+    **dict.fromkeys((".pkl", ".pickle"), "pickle"),
+    **dict.fromkeys((".pdparams", ".pdmodel"), "PaddlePaddle"),
+    **dict.fromkeys((".pb", ".tflite"), "TensorFlow"),
+    ".npy": "NumPy",
+    ".onnx": "ONNX",
+}
+_DAMAGES = (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, *NONSENSE)
+
+
+class Loaded(NamedTuple):
+    """The contents of a file of arrays.
+
+    Attributes:
+      arrays: by name.
+      kind: the kind of the arrays, for example "parameters" or "session".
+      sites: the line that created each array, if the file records the line.
+      table: the JSON of the `fluid.reader.Table` of the program, or None.
+    """
+
+    arrays: dict[str, np.ndarray]
+    kind: str
+    sites: dict[str, str]
+    table: dict[str, Any] | None = None
+
+
+def save_arrays(
+    path: PathLike,
+    arrays: Mapping[str, Any],
+    kind: str = "parameters",
+    sites: Mapping[str, str] = {},
+    table: Mapping[str, Any] | None = None,
+) -> None:
+    """Write arrays to one file, atomically: a concurrent reader gets the whole old file or the whole new file.
+
+    Equal arguments produce equal bytes.
+
+    Args:
+      path: the file. In an existing directory, the file `params.fluid` is written. A name that ends in ".safetensors"
+        selects the safetensors format.
+      arrays: by name.
+      kind: recorded in the file and returned by `load_arrays`.
+      sites: the line that created each array, recorded in the file; names without an array are ignored.
+      table: the JSON of the `fluid.reader.Table` of the program, recorded in the file; or None.
+
+    Raises:
+      ParameterFileError: the folder does not exist or cannot be written.
+
+    Example:
+      >>> import tempfile, os
+      >>> path = os.path.join(tempfile.mkdtemp(), "digits.params")
+      >>> save_arrays(path, {"w": np.ones(3, "float32")})
+      >>> load_arrays(path)[0]["w"].tolist()
+      [1.0, 1.0, 1.0]
+    """
+    target = _file(path, writes=True)
+    warn_of_ending(target, "model.params, or model.safetensors for other libraries")
+    host = {name: np.asarray(value) for name, value in arrays.items()}
+    known = {name: site for name, site in sites.items() if name in host}
+    if safetensors.is_safetensors(target):
+        notes = {"kind": kind}
+        notes |= {"sites": json.dumps(known)} if known else {}
+        notes |= {"table": json.dumps(table)} if table is not None else {}
+        safetensors.save(target, host, notes)
+        return
+    listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
+    manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing, "sites": known}
+    manifest |= {"table": table} if table is not None else {}
+    with replaced(target) as (_, file), zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(zip_entry(_MANIFEST), json.dumps(manifest, indent=1))
+        for name, array in host.items():
+            with archive.open(zip_entry(f"{name}.npy"), "w", force_zip64=True) as entry:
+                write_npy(entry, name, array)  # type: ignore[arg-type]
+
+
+def warn_of_ending(path: pathlib.Path, instead: str) -> None:
+    """Warn if a file name ends like a file of another library.
+
+    An error instead would lose the parameters of a finished training.
+    """
+    if path.suffix.lower() in _ENDINGS:
+        warn(
+            f"{str(path)!r} is a file in fluid's own format, and {_ENDINGS[path.suffix.lower()]} cannot read it in "
+            f"spite of its ending; name it {instead}"
+        )
+
+
+def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
+    """Read a file that `save_arrays` wrote.
+
+    Args:
+      path: the file, or a directory that holds `params.fluid`. A file that ends in ".safetensors" may come from any
+        library.
+
+    Returns:
+      The arrays by name, and the kind.
+
+    Raises:
+      ParameterFileError: the file does not exist, is damaged, or has another format.
+
+    Example:
+      >>> load_arrays("nowhere")
+      Traceback (most recent call last):
+      fluid.errors.ParameterFileError: no parameter file at 'nowhere'; write one with trainer.save_params('nowhere')
+    """
+    found = load_file(path)
+    return found.arrays, found.kind
+
+
+def load_file(path: PathLike) -> Loaded:
+    """Read arrays, kind and sites from a file; see `load_arrays`."""
+    target = _file(path)
+    if not target.is_file():
+        found = instead(pathlib.Path(path), "parameters")
+        raise errors.ParameterFileError(
+            found or f"no parameter file at {str(target)!r}; write one with trainer.save_params({str(path)!r})"
+        )
+    if safetensors.is_safetensors(target):
+        arrays, notes = safetensors.load(target)
+        table = _json_of_others(notes.get("table"))
+        return Loaded(arrays, notes.get("kind", "parameters"), _sites_of_others(notes.get("sites")), table or None)
+    try:
+        with zipfile.ZipFile(target) as archive:
+            if len(set(archive.namelist())) < len(archive.namelist()):
+                raise ValueError("two of its entries have one name")
+            # A compressed entry could expand to any size.
+            if archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED:
+                raise ValueError("its manifest is compressed")
+            manifest = json.loads(archive.read(_MANIFEST))
+            if manifest["format"] != FORMAT or manifest["version"] > VERSION:
+                raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
+            arrays = {name: _read(archive, name, entry) for name, entry in manifest["arrays"].items()}
+            table = manifest.get("table")
+            if not isinstance(table, dict | None):
+                raise ValueError(f"its table is a {type(table).__name__}")
+            return Loaded(arrays, str(manifest["kind"]), _sites(manifest.get("sites", {})), table)
+    except _DAMAGES as error:
+        if found := instead(target, "parameters"):
+            raise errors.ParameterFileError(found) from error
+        raise errors.ParameterFileError(
+            f"{str(target)!r} is no parameter file of fluid, or is damaged: {error}; "
+            f"expected a file that trainer.save_params wrote (format {FORMAT}, version {VERSION}); parameters of other "
+            f"libraries are read from files that end in .safetensors"
+        ) from error
+
+
+def _sites(listing: Mapping[str, str]) -> dict[str, str]:
+    return {str(name): str(site) for name, site in listing.items()}
+
+
+def _sites_of_others(text: str | None) -> dict[str, str]:
+    """Return the sites in a .safetensors file; none if another library uses this key for other data."""
+    return _sites(_json_of_others(text))
+
+
+def _json_of_others(text: str | None) -> dict[str, Any]:
+    """Return an object in the metadata of a .safetensors file; an empty dict for data of another kind."""
+    try:
+        found = json.loads(text or "{}")
+    except NONSENSE:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def file_in(folder: pathlib.Path, wanted: str = PARAMS_FILE) -> pathlib.Path:
+    """Return the path of the file of parameters in a folder; if the file does not exist, the path of the other file.
+
+    `trainer.save_params(folder)` writes `params.fluid`, and `save_persistables` writes `persistables.fluid`.
+    """
+    return next(
+        (folder / name for name in (wanted, PARAMS_FILE, PERSISTABLES_FILE) if (folder / name).is_file()),
+        folder / wanted,
+    )
+
+
+def _file(path: PathLike, writes: bool = False) -> pathlib.Path:
+    target = local_path(path, errors.ParameterFileError)
+    if not target.is_dir():
+        return target
+    return target / PARAMS_FILE if writes else file_in(target)
+
+
+def _read(archive: zipfile.ZipFile, name: str, entry: Mapping[str, Any]) -> np.ndarray:
+    shape, dtype = [int(d) for d in entry["shape"]], str(entry["dtype"])
+    info = archive.getinfo(f"{name}.npy")
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size > size_limit(shape, dtype):
+        raise ValueError(f"the entry {name!r} is larger than its declared shape {shape}")
+    with archive.open(info) as raw:
+        return read_npy(raw, name, shape, dtype, info.file_size)  # type: ignore[arg-type]

@@ -1,0 +1,383 @@
+"""The folder of checkpoints: write, read, set aside and delete steps.
+
+    DIR/
+      40/               a whole checkpoint, after 40 training steps
+        arrays/         parameters, states, optimizer state, counters, in Orbax's format
+        meta.json       their shapes and dtypes, and the position of training
+        fluid.seal      checksums of all files of the step
+      50.writing-7a1c/  a save in progress; removed later if its process was killed
+      30.damaged/       set aside because a checksum was wrong
+      60.undone/        set aside because training went back to an earlier step
+      fluid.lock        held by the trainer that writes here
+
+A step is written under another name, synced, sealed and then renamed. A reader therefore finds a whole step or none.
+"""
+
+import contextlib
+import errno
+import json
+import math
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid import errors
+from fluid._util.paths import local_path
+from fluid.checkpoint import seal
+from fluid.checkpoint.atomic import sync
+from fluid.checkpoint.structure import check_structure, natural
+
+try:
+    import fcntl
+except ImportError:  # Windows: two trainers in one folder are not detected
+    fcntl = None  # type: ignore[assignment]
+
+META = "meta.json"
+ARRAYS = "arrays"
+LOCK = "fluid.lock"
+STEP = re.compile(r"0|[1-9][0-9]{0,17}")
+_LEFTOVER = re.compile(rf"({STEP.pattern})\.(writing(-[0-9a-f]+)?|deleting)")
+ASIDE = re.compile(rf"({STEP.pattern})\.(damaged|undone)(-[0-9]+)?")
+
+_OF_TRAINER = {
+    **dict.fromkeys(("call", "epoch", "step"), natural),
+    "batch": (None, {"samples": natural, "digest": str}),
+    "reader": (None, dict),
+    "finished": list,
+    "finished_epochs": (None, [(None, natural)]),
+    "handlers": list,
+}
+_META = {
+    "step": natural,
+    "arrays": {"*": {"shape": [natural], "dtype": str}},
+    "position": (None, {"epoch": str, "step": str, "states": list}, _OF_TRAINER),
+    "score": (None, {"output": (str, natural), "mode": str, "value": (None, float, int)}),
+    "optimizers": (None, [str]),
+    "sites": (None, {"*": str}),
+    "versions": (None, {"*": str}),
+    "table": (None, dict),
+}
+
+
+class Folder:
+    """A folder of checkpoints, one for each step number.
+
+    Args:
+      path: the folder; created if it does not exist.
+      read_only: True never changes a file, and requires that the folder exists.
+
+    Attributes:
+      path: the folder on this machine; for an object store, a folder for temporary copies.
+      name: the path, or the address in an object store, for messages.
+      is_local: True if the files stay at `path`; False for an object store.
+
+    Raises:
+      CheckpointError: the path is not a folder, or cannot be written.
+
+    Example:
+      >>> import tempfile
+      >>> folder = Folder(tempfile.mkdtemp())
+      >>> with folder.locked():
+      ...     folder.write(40, {"w": np.ones(3)}, {"note": "forty"})
+      >>> folder.steps(), folder.flaw(40), folder.meta(40)["note"], folder.arrays(40)["w"].tolist()
+      ([40], None, 'forty', [1.0, 1.0, 1.0])
+    """
+
+    is_local = True
+
+    def __init__(self, path: Any, read_only: bool = False):
+        self.path = pathlib.Path(os.path.abspath(local_path(path, errors.CheckpointError)))
+        self.name = str(self.path)
+        try:
+            if not read_only:
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with (self.path / LOCK).open("a"):
+                    pass
+        except OSError as error:
+            raise errors.CheckpointError(
+                f"no checkpoints can be kept in {str(self.path)!r}: {error.strerror}; expected a folder that can be "
+                f"written: fluid.CheckpointConfig('checkpoints')"
+            ) from error
+        self._identity = self._stat()
+        self._lock: int | None = None
+        self._failed: list[pathlib.Path] = []  # folders of failed saves, which may reappear; see `discard`
+
+    def acquire(self) -> None:
+        """Lock the folder against other trainers; do nothing if this object already holds the lock.
+
+        Raises:
+          CheckpointError: another trainer holds the lock, or the folder no longer exists.
+        """
+        if self._lock is not None:
+            return
+        self.check_there()
+        lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(lock, 0)
+            os.write(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        except BlockingIOError:
+            owner = os.read(lock, 200).decode("utf-8", "replace").strip()
+            os.close(lock)
+            raise errors.CheckpointError(
+                f"another trainer ({owner or 'unknown'}) is at work in {str(self.path)!r}; wait until it has ended, or "
+                f"give this one a folder of its own: fluid.CheckpointConfig('other')"
+            ) from None
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
+
+    def release(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            with contextlib.suppress(OSError):  # a folder that cannot be removed now is left to `sweep`
+                _remove_while_written(self._failed)
+            self._failed.clear()
+            os.close(self._lock)
+            self._lock = None
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock inside a `with` block."""
+        held = self._lock is not None
+        self.acquire()
+        try:
+            yield
+        finally:
+            if not held:
+                self.release()
+
+    def check_there(self) -> None:
+        """Check that the folder still exists and is the folder that this object opened.
+
+        Raises:
+          CheckpointError: the folder was unmounted, deleted or replaced.
+        """
+        if self._stat() != self._identity:
+            raise errors.CheckpointError(
+                f"the checkpoint folder {str(self.path)!r} has gone or been replaced, so nothing can be saved; "
+                f"expected it to stay while training goes on. Bring it back, and make a new Trainer to continue"
+            )
+
+    def steps(self) -> list[int]:
+        """Return the numbers of all steps, whole or damaged, ascending; folders of other programs are left out."""
+        names = (entry.name for entry in os.scandir(self.path) if entry.is_dir(follow_symlinks=False))
+        return sorted(int(n) for n in names if STEP.fullmatch(n) and self._is_ours(self.path / n))
+
+    def aside(self) -> list[str]:
+        """Return the names of the steps that were set aside."""
+        return sorted(n for n in os.listdir(self.path) if ASIDE.fullmatch(n))
+
+    def size(self, step: int) -> int:
+        """Return the total size of the files of a step, in bytes."""
+        return sum(path.stat().st_size for path in (self.path / str(step)).rglob("*") if path.is_file())
+
+    def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
+        """Return the flaw of a step or of its meta.json, see `seal.flaw`; None for a step without a flaw."""
+        path = self.path / str(step)
+        found = seal.flaw(path, share, of)
+        return self._nonsense(step) if found is None and META in seal.files_in(path)[share::of] else found
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """Return the JSON that `write` stored for a step, with the shapes and dtypes of the arrays under `arrays`."""
+        with (self.path / str(step) / META).open(encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+        return found
+
+    def arrays(self, step: int, places: Mapping[str, jax.sharding.Sharding] | None = None) -> dict[str, Any]:
+        """Return the arrays of a step by name, on the host.
+
+        Args:
+          step: the step.
+          places: shardings by name, for arrays with elements that are divided among devices instead. Of these arrays, a
+            process reads only the shards of its own devices.
+        """
+        import orbax.checkpoint as ocp
+
+        places = places or {}
+        listed = {n: (tuple(a["shape"]), jnp.dtype(a["dtype"])) for n, a in self.meta(step)["arrays"].items()}
+        full = {n: listed[n] for n in listed if math.prod(listed[n][0])}
+        wanted = {n: jax.ShapeDtypeStruct(s, d, sharding=places.get(n)) for n, (s, d) in full.items()}
+        with ocp.Checkpointer(ocp.StandardCheckpointHandler(), **_by_itself()) as reader:
+            found = reader.restore(self.path / str(step) / ARRAYS, args=ocp.args.StandardRestore(wanted))
+        here = {n: value if n in places else np.asarray(value) for n, value in found.items()}
+        return {n: here[n] if n in here else np.zeros(s, d) for n, (s, d) in listed.items()}
+
+    def write(self, step: int, arrays: Mapping[str, np.ndarray], meta: Mapping[str, Any]) -> None:
+        """Add a step. If the write fails, the step is removed, and all other steps stay unchanged.
+
+        Args:
+          step: the number of the step.
+          arrays: by name, on the host.
+          meta: JSON to store beside the arrays.
+        """
+        import orbax.checkpoint as ocp
+
+        temporary = self.begin(step)
+        try:
+            with ocp.Checkpointer(ocp.StandardCheckpointHandler(), **_by_itself()) as writer:
+                writer.save(temporary / ARRAYS, args=ocp.args.StandardSave(with_elements(arrays)))
+            self.finish(temporary, step, arrays, meta)
+        except BaseException:
+            self.discard(temporary)
+            raise
+
+    def begin(self, step: int) -> pathlib.Path:
+        """Create an empty folder with a new name, in which a step is written."""
+        with contextlib.suppress(OSError):
+            _remove_while_written(self._failed)
+        temporary = self.path / f"{step}.writing-{secrets.token_hex(4)}"
+        temporary.mkdir(mode=0o700)
+        return temporary
+
+    def discard(self, temporary: pathlib.Path) -> None:
+        """Remove the files of a step whose write failed.
+
+        A write fails as soon as one file fails. Threads of TensorStore still write the other files then, and create the
+        folder again if it was removed. The folder is therefore removed again before the next save, and on `release`.
+
+        Args:
+          temporary: the folder from `begin`.
+        """
+        self._failed.append(temporary)
+        with contextlib.suppress(OSError):  # the caller of `write` raises the exception that ended the write
+            _remove_while_written(self._failed)
+
+    def finish(
+        self,
+        temporary: pathlib.Path,
+        step: int,
+        arrays: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        sealed: Mapping[str, str] | None = None,
+    ) -> None:
+        """Complete a step: write its meta.json, seal it, and rename it to its number.
+
+        Args:
+          temporary: the folder from `begin`, with the arrays in it.
+          step: the number of the step.
+          arrays: by name, with shapes and dtypes.
+          meta: as for `write`.
+          sealed: known checksums, as for `seal.seal`.
+        """
+        listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
+        text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
+        (temporary / META).write_text(text, encoding="utf-8")
+        seal.seal(temporary, sealed)
+        os.rename(temporary, self.path / str(step))
+        sync(self.path)
+
+    def delete(self, step: int) -> None:
+        """Remove a step. The step is renamed first, so that a killed process leaves no partial step."""
+        doomed = self.path / f"{step}.deleting"
+        remove(doomed)
+        os.rename(self.path / str(step), doomed)
+        remove(doomed)
+
+    def sweep(self) -> None:
+        """Remove the remains of saves and deletions of killed processes.
+
+        Processes of a killed run may still write to these folders; the next call removes the files that they add.
+        """
+        _remove_while_written(self.path / name for name in os.listdir(self.path) if _LEFTOVER.fullmatch(name))
+
+    def set_aside(self, step: int, why: str) -> str:
+        """Rename a step to `STEP.why`, so that the step is kept but not used; return the new name."""
+        names = (f"{step}.{why}{f'-{i}' if i else ''}" for i in range(1_000_000))
+        name = next(n for n in names if not (self.path / n).exists())
+        os.rename(self.path / str(step), self.path / name)
+        return name
+
+    def newest_whole(self) -> tuple[int | None, dict[int, str]]:
+        """Return the newest step without a flaw, or None; and the flaw of each newer step."""
+        return newest_whole(self.steps(), self.flaw)
+
+    def _nonsense(self, step: int) -> str | None:
+        """Return the flaw of a meta.json whose checksum is correct; None for a meta.json without a flaw."""
+        try:
+            meta = self.meta(step)
+            check_structure(meta, _META, META)
+            if meta["step"] != step:
+                return f"{META} is that of step {meta['step']}"
+            for array in meta["arrays"].values():
+                jnp.dtype(array["dtype"])
+        except errors.FluidError:  # raised by RemoteFolder: the object store cannot be reached
+            raise
+        except (OSError, *seal.NONSENSE) as error:
+            return f"{META} makes no sense: {type(error).__name__}: {error}"
+        return None
+
+    def _is_ours(self, path: pathlib.Path) -> bool:
+        return any((path / name).exists() for name in (seal.NAME, META, ARRAYS))
+
+    def _stat(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+
+def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
+    """Return the newest step without a flaw, or None; and the flaw of each newer step.
+
+    Args:
+      steps: ascending.
+      flaw: returns the flaw of a step, or None.
+
+    Example:
+      >>> newest_whole([2, 4, 6], {2: None, 4: None, 6: "meta.json is missing"}.get)
+      (4, {6: 'meta.json is missing'})
+    """
+    flaws: dict[int, str] = {}
+    for step in reversed(steps):
+        problem = flaw(step)
+        if problem is None:
+            return step, flaws
+        flaws[step] = problem
+    return None, flaws
+
+
+def _by_itself() -> dict[str, Any]:
+    """Return the options with which Orbax works in this process alone, without waiting for the other processes."""
+    if jax.process_count() == 1:
+        return {}
+    import orbax.checkpoint as ocp
+
+    here = jax.process_index()
+    options = ocp.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process_{here}"
+    )
+    return {"multiprocessing_options": options}
+
+
+def with_elements(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays that have elements; Orbax refuses empty arrays, which are created again from their shapes."""
+    return {n: a for n, a in arrays.items() if a.size}
+
+
+def remove(path: pathlib.Path) -> None:
+    """Remove a folder with all its contents; do nothing if the folder does not exist."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+
+
+def _remove_while_written(paths: Iterable[pathlib.Path]) -> None:
+    """Remove folders while other threads or processes may write to them; files that they add stay."""
+    for path in paths:
+        try:
+            remove(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise

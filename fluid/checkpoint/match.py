@@ -1,0 +1,174 @@
+"""Comparison of named arrays with the arrays of a program."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from fluid import errors
+from fluid._util.globs import select
+from fluid._util.text import shape_text
+from fluid.checkpoint.report import LoadReport
+from fluid.checkpoint.source import Source
+
+# The arrays that a program needs: shape and dtype by name.
+Wanted = Mapping[str, tuple[tuple[int, ...], str]]
+
+_SHOWN = 20
+CHECK_THE_PROGRAM = (
+    "parameters and program must come from the same layers and names; check that the program function is the one that "
+    "was trained"
+)
+RENAME_THEM = f'{CHECK_THE_PROGRAM}. Arrays with other names are taken by rename={{"old/*": "new/*"}}'
+TAKE_A_PART = (
+    f'{CHECK_THE_PROGRAM}. To take what another program left: rename={{"old/*": "new/*"}} for other names, '
+    'skip=["head/*"] for what shall not be taken, such as arrays of other shapes, strict=False for what is missing '
+    "there or here"
+)
+
+
+def check_match(
+    found: Mapping[str, Any],
+    wanted: Wanted,
+    where: Any,
+    allow_extra: bool = False,
+    advice: str = CHECK_THE_PROGRAM,
+    sites: Mapping[str, str] = {},
+    sites_there: Mapping[str, str] = {},
+    owner: str = "the program",
+) -> None:
+    """Check names, shapes and dtypes of arrays against a program.
+
+    Args:
+      found: arrays by name.
+      wanted: shape and dtype by name.
+      where: the origin of the arrays, for the message.
+      allow_extra: True accepts names that the program does not have.
+      advice: a sentence for the message that says how to resolve a difference.
+      sites: the line that created each array of the program, for the message.
+      sites_there: the line that created each array of `where`, if known.
+      owner: the owner of the wanted arrays, for the message.
+
+    Raises:
+      ParameterError: names, shapes or dtypes differ. The message lists at most twenty differences, with the nearest
+        name for each missing array.
+
+    Example:
+      >>> import numpy as np
+      >>> check_match({"w": np.ones(3, "float32")}, {"w": ((3,), "float32")}, "here")
+    """
+
+    def created(name: str) -> str:
+        lines = [f"{at[name]} {side}" for at, side in ((sites_there, "there"), (sites, "here")) if name in at]
+        return f"; created at {', and at '.join(lines)}" if lines else ""
+
+    missing = [n for n in wanted if n not in found]
+    extra = [n for n in found if n not in wanted]
+    problems = [f"missing: {n} {wanted[n][1]}{list(wanted[n][0])}{_nearest(n, extra)}{created(n)}" for n in missing]
+    for name in wanted:
+        if name in found:
+            shape, dtype = wanted[name]
+            value = found[name]
+            if tuple(value.shape) != tuple(shape) or str(value.dtype) != str(dtype):
+                convert = f": array.astype({str(dtype)!r})" if tuple(value.shape) == tuple(shape) else ""
+                problems.append(
+                    f"{name}: found {value.dtype}{list(value.shape)}, expected {dtype}{list(shape)}"
+                    f"{convert}{created(name)}"
+                )
+    if not allow_extra:
+        problems += [f"extra: {n} {found[n].dtype}{list(found[n].shape)}{created(n)}" for n in extra]
+    if problems:
+        more = f"\n  ... and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        raise errors.ParameterError(
+            f"{where} does not match {owner}:\n  " + "\n  ".join(problems[:_SHOWN]) + more + "\n" + advice
+        )
+
+
+def choose(
+    source: Source,
+    wanted: Wanted,
+    skip: str | Sequence[str] = (),
+    *,
+    names: str | Sequence[str] | None = None,
+    sites: Mapping[str, str] = {},
+    allow_missing: bool = False,
+    allow_extra: bool = False,
+    advice: str = TAKE_A_PART,
+) -> LoadReport:
+    """Select the arrays of a source that a program takes.
+
+    Args:
+      source: the arrays.
+      wanted: shape and dtype of the program's arrays, by name.
+      skip: names and globs of arrays to leave out, in the source or in the program.
+      names: names and globs of the arrays to take, in the source or in the program; None for all.
+      sites: the line that created each array of the program, for messages.
+      allow_missing: True accepts arrays of the program that the source does not have.
+      allow_extra: True accepts arrays of the source that the program does not have.
+      advice: a sentence for error messages that says how to resolve a difference.
+
+    Raises:
+      ParameterError: names, shapes or dtypes differ, or the program would take no array.
+      UnknownNameError: a name or glob of `skip` or `names` fits no array of the source or the program.
+      ArgumentError: `names` is empty.
+
+    Example:
+      >>> import numpy as np
+      >>> arrays = {"a": np.ones(3, "float32"), "head": np.ones(9, "float32")}
+      >>> wanted = {"a": ((3,), "float32"), "head": ((5,), "float32")}
+      >>> choose(Source(arrays, "here"), wanted, skip=["head"]).skipped
+      {'head': 'float32[9] (here float32[5])'}
+    """
+    found = source.arrays
+    every = {**wanted, **found}
+    left_out = set(select(skip, every, "skip"))
+    if names is not None:
+        if not len(names):
+            raise errors.ArgumentError(
+                'names=[] takes nothing; name some arrays, as in names=["backbone/*"], or leave names out for all'
+            )
+        left_out |= every.keys() - set(select(names, every, "names"))
+    there = {n: shape_text(str(v.dtype), v.shape) for n, v in found.items()}
+    here = {n: shape_text(dtype, shape) for n, (shape, dtype) in wanted.items()}
+    taken = tuple(n for n in wanted if n in found and n not in left_out)
+    missing = {n: here[n] for n in wanted if n not in found and n not in left_out}
+    extra = {n: there[n] for n in found if n not in wanted and n not in left_out}
+    if wanted and left_out.issuperset(n for n in wanted if n in found) and any(n in found for n in wanted):
+        chosen, fix = (f"skip={skip!r}", "skip fewer names") if names is None else (f"names={names!r}", "name others")
+        raise errors.ParameterError(
+            f"nothing would be taken from {source.where}: {chosen} leaves out every array that the program takes "
+            f"from it, {_some([n for n in wanted if n in found])}; {fix}, or do not load"
+        )
+    if wanted and not taken and (allow_missing or left_out):
+        raise errors.ParameterError(_nothing(source, wanted))
+    check_match(
+        {n: v for n, v in found.items() if n not in left_out},
+        {n: wanted[n] for n in (*taken, *(() if allow_missing else missing))},
+        source.where,
+        allow_extra,
+        advice,
+        sites,
+        source.sites,
+    )
+    skipped = {n: _both(there.get(n), here.get(n)) for n in every if n in left_out}
+    return LoadReport(source.where, taken, missing, extra, skipped)
+
+
+def _nothing(source: Source, wanted: Wanted) -> str:
+    """Return the error message for a source of which a program would take no array."""
+    nearest = next(filter(None, (_nearest(n, list(source.arrays)) for n in wanted)), "")
+    return (
+        f"nothing would be taken from {source.where}: it has {_some(source.arrays)}, and the program has "
+        f'{_some(wanted)}{nearest}; names are made to agree by rename={{"old/*": "new/*"}}'
+    )
+
+
+def _nearest(name: str, candidates: Sequence[str]) -> str:
+    hint = errors.nearest(name, candidates) if candidates else ""
+    return f"  ({hint})" if hint.startswith("Did") else ""
+
+
+def _both(there: str | None, here: str | None) -> str:
+    return f"{there} (here {here})" if there and here else there or f"here {here}"
+
+
+def _some(names: Collection[str]) -> str:
+    return ", ".join([*list(names)[:5], *(["..."] if len(names) > 5 else [])]) or "nothing"

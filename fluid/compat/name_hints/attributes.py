@@ -1,0 +1,162 @@
+"""Errors for attributes that a module or class does not have; their messages say what to write instead."""
+
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fluid import errors
+from fluid.compat.name_hints.table import HINTS
+
+
+class KnownAttributes:
+    """A base of classes with fixed attributes: reading or setting another attribute raises an error with advice.
+
+    The advice comes from the table of hints, by the name of the class. Subclasses that a user writes may set any
+    attribute. Names that begin with an underscore are not checked, since copies, pickles and notebooks read them.
+
+    Attributes:
+      _set_by: how to change a property without a setter, by the name of the property.
+
+    Example:
+      >>> class Reader(KnownAttributes):
+      ...     path = "rows.csv"
+      >>> Reader().paht
+      Traceback (most recent call last):
+      fluid.errors.MissingNameError: 'Reader' object has no attribute 'paht'. Did you mean 'path'?
+      >>> hasattr(Reader(), "paht")
+      False
+    """
+
+    __slots__ = ()
+
+    _set_by: ClassVar[Mapping[str, str]] = {}
+
+    if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Any:
+            kind = type(self)
+            if _advice(kind, name):
+                raise _missing(self, name)
+            if name.startswith("_") or hasattr(kind, name):
+                return object.__getattribute__(self, name)  # raises the error of a property's getter again
+            raise _missing(self, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            if name[:1] != "_" and name not in self.__dict__:
+                _check_set(self, name, sys._getframe(1).f_globals)
+            object.__setattr__(self, name, value)
+
+
+def _check_set(owner: Any, name: str, caller: Mapping[str, Any]) -> None:
+    """Refuse to set a public attribute that is new or has no setter, unless fluid itself sets it."""
+    kind = type(owner)
+    there = getattr(kind, name, None)
+    if isinstance(there, property) and there.fset is None:
+        how = kind._set_by.get(name, "it follows from what the object does")
+        raise errors.MissingNameError(f"{name!r} of a {kind.__name__} is read, and not set; {how}", name=name)
+    if hasattr(kind, name) or _is_of_fluid(caller.get("__name__")) or not _is_of_fluid(kind.__module__):
+        return
+    raise _missing(owner, name)
+
+
+def _missing(owner: Any, name: str) -> errors.MissingNameError:
+    kind = type(owner)
+    advice = _advice(kind, name)
+    return errors.missing_name(f"{kind.__name__!r} object", name, _public(owner), f"write {advice}" if advice else "")
+
+
+def _advice(kind: type, name: str) -> str | None:
+    """Return the advice for a missing name, from the hints of the class and its bases in fluid; None without a hint."""
+    bases = (HINTS.get(base.__name__, {}) for base in kind.__mro__ if _is_of_fluid(base.__module__))
+    return next((hints[name] for hints in bases if name in hints), None)
+
+
+def _public(owner: Any) -> Iterable[str]:
+    return [name for name in object.__dir__(owner) if not name.startswith("_")]
+
+
+def _is_of_fluid(module: Any) -> bool:
+    return str(module).split(".", 1)[0] == "fluid"
+
+
+def check_attributes(owner: Any) -> None:
+    """Check that the class of an object declares all public attributes that the object has.
+
+    Handlers set attributes in each training step, so a check of every assignment would take time. Their check runs
+    once.
+
+    Args:
+      owner: the object; not checked if a user wrote its class.
+
+    Raises:
+      MissingNameError: an attribute is neither an attribute of the class nor declared by an annotation.
+    """
+    kind = type(owner)
+    # Public handlers are those whose constructor is checked too, by `core.fitting`.
+    if not (_is_of_fluid(kind.__module__) and hasattr(vars(kind).get("__init__"), "__wrapped__")):
+        return
+    declared = {name for base in kind.__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))}
+    for name in vars(owner):
+        if name.startswith("_") or name in declared:
+            continue
+        given = list(inspect.signature(kind).parameters)
+        if name in given:
+            raise errors.MissingNameError(
+                f"{name!r} of a {kind.__name__} is given when it is made, and cannot be set afterwards; write "
+                f"{kind.__name__}(..., {name}={vars(owner)[name]!r})",
+                name=name,
+            )
+        known = [*given, *(other for other in _public(owner) if other != name)]
+        raise errors.missing_name(f"{kind.__name__!r} object", name, known)
+
+
+def getattr_of(module: str) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: it raises the error for names that the module does not have.
+
+    Example:
+      >>> import fluid.layers
+      >>> getattr_of("fluid.layers")("BatchNorm2d")
+      Traceback (most recent call last):
+        ...
+      fluid.errors.MissingNameError: module 'fluid.layers' has no attribute 'BatchNorm2d'; use layers.batch_norm(x)
+    """
+
+    def missing(name: str) -> Any:
+        there = vars(sys.modules[module])
+        own = (
+            n for n, value in there.items() if not n.startswith("_") and getattr(value, "__module__", None) == module
+        )
+        known = there.get("__all__") or list(own)  # `__all__` is not set yet while the module is imported
+        advice = HINTS[module].get(name)
+        raise errors.missing_name(f"module {module!r}", name, known, f"use {advice}" if advice else "")
+
+    return missing
+
+
+class _Called(types.ModuleType):
+    """A module whose call raises an error with the call that works."""
+
+    def __call__(self, *args: Any, **values: Any) -> Any:
+        raise errors.ArgumentTypeError(
+            f"{self.__name__} is a module, which is not called; write {self.__dict__['_write']}"
+        )
+
+
+def not_called(module: str, write: str) -> None:
+    """Make a module raise an error when it is called; the message shows the call that works.
+
+    Args:
+      module: the name of the module.
+      write: the call that works.
+
+    Example:
+      >>> import fluid
+      >>> fluid.trainer()
+      Traceback (most recent call last):
+        ...
+      fluid.errors.ArgumentTypeError: fluid.trainer is a module, which is not called; write fluid.Trainer(...)
+    """
+    sys.modules[module].__class__ = _Called
+    sys.modules[module].__dict__["_write"] = write

@@ -1,0 +1,234 @@
+"""Ops: the interface through which a row of the table of ops reads an op that is being run.
+
+A row is a function that computes one type of op with layers of fluid.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fluid import errors
+from fluid.compat.paddle_files.description import OpDesc, VarDesc
+from fluid.compat.paddle_files.messages import DTYPES
+from fluid.param_attr import ParamAttr
+
+# An attribute whose name begins with any of these texts does not change results: it concerns devices, libraries,
+# debugging, training in a cluster, or quantization.
+_HINTS = (
+    "op_", "use_mkldnn", "use_cudnn", "use_quantizer", "mkldnn_data_type", "workspace_size_MB", "exhaustive_search",
+    "force_fp32_output", "force_cpu", "is_test", "numeric_stable_mode", "trainable_statistics", "data_format",
+    "x_data_format", "y_data_format", "in_dtype", "interp_method", "is_distributed", "remote_prefetch", "grad_inplace",
+    "trainer_id", "table_names", "height_sections", "epmap", "Scale_", "scale_x", "scale_y", "scale_out", "fuse_alpha",
+    "fuse_beta", "fuse_brelu_threshold", "head_number", "infer_flags", "padding_weights", "slope",
+    "diag_step", "diag_val", "@",
+)  # fmt: skip
+# Values that leave an optional feature off; an attribute with such a value need not be read.
+_UNSET: tuple[Any, ...] = (False, 0, -1, "", [])
+# The result of a row: values by output slot; a list of values for a slot with several variables.
+Outputs = Mapping[str, Any]
+
+
+class Values(Protocol):
+    """The variables of a program that is being run."""
+
+    def value(self, name: str) -> Any:
+        """Return the value of a variable."""
+
+    def parameter(self, name: str) -> ParamAttr:
+        """Return the ParamAttr with which a layer creates the parameter `name`."""
+
+    def statistic(self, name: str) -> str:
+        """Create the state `name`, such as a moving mean, which layers update; return its name."""
+
+    def desc(self, name: str) -> VarDesc:
+        """Return the declaration of a variable."""
+
+    def maker(self, name: str) -> OpDesc | None:
+        """Return the op that has written a variable, or None for a feed or a parameter."""
+
+
+class Op:
+    """An op that is being run: the values in its slots, and its attributes.
+
+    A slot is a named list of variables, like an argument. An Op records which slots and attributes a row reads.
+
+    Args:
+      desc: the description of the op.
+      values: the variables of the program.
+    """
+
+    def __init__(self, desc: OpDesc, values: Values):
+        self.desc = desc
+        self._values = values
+        self._read: set[str] = set()  # names of the slots and attributes that were read
+
+    def names(self, slot: str) -> tuple[str, ...]:
+        """Return the names of the variables in an input slot."""
+        self._read.add(slot)
+        return self.desc.inputs.get(slot, ())
+
+    def name(self, slot: str) -> str:
+        """Return the name of the only variable in an input slot."""
+        names = self.names(slot)
+        if len(names) != 1:
+            raise errors.ProgramError(f"{self} has {len(names)} variables in its slot {slot}, expected one")
+        return names[0]
+
+    def given(self, slot: str) -> bool:
+        """Return whether an input slot holds any variable."""
+        return bool(self.names(slot))
+
+    def value(self, slot: str) -> Any:
+        """Return the value of the only variable in an input slot."""
+        return self._values.value(self.name(slot))
+
+    def values(self, slot: str) -> list[Any]:
+        """Return the values of all variables in an input slot."""
+        return [self._values.value(name) for name in self.names(slot)]
+
+    def maybe(self, slot: str) -> Any:
+        """Return the value in an input slot, or None for an empty slot."""
+        return self.value(slot) if self.given(slot) else None
+
+    def desc_of(self, slot: str) -> VarDesc:
+        """Return the declaration of the variable in an input slot."""
+        return self._values.desc(self.name(slot))
+
+    def parameter(self, slot: str) -> ParamAttr:
+        """Return the ParamAttr of the parameter in an input slot, for a layer that creates this parameter.
+
+        Raises:
+          ProgramError: the slot holds a computed value, not a parameter.
+        """
+        name = self.name(slot)
+        if not self._values.desc(name).persistable:
+            raise errors.ProgramError(
+                f"{self} takes {name!r} as its {slot}, which is no parameter but computed; only parameters are possible"
+            )
+        return self._values.parameter(name)
+
+    def parameter_or_none(self, slot: str) -> ParamAttr | bool:
+        """Return the ParamAttr of the parameter in an input slot, or False for an empty slot."""
+        return self.parameter(slot) if self.given(slot) else False
+
+    def statistic(self, slot: str) -> str:
+        """Create the state in an input slot, such as a moving mean, which a layer updates; return its name."""
+        return self._values.statistic(self.name(slot))
+
+    def maker(self, slot: str, type: str) -> "Op":
+        """Return the op that computes the value in an input slot.
+
+        Raises:
+          ProgramError: no op computes the value, or the op is not of type `type`.
+        """
+        found = self._values.maker(self.name(slot))
+        if found is None or found.type != type:
+            raise errors.ProgramError(f"{self} is possible only behind an op {type!r}, which makes its {slot}")
+        return Op(found, self._values)
+
+    def attr(self, name: str, default: Any) -> Any:
+        """Return the value of an attribute.
+
+        Args:
+          name: the name of the attribute.
+          default: the value if the file has none; a type, for example `int`, if the file must have the attribute.
+
+        Raises:
+          ProgramError: the attribute is absent or has another type. A number may replace a list of one number.
+        """
+        self._read.add(name)
+        required = isinstance(default, type)
+        if required and name not in self.desc.attributes:
+            raise errors.ProgramError(f"{self} lacks its attribute {name!r}")
+        found = self.desc.attributes.get(name, default)
+        kind = default if required else type(default)
+        if kind is list and not isinstance(found, list):
+            found = [found]
+        right = isinstance(found, int | float if kind is float else kind) and isinstance(found, bool) == (kind is bool)
+        if not right:
+            raise errors.ProgramError(f"{self} has {name}={found!r}, expected {kind.__name__}")
+        return found
+
+    def dtype(self, name: str = "dtype", default: Any = 5) -> str:
+        """Return the name of the data type whose number an attribute holds.
+
+        Raises:
+          ProgramError: the number is not a data type.
+        """
+        number = self.attr(name, default)
+        if number not in DTYPES:
+            raise errors.ProgramError(f"{self} has {name}={number}, which is no data type")
+        return DTYPES[number]
+
+    def dtype_or_none(self, name: str = "dtype") -> str | None:
+        """Return the name of the data type in an attribute, or None for -1, which means no particular data type."""
+        return None if self.attr(name, -1) == -1 else self.dtype(name, -1)
+
+    def layout(self, name: str, dims: int = 2) -> str:
+        """Return the data layout in an attribute, "NCHW" or "NHWC" for `dims=2`, "NCDHW" or "NDHWC" for `dims=3`."""
+        last = self.attr(name, "NCHW" if dims == 2 else "NCDHW") in ("NHWC", "NDHWC")
+        return ("NCHW", "NHWC", "NCDHW", "NDHWC")[2 * (dims - 2) + last]
+
+    def outputs(self, slot: str) -> tuple[str, ...]:
+        """Return the names of the variables in an output slot."""
+        return self.desc.outputs.get(slot, ())
+
+    def refuse(self, what: str) -> errors.ProgramError:
+        """Return an error that names the unsupported feature of this op."""
+        return errors.ProgramError(f"{self}: {what}")
+
+    def check_read(self) -> None:
+        """Check that the row has read all input slots and attributes of the op.
+
+        Attributes that do not change results need not be read, nor attributes that leave an optional feature off.
+
+        Raises:
+          ProgramError: an input slot or an attribute is set and was not read.
+        """
+        slots = [slot for slot, names in self.desc.inputs.items() if names and slot not in self._read]
+        attributes = [
+            f"{name}={value!r}"
+            for name, value in self.desc.attributes.items()
+            if name not in self._read and not name.startswith(_HINTS) and value not in _UNSET
+        ]
+        if slots or attributes:
+            raise errors.ProgramError(f"{self} is given {', '.join(slots + attributes)}, which no layer of fluid takes")
+
+    def __str__(self) -> str:
+        return f"the op {self.desc.type!r} that makes {', '.join(map(repr, self.desc.writes())) or 'nothing'}"
+
+
+# A row of the table of ops: a function that calls layer functions for an op, and returns their results.
+Rule = Callable[[Op], Outputs]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row for an op that is one call of a layer function.
+
+    Attributes:
+      layer: the layer function.
+      inputs: by argument of the layer function, the input slot of its value.
+      attrs: by argument, the name of the attribute of its value and a default, see `Op.attr`.
+      optional: by argument, the input slot of its value; the argument is left out if the slot is empty.
+      out: the output slot of the result; a tuple for several results.
+    """
+
+    layer: Callable[..., Any]
+    inputs: Mapping[str, str]
+    attrs: Mapping[str, tuple[str, Any]] | None = None
+    optional: Mapping[str, str] | None = None
+    out: str | tuple[str, ...] = "Out"
+
+    def __call__(self, op: Op) -> Outputs:
+        """Call the layer function for an op; return its results by output slot."""
+        arguments = {argument: op.value(slot) for argument, slot in self.inputs.items()}
+        arguments |= {argument: op.value(slot) for argument, slot in (self.optional or {}).items() if op.given(slot)}
+        arguments |= {argument: op.attr(*attribute) for argument, attribute in (self.attrs or {}).items()}
+        result = self.layer(**arguments)
+        return {self.out: result} if isinstance(self.out, str) else dict(zip(self.out, result, strict=True))
+
+
+def unary(layer: Callable[..., Any], **attrs: tuple[str, Any]) -> Row:
+    """Return a Row for an op with one input slot, X, and one output slot, Out; `attrs` as for Row."""
+    return Row(layer, {"x": "X"}, attrs)

@@ -1,0 +1,94 @@
+"""Archive: the file of an exported model, a zip archive without compression, with a checksum of each entry."""
+
+import hashlib
+import io
+import itertools
+import json
+import pathlib
+import struct
+import zipfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from fluid import errors
+from fluid._util.paths import local_path
+from fluid.checkpoint import NONSENSE, instead, replaced, warn_of_ending, write_npy, zip_entry
+from fluid.export import standalone
+
+_DIRECTORY_FILE = "model.fluid"
+
+# The exceptions that zipfile, json and numpy raise for a damaged file, or a file of another kind.
+_DAMAGE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, struct.error, *NONSENSE)
+
+
+def file_of(path: Any) -> pathlib.Path:
+    """Return the path of an exported model: `path` itself, or `model.fluid` in it if `path` is a directory."""
+    target = local_path(path, errors.ArtifactError)
+    return target / _DIRECTORY_FILE if target.is_dir() else target
+
+
+def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, bytes]]) -> None:
+    """Write an exported model atomically: a concurrent reader sees the whole old file or the whole new file.
+
+    Equal arguments produce equal bytes.
+
+    Args:
+      path: the path of the file; in a directory that exists already, the file `model.fluid` is written.
+      manifest: the manifest, which holds JSON values.
+      entries: names and contents of all other entries of the archive; `standalone.py` is added.
+
+    Raises:
+      ArtifactError: the folder is missing or cannot be written.
+    """
+    first = [
+        ("manifest.json", json.dumps(manifest, indent=1).encode()),
+        ("standalone.py", pathlib.Path(standalone.__file__).read_bytes()),
+    ]
+    sums = []
+    warn_of_ending(file_of(path), "model.fluid")
+    with replaced(file_of(path), errors.ArtifactError) as (_, file), zipfile.ZipFile(file, "w") as archive:
+        for name, content in itertools.chain(first, entries):
+            sums.append(f"{hashlib.sha256(content).hexdigest()}  {name}\n")
+            archive.writestr(zip_entry(name), content)
+        archive.writestr(zip_entry(standalone.SUMS), "".join(sums))
+
+
+def is_artifact(path: Any) -> bool:
+    """Return whether the file at `path` looks like an exported model; only `read` checks that the file is whole."""
+    target = file_of(path)
+    if not target.is_file() or not zipfile.is_zipfile(target):
+        return False
+    with zipfile.ZipFile(target) as archive:
+        return standalone.SUMS in archive.namelist()
+
+
+def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Return the manifest of an exported model, and the contents of all entries by name; check all checksums first.
+
+    Raises:
+      ArtifactError: the file is missing, damaged, or no exported model.
+    """
+    target = file_of(path)
+    if not target.is_file():
+        raise errors.ArtifactError(
+            instead(local_path(path), "exported")
+            or f"no exported model at {str(target)!r}; write one with trainer.save_inference_model({str(path)!r})"
+        )
+    try:
+        return standalone.read(target)
+    except _DAMAGE as error:
+        if found := instead(target, "exported"):
+            raise errors.ArtifactError(found) from error
+        raise errors.ArtifactError(
+            f"{str(target)!r} is no exported model, or is damaged: {error}; expected a file that "
+            f"trainer.save_inference_model wrote"
+        ) from error
+
+
+def array_bytes(name: str, array: np.ndarray) -> bytes:
+    """Return the content of the archive entry that holds an array, in the `.npy` format."""
+    file = io.BytesIO()
+    write_npy(file, name, array)
+    return file.getvalue()

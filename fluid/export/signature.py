@@ -1,0 +1,230 @@
+"""Signatures of entry points, as the manifest of an exported model describes them: feeds, outputs and sizes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fluid.checkpoint import natural
+from fluid.core import Array, FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.reader import Table
+
+BATCH = "batch"
+# A part of the JSON of a table, for those who read an exported model without fluid.
+_TABLE = (
+    "numbers [rows, columns] are (value - shift) / scale, with fill for a missing value, from [fill, shift, scale]; "
+    "categories [rows, columns] are the positions of values in these lists from 1 on, and 0 if missing or unknown"
+)
+Dims = tuple[int | str, ...]
+# The structure of the JSON of a manifest and of its parts, for `check_structure`.
+_LIMITS = [[int, int, int], [int, int, type(None)]]
+_FEED = {
+    **dict.fromkeys(("name", "dtype", "held"), str),
+    "dims": [(str, natural)],
+    "lod_level": lambda level: level in (0, 1, 2),
+    "limits": (None, lambda limits: isinstance(limits, list) and [type(n) for n in limits] in _LIMITS),
+}
+_OUTPUT = {
+    **dict.fromkeys(("name", "value"), (None, str)),
+    "shape": [(None, natural)],
+    "dtype": str,
+    "lod_level": natural,
+}
+_ENTRY = {
+    "feeds": [_FEED],
+    "outputs": [_OUTPUT],
+    "arrays": [str],
+    "functions": [{"sizes": {"*": natural}, "file": str}],
+    "random": bool,
+    "least": natural,
+    "note": (None, str),
+    "table": (None, dict),
+}
+MANIFEST = {
+    "made_with": {"*": str},
+    "platforms": [str],
+    "entries": {"*": _ENTRY},
+    "arrays": {"*": {"file": str, "shape": [natural], "dtype": str, "state": bool}},
+}
+
+
+@dataclass(frozen=True)
+class Feed(FeedSpec):
+    """A feed of an entry point.
+
+    Attributes:
+      dims: the shape of the array, with the padded steps of sequences; a string names an open size.
+    """
+
+    dims: Dims = ()
+
+    @classmethod
+    def of(cls, spec: FeedSpec, dims: Dims) -> "Feed":
+        """Return the Feed for a feed that a program declares as `spec`, with the dimensions `dims`."""
+        return cls(spec.name, spec.shape, spec.dtype, spec.lod_level, limits=spec.limits, dims=dims)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Feed":
+        """Return the Feed for a result of `to_json`; raise TypeError or ValueError for values that make no sense."""
+        dims, level = tuple(found["dims"]), found["lod_level"]
+        if level and len(dims) <= level:
+            raise ValueError(f"the feed {found['name']} has the dimensions {found['dims']}")
+        shape = tuple(None if isinstance(d, str) else d for d in (*dims[:1], *dims[1 + level :]))
+        limits = found["limits"] and tuple(found["limits"])
+        return cls(found["name"], shape, str(jnp.dtype(found["dtype"])), level, limits=limits, dims=dims)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this feed as JSON for the manifest. The member `held` is the dtype of the array that is passed.
+
+        The standalone reader converts feeds to this dtype.
+        """
+        return {
+            "name": self.name,
+            "dims": self.dims,
+            "dtype": self.dtype,
+            "held": str(self.held),
+            "lod_level": self.lod_level,
+            "limits": self.limits,
+        }
+
+    def abstract(self, sizes: Mapping[str, Any]) -> Any:
+        """Return shape and dtype of the argument for this feed of an exported function.
+
+        For sequences, return a tuple of those of the padded data and of the lengths.
+
+        Args:
+          sizes: a number or a symbolic size of JAX for each string in `dims`.
+        """
+        shape = tuple(sizes[d] if isinstance(d, str) else d for d in self.dims)
+        data = jax.ShapeDtypeStruct(shape, self.held)
+        lengths = [jax.ShapeDtypeStruct(shape[: 1 + level], np.int32) for level in range(self.lod_level)]
+        return (data, *lengths) if lengths else data
+
+    def sizes(self, shape: Sequence[int]) -> dict[str, int]:
+        """Return the open sizes, by name, of an array of the shape `shape`."""
+        return {d: size for d, size in zip(self.dims, shape, strict=True) if isinstance(d, str)}
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result of an entry point.
+
+    Attributes:
+      name: the key under which the program returned the result, or the name that was fetched; else None.
+      value: the name by which the program knows the result, such as "fc_0.tmp_2", or None.
+      shape: the shape of the array; None stands for a size that follows the batch.
+      dtype: the dtype of the array.
+      lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
+    """
+
+    name: str | None
+    value: str | None
+    shape: tuple[int | None, ...]
+    dtype: str
+    lod_level: int = 0
+
+    @property
+    def array(self) -> Array:
+        """Shape and dtype of this output as an Array, in which a Program describes them."""
+        return Array(self.shape, self.dtype)
+
+
+@dataclass(frozen=True)
+class Function:
+    """An exported function of an entry point.
+
+    Attributes:
+      sizes: the sizes that are fixed, by name; the function accepts all others.
+      file: the entry of the archive that holds the function, serialized by `jax.export`.
+      module: the first byte of the StableHLO module in this file, and the byte behind its last.
+      kept: the positions of the arguments that the module takes; the others are unused.
+      convention: the version of JAX's calling convention.
+      constraints: what the function knows of its open sizes, as in `"steps0 >= 2"`.
+      feeds: the feeds by name, each a text such as "float32[batch,3]", or several for a sequence.
+      results: the results in the same form.
+
+    The standalone reader needs all but `sizes` and `file`, because it cannot read what `jax.export` has serialized.
+    """
+
+    sizes: Mapping[str, int]
+    file: str = ""
+    module: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    convention: int = 0
+    constraints: tuple[str, ...] = ()
+    feeds: Any = None
+    results: Any = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The signature of an entry point.
+
+    Attributes:
+      feeds: the feeds, in the order of their declaration.
+      outputs: the results, in the order in which the functions return them.
+      arrays: names of the parameters and states that the functions read.
+      functions: in the order of preference; the first whose sizes fit runs.
+      random: whether the results depend on a random key.
+      least: the smallest number of steps that a sequence may be padded to.
+      note: the reason for more than one function, or None.
+      table: the Table that encodes raw rows as feeds, or None.
+    """
+
+    feeds: tuple[Feed, ...]
+    outputs: tuple[Output, ...]
+    arrays: tuple[str, ...]
+    functions: tuple[Function, ...]
+    random: bool = False
+    least: int = 1
+    note: str | None = None
+    table: Table | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return this signature as JSON for the manifest."""
+        found = {**asdict(replace(self, feeds=(), table=None)), "feeds": [feed.to_json() for feed in self.feeds]}
+        if self.table is None:
+            del found["table"]
+            return found
+        return {**found, "table": {"about": _TABLE, **self.table.to_json()}}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> "Entry":
+        """Return the Entry for a result of `to_json`.
+
+        Raises KeyError, TypeError or ValueError for values that make no sense.
+        """
+        for output in found["outputs"]:
+            jnp.dtype(output["dtype"])
+        return cls(
+            feeds=tuple(map(Feed.from_json, found["feeds"])),
+            outputs=tuple(Output(**{**o, "shape": tuple(o["shape"])}) for o in found["outputs"]),
+            arrays=tuple(found["arrays"]),
+            functions=tuple(Function(f["sizes"], f["file"]) for f in found["functions"]),
+            random=found["random"],
+            least=found["least"],
+            note=found["note"],
+            table=None if found.get("table") is None else Table.from_json(found["table"]),
+        )
+
+
+def leaves_of(value: Any) -> Any:
+    """Return a value as exported functions take and return it: an array, or a tuple of padded data and lengths."""
+    if isinstance(value, NestedSequenceBatch):
+        return value.data, value.lengths, value.inner_lengths
+    return (value.data, value.lengths) if isinstance(value, SequenceBatch) else value
+
+
+def value_of(leaves: Any) -> Any:
+    """Return the value for a result of `leaves_of`: an array, a SequenceBatch or a NestedSequenceBatch."""
+    if not isinstance(leaves, tuple | list):
+        return leaves
+    return SequenceBatch(*leaves) if len(leaves) == 2 else NestedSequenceBatch(*leaves)
+
+
+def level_of(value: Any) -> int:
+    """Return the lod level of a value: 0 for an array, 1 for a SequenceBatch, 2 for a NestedSequenceBatch."""
+    return {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)

@@ -1,5 +1,0 @@
-"""Populations: many independent trainings of one program, with different seeds and numbers, as one XLA program."""
-
-from fluid.population.population import Population
-
-__all__ = ["Population"]

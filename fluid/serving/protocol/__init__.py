@@ -1,0 +1,38 @@
+"""The Open Inference Protocol, version 2, over HTTP: messages and tensors, for servers and clients."""
+
+from fluid.serving.protocol.messages import (
+    HEADER_LENGTH,
+    LONG,
+    InferRequest,
+    InferResponse,
+    Wanted,
+    check_lists,
+    read_json,
+    read_request,
+    read_response,
+    write_request,
+    write_response,
+)
+from fluid.serving.protocol.signature import Output, Signature, from_tensors, padded_as_before, to_tensors
+from fluid.serving.protocol.tensors import Tensor, count_numbers
+
+__all__ = [
+    "HEADER_LENGTH",
+    "LONG",
+    "InferRequest",
+    "InferResponse",
+    "Output",
+    "Signature",
+    "Tensor",
+    "Wanted",
+    "check_lists",
+    "count_numbers",
+    "from_tensors",
+    "padded_as_before",
+    "read_json",
+    "read_request",
+    "read_response",
+    "to_tensors",
+    "write_request",
+    "write_response",
+]

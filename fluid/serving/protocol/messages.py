@@ -1,0 +1,411 @@
+"""Messages of the Open Inference Protocol, version 2: requests and responses, converted to bytes and back."""
+
+import collections
+import functools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from fluid import errors
+from fluid.serving.protocol import tensors
+from fluid.serving.protocol.tensors import Tensor, short
+
+HEADER_LENGTH = "inference-header-content-length"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A requested output: `name`, and `binary`, which says whether its numbers are sent as bytes and not as JSON."""
+
+    name: str
+    binary: bool
+
+
+@dataclass(frozen=True)
+class InferRequest:
+    """An inference request.
+
+    Attributes:
+      inputs: tensors of the feeds.
+      outputs: the requested outputs, or None for all.
+      id: a text of the client that the response repeats, or None.
+      binary: whether outputs are sent as bytes if `outputs` does not say it.
+      seed: seed of the random numbers of a model that samples; with None, each response has other random numbers.
+      rows: raw rows for a model with a table, instead of `inputs`: a dict of columns for each row, whose values are
+        texts, numbers or None.
+    """
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Wanted] | None = None
+    id: str | None = None
+    binary: bool = False
+    seed: int | None = None
+    rows: Sequence[Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class InferResponse:
+    """A response to an inference request.
+
+    Attributes:
+      model: name of the model.
+      version: version of the model.
+      outputs: tensors of the outputs.
+      id: the id of the request, or None.
+      binary: names of the outputs that are sent as bytes.
+    """
+
+    model: str
+    version: str
+    outputs: Sequence[Tensor]
+    id: str | None = None
+    binary: frozenset[str] = field(default_factory=frozenset)
+
+
+class _Described(NamedTuple):
+    """The description of a tensor in the JSON of a message.
+
+    `data` has the numbers of a tensor in JSON, and `size` is None. For a binary tensor, `size` is its number of bytes.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    size: int | None
+    data: Any
+
+
+class _Header(NamedTuple):
+    """The parsed JSON of a request; see `InferRequest`."""
+
+    inputs: Sequence[_Described]
+    outputs: Sequence[Wanted] | None
+    id: str | None
+    binary: bool
+    seed: int | None
+    rows: Sequence[Mapping[str, Any]] | None
+
+
+# A cache of parsed JSON: clients with binary tensors send the same few hundred bytes of JSON in each request, and
+# parsing them takes longer than a small model. The number of entries is bounded, because clients choose the bytes.
+_KNOWN: dict[tuple[bytes, int], _Header] = {}
+_MOST_KNOWN = 256
+_SHORT = 2048  # most bytes of JSON of one entry in the cache
+LONG = 1 << 16
+"""Number of bytes of JSON above which parsing takes milliseconds, so that a server parses it in another thread."""
+# Python frees a million lists at once, and searches them for garbage, while no other thread runs. Long JSON with more
+# lists or strings than these limits is refused. No tensor needs so many: it has no strings, and a list is a row of
+# several numbers.
+_MOST_LISTS, _MOST_STRINGS = 1 << 19, 1 << 17
+
+
+def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
+    """Parse an object of strict JSON: UTF-8, no name twice in one object, no NaN, not nested too deeply.
+
+    Args:
+      text: the JSON.
+      in_thread: True lets other threads run between the numbers of a text longer than `LONG`. This takes up to three
+        times as long. A long text with too many lists or strings is refused.
+
+    Raises:
+      ProtocolError: the text is not such an object.
+
+    Example:
+      >>> read_json(b'{"a": 1, "a": 2}')
+      Traceback (most recent call last):
+      fluid.errors.ProtocolError: no JSON: the name 'a' stands twice in one object
+    """
+    in_thread = in_thread and len(text) > LONG
+    if in_thread:
+        check_lists(text)
+        if text.count(b'"') + text.count(b"\\") > _MOST_STRINGS:
+            raise errors.ProtocolError(f"no JSON of tensors: found more than {_MOST_STRINGS} quotes; send numbers")
+    try:
+        found = (_YIELDING if in_thread else _DECODER).decode(text.decode("utf-8"))
+    except RecursionError:
+        raise errors.ProtocolError("no JSON: it is nested too deeply") from None
+    except ValueError as error:  # raised for invalid UTF-8, invalid JSON, or a number of thousands of digits
+        raise errors.ProtocolError(f"no JSON: {str(error)[:200]}") from None
+    if not isinstance(found, dict):
+        raise errors.ProtocolError(f"expected a JSON object, found {type(found).__name__}")
+    return found
+
+
+def check_lists(text: bytes) -> None:
+    """Check that JSON has at most 524,288 lists and objects.
+
+    Raises:
+      ProtocolError: the JSON has more lists and objects.
+    """
+    if text.count(b"[") + text.count(b"{") > _MOST_LISTS:
+        raise errors.ProtocolError(
+            f"found more than {_MOST_LISTS} lists and objects; send flat data, binary tensors or several requests"
+        )
+
+
+def read_request(body: bytes, header_length: int | None = None, most_inputs: int = 64) -> InferRequest:
+    """Parse an inference request.
+
+    Args:
+      body: body of the HTTP request.
+      header_length: number of bytes of JSON at the start of the body; None if the whole body is JSON.
+      most_inputs: most input tensors of the request.
+
+    Raises:
+      ProtocolError: the body is not a valid request.
+    """
+    header, rest = _split(body, header_length)
+    found = _KNOWN.get((header, most_inputs)) or _read_header(header, most_inputs)
+    tensors = _read_tensors(found.inputs, rest)
+    return InferRequest(tensors, found.outputs, found.id, found.binary, found.seed, found.rows)
+
+
+def write_request(request: InferRequest) -> tuple[bytes, int]:
+    """Return the body of a request with binary tensors, and the number of bytes of JSON at the start of the body."""
+    header: dict[str, Any] = {"parameters": {"binary_data_output": request.binary}}
+    if request.seed is not None:
+        header["parameters"]["seed"] = request.seed
+    if request.id is not None:
+        header["id"] = request.id
+    if request.outputs is not None:
+        header["outputs"] = [{"name": o.name, "parameters": {"binary_data": o.binary}} for o in request.outputs]
+    return _joined(header, "inputs", request.inputs, {t.name for t in request.inputs})
+
+
+def read_response(body: bytes, header_length: int | None = None) -> InferResponse:
+    """Parse a response to an inference request; for the arguments, see `read_request`.
+
+    Raises:
+      ProtocolError: the body is not a valid response.
+    """
+    header, rest = _split(body, header_length)
+    found = read_json(header)
+    outputs = _listed(found, "outputs", None)
+    if outputs is None:
+        raise errors.ProtocolError('an answer has "outputs": a list of tensors, found none')
+    name, version = str(found.get("model_name", "")), str(found.get("model_version", ""))
+    return InferResponse(name, version, _read_tensors(_described(outputs), rest), found.get("id"))
+
+
+def write_response(response: InferResponse) -> tuple[bytes, int | None]:
+    """Return the body of a response, and the number of bytes of JSON at its start; None if the whole body is JSON."""
+    if response.id is None and response.binary.issuperset(names := [tensor.name for tensor in response.outputs]):
+        arrays = [np.asarray(tensor.data) for tensor in response.outputs]
+        described = tuple([(name, a.dtype, a.shape) for name, a in zip(names, arrays, strict=True)])
+        text = _binary_header(response.model, response.version, described)
+        return b"".join([text, *map(tensors.to_bytes, arrays)]), len(text) if names else None
+    header: dict[str, Any] = {"model_name": response.model, "model_version": response.version}
+    if response.id is not None:
+        header["id"] = response.id
+    body, length = _joined(header, "outputs", response.outputs, response.binary)
+    return body, length if response.binary else None
+
+
+def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: Any) -> tuple[bytes, int]:
+    """Return the bytes of a message, and how many of them are JSON.
+
+    Args:
+      header: the other members of the JSON.
+      key: the name of the member with the tensors.
+      values: the tensors.
+      binary: names of the tensors whose numbers follow the JSON as bytes.
+    """
+    described, chunks = [], []
+    for tensor in values:
+        array = np.asarray(tensor.data)
+        found = _tensor_header(tensor.name, array.dtype, array.shape)
+        if tensor.name in binary:
+            chunks.append(tensors.to_bytes(array))
+            described.append(_ENCODER.encode(found | {"parameters": {"binary_data_size": len(chunks[-1])}}))
+        else:
+            described.append(f'{_ENCODER.encode(found)[:-1]},"data":[{_numbers(array)}]}}')
+    text = f'{_ENCODER.encode(header)[:-1]},"{key}":[{",".join(described)}]}}'.encode()
+    return b"".join([text, *chunks]), len(text)
+
+
+def _numbers(array: np.ndarray) -> str:
+    """Return the numbers of an array as JSON, separated by commas, without brackets."""
+    return ",".join(_ENCODER.encode(piece)[1:-1] for piece in tensors.to_json(array))
+
+
+def _tensor_header(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str, Any]:
+    return {"name": name, "datatype": tensors.datatype_of(dtype), "shape": list(shape)}
+
+
+@functools.lru_cache(256)
+def _binary_header(model: str, version: str, described: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]) -> bytes:
+    """Return the JSON of a response with binary tensors only; cached, because most responses of a model share it."""
+    outputs = [
+        _tensor_header(name, dtype, shape) | {"parameters": {"binary_data_size": math.prod(shape) * dtype.itemsize}}
+        for name, dtype, shape in described
+    ]
+    return _ENCODER.encode({"model_name": model, "model_version": version, "outputs": outputs}).encode()
+
+
+def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
+    if header_length is None:
+        return body, memoryview(b"")
+    if not 0 <= header_length <= len(body):
+        raise errors.ProtocolError(
+            f"{HEADER_LENGTH} is {header_length}, and the body has {len(body)} bytes; it counts those of the JSON"
+        )
+    return body[:header_length], memoryview(body)[header_length:]
+
+
+def _read_header(header: bytes, most_inputs: int) -> _Header:
+    """Parse the JSON of a request; keep the result in the cache `_KNOWN` if later requests may repeat the JSON."""
+    found = read_json(header, in_thread=True)
+    parameters = _parameters(found, "the request")
+    inputs = _listed(found, "inputs", most_inputs)
+    rows = _rows(found.get("rows"))
+    if rows is not None and inputs:
+        raise errors.ProtocolError('a request has "inputs" or "rows", found both')
+    if not inputs and rows is None:
+        raise errors.ProtocolError('a request has "inputs": a list of tensors, found none')
+    outputs = _listed(found, "outputs", most_inputs)
+    binary = _flag(parameters, "binary_data_output")
+    identity = found.get("id")
+    if identity is not None and not isinstance(identity, str):
+        raise errors.ProtocolError("the id of a request is a string")
+    read = _Header(
+        _described(inputs or ()),
+        None if outputs is None else [_wanted(o, binary) for o in outputs],
+        identity,
+        binary,
+        _seed(parameters),
+        rows,
+    )
+    repeated = identity is None and read.seed is None and rows is None
+    if len(header) <= _SHORT and repeated and all(tensor.size is not None for tensor in read.inputs):
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[header, most_inputs] = read
+    return read
+
+
+def _rows(found: Any) -> list[dict[str, Any]] | None:
+    """Check and return the raw rows of a request; None if it has none."""
+    if found is None:
+        return None
+    if not isinstance(found, list) or not found or not all(isinstance(row, dict) for row in found):
+        raise errors.ProtocolError('"rows" is a list of objects, at least one: {"rows": [{"age": 39, "city": "Oslo"}]}')
+    for number, row in enumerate(found):
+        for name, value in row.items():
+            if not isinstance(value, str | int | float | None):
+                raise errors.ProtocolError(
+                    f"row {number}: {short(name)} is {short(value)}, expected a text, a number or null"
+                )
+    return found
+
+
+def _described(found: Sequence[Any]) -> list[_Described]:
+    """Check and return the descriptions of the tensors in the JSON of a message."""
+    described: dict[str, _Described] = {}
+    for each in found:
+        name, datatype, shape = tensors.checked_header(each)
+        size = _parameters(each, f"tensor {short(name)}").get("binary_data_size")
+        if name in described:
+            raise errors.ProtocolError(f"the tensor {short(name)} is there twice")
+        if size is not None and (type(size) is not int or size < 0 or "data" in each):
+            raise errors.ProtocolError(
+                f"tensor {short(name)}: binary_data_size is {short(size)}, expected how many of the bytes left behind "
+                f"the JSON it has; a tensor has data or binary_data_size"
+            )
+        described[name] = _Described(name, datatype, shape, size, each.get("data"))
+    return list(described.values())
+
+
+def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[Tensor]:
+    """Return the described tensors of a message; `rest` has the bytes of its binary tensors, one after another."""
+    read = []
+    for name, datatype, shape, size, data in described:
+        if size is None:
+            read.append(tensors.from_json(name, datatype, shape, data))
+            continue
+        if size > len(rest):
+            raise errors.ProtocolError(
+                f"tensor {short(name)}: binary_data_size is {size}, and {len(rest)} bytes are left behind the JSON"
+            )
+        read.append(tensors.from_bytes(name, datatype, shape, rest[:size]))
+        rest = rest[size:]
+    if len(rest):
+        raise errors.ProtocolError(f"{len(rest)} bytes are left behind the last binary tensor")
+    return read
+
+
+def _wanted(found: Any, binary: bool) -> Wanted:
+    if not isinstance(found, Mapping) or not isinstance(found.get("name"), str):
+        raise errors.ProtocolError('an entry of "outputs" is an object with a name')
+    parameters = _parameters(found, f"output {short(found['name'])}")
+    return Wanted(found["name"], _flag(parameters, "binary_data", binary))
+
+
+def _listed(found: Mapping[str, Any], key: str, most: int | None) -> list[Any] | None:
+    values = found.get(key)
+    if values is None:
+        return None
+    if not isinstance(values, list):
+        raise errors.ProtocolError(f'"{key}" is a list of tensors, found {type(values).__name__}')
+    if most is not None and len(values) > most:
+        raise errors.ProtocolError(f'"{key}" has {len(values)} tensors, expected at most {most}')
+    return values
+
+
+def _parameters(found: Mapping[str, Any], of: str) -> Mapping[str, Any]:
+    parameters = found.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, Mapping):
+        raise errors.ProtocolError(f"the parameters of {of} are an object")
+    return parameters
+
+
+def _flag(parameters: Mapping[str, Any], name: str, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise errors.ProtocolError(f"the parameter {name} is true or false")
+    return value
+
+
+def _seed(parameters: Mapping[str, Any]) -> int | None:
+    value = parameters.get("seed")
+    if value is not None and (type(value) is not int or not 0 <= value < 2**64):
+        raise errors.ProtocolError(
+            f"the parameter seed is {short(value)}, expected a whole number from 0 to 2**64 - 1: "
+            f'"parameters": {{"seed": 7}}'
+        )
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        counts = collections.Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
+        raise ValueError(f"the name {twice[:60]!r} stands twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON; what is not finite is sent as a binary tensor")
+
+
+def _int(digits: str) -> int:
+    return int(digits)
+
+
+def _float(digits: str) -> float:
+    return float(digits)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
+# The decoder is C code, which holds the lock of the interpreter until its end. This one calls a Python function for
+# each number, where other threads can run.
+_YIELDING = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_int, parse_float=_float
+)  # fmt: skip
+_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))

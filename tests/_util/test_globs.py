@@ -1,0 +1,53 @@
+"""Globs of names: which names they stand for, in which order, and what is refused."""
+
+import fnmatch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fluid import errors
+from fluid._util.globs import select
+
+KNOWN = ["head.w_0", "backbone/fc_0.w_0", "backbone/fc_0.b_0", "backbone/fc_1.w_0", "odd[0]"]
+NAMES = st.lists(st.text("ab/._", min_size=1, max_size=6), unique=True, min_size=1, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "want"),
+    [
+        ("head.w_0", ["head.w_0"]),
+        (["backbone/*"], KNOWN[1:4]),
+        (["*.b_0", "head.*"], ["head.w_0", "backbone/fc_0.b_0"]),
+        (["backbone/fc_[01].w_?"], ["backbone/fc_0.w_0", "backbone/fc_1.w_0"]),
+        (["*.w_0", "head.w_0"], ["head.w_0", "backbone/fc_0.w_0", "backbone/fc_1.w_0"]),
+        (["odd[0]"], ["odd[0]"]),
+        ([], []),
+    ],
+)
+def test_patterns_stand_for_names_in_the_order_of_the_names(patterns, want):
+    assert select(patterns, KNOWN, "here") == want
+
+
+@given(NAMES, st.text("ab/._*?", min_size=1, max_size=6))
+def test_a_pattern_stands_for_what_a_glob_matches(names, pattern):
+    want = [n for n in names if fnmatch.fnmatchcase(n, pattern)]
+    if want:
+        assert select(pattern, names, "here") == want
+    else:
+        with pytest.raises(errors.UnknownNameError):
+            select(pattern, names, "here")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "error", "match"),
+    [
+        ("bakbone/*", errors.UnknownNameError, r"here: 'bakbone/\*' matches no name. Did you mean 'backbone/\*'"),
+        ("hed.w_0", errors.UnknownNameError, "'hed.w_0' is not the name of anything here. Did you mean 'head.w_0'"),
+        ("zzzz*", errors.UnknownNameError, "Known names: 'head.w_0'"),
+        ([3], errors.ArgumentTypeError, "expected names and globs"),
+    ],
+)
+def test_what_is_refused(pattern, error, match):
+    with pytest.raises(error, match=match):
+        select(pattern, KNOWN, "here")

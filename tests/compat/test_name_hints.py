@@ -1,0 +1,62 @@
+"""Names of Fluid that are not here say what takes their place."""
+
+import importlib
+import inspect
+import re
+
+import pytest
+
+import fluid
+from fluid import errors, layers
+from fluid.compat import name_hints
+
+MODULES = [owner for owner in name_hints.HINTS if owner.split(".")[0] == "fluid" and owner != "fluid.static"]
+NAMES = [(module, name) for module in MODULES for name in name_hints.HINTS[module]]
+
+
+@pytest.mark.parametrize(("module", "name"), NAMES)
+def test_what_is_missing_says_what_to_use(module, name):
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute '{name}'; use ") as caught:
+        getattr(importlib.import_module(module), name)
+    advice = str(caught.value).partition("; use ")[2]
+    for path in re.findall(r"\b(?:fluid|layers)\.[\w.]*\w", advice):
+        value = fluid
+        for part in path.removeprefix("fluid.").split("."):
+            value = getattr(value, part)
+        assert callable(value) or inspect.ismodule(value) or isinstance(value, str), path
+
+
+def test_what_never_was_has_no_advice():
+    with pytest.raises(AttributeError, match="module 'fluid.layers' has no attribute 'convolution'$"):
+        layers.convolution  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'fluid' has no attribute 'Convolution'$"):
+        fluid.Convolution  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("ask", "advice"),
+    [
+        (lambda: layers.batchnorm, "Did you mean 'batch_norm'"),
+        (lambda: layers.Dense, r"use layers\.dense"),
+        (lambda: fluid.optimizer.AdaM, "Did you mean 'Adam'"),
+        (lambda: fluid.optimizer.RMSprop, "use fluid.optimizer.RMSProp"),
+        (lambda: fluid.Executor, "use fluid.static.Executor; or fluid.Session"),
+        (lambda: fluid.profiler, "use fluid.handlers.Profiler"),
+        (lambda: fluid.static.Exekutor, "Did you mean 'Executor'"),
+        (lambda: fluid.metrics.AUC, "Did you mean 'Auc'"),
+        (lambda: fluid.initializer.Xaviar, "Did you mean 'Xavier'"),
+        (lambda: fluid.nets.simple_img_conv_pol, "Did you mean 'simple_img_conv_pool'"),
+        (lambda: fluid.lr.cosine_deacy, "Did you mean 'cosine_decay'"),
+        (lambda: fluid.regularizer.L2decay, "Did you mean 'L2Decay'"),
+        (lambda: fluid.traner, "Did you mean 'trainer'"),
+    ],
+)
+def test_names_of_other_libraries_and_misspelled_ones(ask, advice):
+    with pytest.raises(errors.MissingNameError, match=f"no attribute .*{advice}"):
+        ask()
+
+
+@pytest.mark.parametrize("module", [fluid, layers, fluid.optimizer])
+def test_modules_can_still_be_asked_for_what_they_have(module):
+    assert not hasattr(module, "nothing_of_that_name") and getattr(module, "nothing_of_that_name", 1) == 1
+    assert not hasattr(module, "__wrapped__")

@@ -1,0 +1,112 @@
+"""Every program is exported, loaded in a process without it, and gives the answers of its function."""
+
+import os
+
+import golden_cases
+import pytest
+from export import fresh
+from export.programs import (
+    FIXED,
+    IMPOSSIBLE,
+    NOT_DEPLOYED,
+    NOT_OPEN,
+    Model,
+    cases_that_run,
+    examples,
+    golden_models,
+    is_fixed,
+    matches,
+    opened,
+)  # fmt: skip
+from export.test_artifact import close
+
+import fluid
+from fluid import errors, export
+
+# All golden programs answer to all sizes where there is time for it; else every such one of them does.
+STRIDE = int(os.environ.get("FLUID_STRIDE", "12"))
+
+MODELS = {model.id: model for model in (*examples(), *golden_models()) if model.id not in IMPOSSIBLE}
+
+
+@pytest.fixture(scope="module")
+def process():
+    with fresh.started() as started:
+        yield started
+
+
+def check(model, process, path, sizes):
+    """Compare the results of the function here with the results of the file in the other process."""
+    params = model.params()
+    fluid.io.save_inference_model(path, model.program, params)
+    entry = export.load(path).entries["predict"]
+    assert (len(entry.functions) > 1) == (model.id in NOT_OPEN), entry.note
+    seed = 7 if entry.random else None
+    inferencer = fluid.Inferencer(model.program, params=params, seed=seed)
+    names = [feed.name for feed in entry.feeds]
+    feeds = [{n: v for n, v in model.feed(rows, steps).items() if n in names} for rows, steps in sizes]
+    wanted = [inferencer.infer(feed) for feed in feeds]
+    found, compilations = process.infer(path, feeds, seed=seed)
+    different = [size for size, a, b in zip(sizes, found, wanted, strict=True) if not close(a, b)]
+    assert not different, f"other answers for these rows and steps: {different}"
+    assert compilations == len(inferencer.session.compilations)
+
+
+def all_sizes(model):
+    """Batch sizes from 1 to 17, and sequence lengths from 1 to 50."""
+    if model.has_steps:
+        return [(1 + i % 17, 1 + i) for i in range(50)]
+    return [(rows, 1) for rows in range(1, 18)] if model.has_rows else [(1, 1)]
+
+
+def by_length():
+    """One parameter for each model; marked soak are those that take long, and all of a golden family but its first."""
+    seen = set()
+    for id in MODELS:
+        family = id.rpartition("/")[0] if id.startswith("golden/") else id
+        long = family in seen or "image_classification" in id
+        seen.add(family)
+        yield pytest.param(id, marks=[pytest.mark.soak] if long else [])
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")  # some golden programs update tables densely
+@pytest.mark.parametrize("id", list(by_length()))
+def test_it_answers_as_its_function(id, process, tmp_path):
+    place = list(MODELS).index(id)
+    check(MODELS[id], process, tmp_path / "model.fluid", [(1 + 7 * place % 17, 1 + 7 * place % 50)])
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+@pytest.mark.parametrize("id", [*list(MODELS)[: len(examples())], *list(MODELS)[len(examples()) :: STRIDE]])
+def test_it_answers_as_its_function_to_all_sizes(id, process, tmp_path):
+    check(MODELS[id], process, tmp_path / "model.fluid", all_sizes(MODELS[id]))
+
+
+def opens(case):
+    """Whether the feeds of a golden case can follow the batch."""
+    model = Model(case.id, opened(case))
+    try:
+        inferencer = fluid.Inferencer(model.program, params=model.params())
+        return all(len(inferencer.infer(model.feed(rows, 3))) == len(case.spec["fetch"]) for rows in (1, 7))
+    except (errors.FluidError, KeyError, TypeError, ValueError):
+        return False
+
+
+@pytest.mark.filterwarnings("ignore::fluid.errors.FluidWarning")
+def test_the_tables_are_true(tmp_path):
+    cases = cases_that_run()
+    for pattern in FIXED:
+        matching = [case for case in cases if matches(case, [pattern]) and is_fixed(case)]
+        assert matching and not any(map(opens, matching)), pattern
+    models = {model.id: model for model in (*examples(), *golden_models())}
+    assert {*NOT_OPEN, *IMPOSSIBLE} <= set(models)
+    for id in IMPOSSIBLE:
+        with pytest.raises(errors.ArtifactError):
+            fluid.io.save_inference_model(tmp_path / "model.fluid", models[id].program, models[id].params())
+
+
+def test_every_example_is_there():
+    files = {path.stem for path in (golden_cases.FOLDER.parents[1] / "examples").glob("*.py")}
+    exported = {id.split("/")[1].partition(".")[0] for id in MODELS if id.startswith("examples/")}
+    assert files == exported | NOT_DEPLOYED.keys()

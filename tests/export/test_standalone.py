@@ -1,0 +1,134 @@
+"""The reader in every artifact runs without fluid, in an environment that holds jax and numpy only."""
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import re
+import subprocess
+import venv
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+from export.test_artifact import a_zip, decode_step, digits, encoder, params_of, sentiment
+
+import fluid
+from fluid.export import standalone
+
+RNG = np.random.default_rng(0)
+
+# Runs there; reads questions, and prints the checksums of the answers as `bits` makes them.
+PROGRAM = """
+import hashlib, json, sys
+import jax, numpy as np
+import standalone
+
+for name in ("fluid", "optax", "orbax"):
+    try:
+        __import__(name)
+    except ImportError:
+        continue
+    raise SystemExit(f"{name} is here")
+
+answers = []
+for path, entry, feeds, seed in json.load(sys.stdin):
+    run = standalone.load(path, entry, seed)
+    arrays = [np.asarray(leaf) for feed in feeds for leaf in jax.tree.leaves(run(feed))]
+    answers.append([[str(a.dtype), list(a.shape), hashlib.sha256(a.tobytes()).hexdigest()] for a in arrays])
+print(json.dumps(answers))
+"""
+
+
+def bits(results):
+    """Return dtype, shape and checksum of every array in results."""
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
+    return [[str(a.dtype), list(a.shape), hashlib.sha256(a.tobytes()).hexdigest()] for a in arrays]
+
+
+def needed(*names):
+    """Distributions, and those that they need."""
+    found = []
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        found.append(name)
+        required = importlib.metadata.requires(name) or []
+        waiting += [re.match(r"[\w.-]+", each)[0] for each in required if "extra ==" not in each]
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The interpreter of an environment that holds what the reader needs, and nothing else."""
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    venv.create(folder, symlinks=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for distribution in map(importlib.metadata.distribution, needed("jax", "jaxlib", "numpy")):
+        for top in {pathlib.PurePath(file).parts[0] for file in distribution.files} - {"..", "__pycache__"}:
+            (packages / top).symlink_to(distribution.locate_file(top))
+    return folder / "bin" / "python"
+
+
+def run(python, *arguments, folder, text=None):
+    """Run the interpreter in a folder, with nothing from elsewhere on its path."""
+    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([python, *arguments], cwd=folder, input=text, capture_output=True, text=True, env=outside)
+
+
+def extracted(path, folder):
+    """The reader, as a file."""
+    with zipfile.ZipFile(path) as archive:
+        (folder / "standalone.py").write_bytes(archive.read("standalone.py"))
+
+
+def test_it_answers_with_the_same_bits_where_there_is_no_fluid(python, tmp_path):
+    def noisy():
+        x = fluid.layers.data("x", shape=[3])
+        return x + fluid.layers.gaussian_random_batch_size_like(x, shape=[-1, 3])
+
+    several = {"encode": encoder, "decode_step": decode_step}
+    cases = [
+        (digits, None, [{"image": RNG.normal(size=(n, 1, 8, 8)).tolist()} for n in (1, 3)]),
+        (sentiment, None, [{"words": [[1, 2, 3], [4]]}, {"words": [[1] * 9]}]),
+        (noisy, None, [{"x": [[1, 2, 3], [4, 5, 6]]}, {"x": [[1, 2, 3]]}]),
+        (several, "decode_step", [{"state": [[1, 2, 3, 4]], "word": [[1]]}]),
+        (several, "encode", [{"words": [[1, 2], [3], []]}]),
+    ]
+    questions, wanted = [], []
+    for number, (program, entry, feeds) in enumerate(cases):
+        path = tmp_path / f"{number}.fluid"
+        functions = program if entry else {None: program}
+        params = {n: v for function in functions.values() for n, v in params_of(function).items()}
+        fluid.io.save_inference_model(path, program, params)
+        seed = 7 if program is noisy else None
+        inferencer = fluid.Inferencer(param_path=path, entry=entry, bucket=False, seed=seed)
+        questions.append([str(path), entry, feeds, seed])
+        wanted.append([found for feed in feeds for found in bits(inferencer.infer(feed))])
+    extracted(path, tmp_path)
+    done = run(python, "-c", PROGRAM, folder=tmp_path, text=json.dumps(questions))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == wanted
+
+
+def test_it_says_what_is_in_a_file(python, tmp_path):
+    path = tmp_path / "digits.fluid"
+    fluid.io.save_inference_model(path, digits, params_of(digits))
+    extracted(path, tmp_path)
+    done = run(python, "standalone.py", path, folder=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("predict") and "'name': 'image'" in done.stdout
+    _, entries = standalone.read(path)
+    with zipfile.ZipFile(path) as archive:
+        sums = archive.read("SHA256SUMS")
+    path.write_bytes(a_zip(**entries | {"manifest.json": b"{}"}, SHA256SUMS=sums))
+    done = run(python, "standalone.py", path, folder=tmp_path)
+    assert done.returncode == 1 and "is not what was written" in done.stderr
+
+
+def test_the_reader_is_short():
+    text = pathlib.Path(fluid.__file__).parent.joinpath("export", "standalone.py").read_text()
+    assert len(text.splitlines()) <= 160 and "import fluid" not in text
