@@ -29,6 +29,11 @@ class Parquet(Format):
             counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         return [Piece(file, i, sum(counts[:i]), count, kinds) for i, count in enumerate(counts) if count]
 
+    def columns(self, file: File) -> list[str]:
+        """Return the names of the columns in the schema of a file."""
+        with file.open() as stream:
+            return list(_library(file).ParquetFile(stream).schema_arrow.names)
+
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """Yield the rows of a row group, as dicts of values by column name."""
         with piece.file.open() as stream:
