@@ -23,6 +23,7 @@ from fluid.reader.columns import read_feed
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
+from fluid.reader.table import check_reader
 from fluid.runtime import Request, Results, Session
 from fluid.runtime.fast_path import FastPath, fast_step
 from fluid.runtime.fetch import Fetch, as_array, check_fetch, split_names
@@ -326,6 +327,9 @@ class Inferencer(ShowsProgram, KnownAttributes):
                 "[inferencer.infer(minibatch) for minibatch in reader()]"
             )
         names = None if fetch is None else check_fetch(self.program, fetch)
+        check_reader("predict", reader, self.program.table)
+        if feed_order is None and getattr(reader, "table", None) is not None:
+            feed_order = list(self.program.feeds)  # the rows may have the label, which the model does not know
         source = minibatches(reader, order_of_results(self.program, names))
         fixed = constant(self.session, self.program, feed)
         needed = needed_feeds(self.session, self.program, names, fixed)

@@ -113,6 +113,26 @@ def test_predict_returns_a_frame_named_by_classes(model, expected):
     np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-5)
 
 
+def test_predict_takes_a_reader_with_labels(model, expected):
+    found = fluid.Inferencer(param_path=model).predict(READER).to_pandas()
+    np.testing.assert_allclose(found.to_numpy(), expected, rtol=1e-5)
+
+
+def test_reader_with_a_table_of_its_own_is_refused(trainer, model):
+    own = frame(ROWS.replace({"city": {"Rome": "Bonn"}}), label="paid", class_weight="balanced")
+    for call in (
+        trainer.train,
+        trainer.test,
+        trainer.predict,
+        trainer.check,
+        fluid.Inferencer(param_path=model).predict,
+    ):
+        with pytest.raises(errors.ArgumentError, match="has learned another table"):
+            call(own)
+    with pytest.raises(errors.ArgumentError, match="has learned another table"):
+        fluid.Trainer(train_program, fluid.optimizer.SGD(0.0)).train(READER, test_reader=own)
+
+
 def test_predict_writes_a_csv_file(model, tmp_path):
     inferencer = fluid.Inferencer(param_path=model)
     inferencer.predict(RAW).to_csv(tmp_path / "paid.csv")

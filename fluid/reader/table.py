@@ -302,6 +302,25 @@ def frame(
     return reader
 
 
+def check_reader(call: str, reader: Any, table: Table | None) -> None:
+    """Check that a reader of raw rows encodes them by the table of a program.
+
+    Args:
+      call: the method that reads, for the message.
+      reader: any reader.
+      table: the Table of the program, or None.
+
+    Raises:
+      ArgumentError: the reader has another table.
+    """
+    found = getattr(reader, "table", None)
+    if table is not None and isinstance(found, Table) and found != table:
+        raise errors.ArgumentError(
+            f"{call}: the reader has learned another table than that of the program, found other vocabularies, scales "
+            f"or columns, expected those of the training rows: fluid.reader.frame(rows, table=train_reader.table)"
+        )
+
+
 def _read(path: str) -> Any:
     """Read a CSV or Parquet file with pandas."""
     try:

@@ -19,6 +19,7 @@ from fluid.place import Parallel, Place
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import FeedOrder
+from fluid.reader.table import check_reader
 from fluid.runtime import Results, Session, StepFunction
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import holding, spoilt
@@ -415,6 +416,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         rows: bool = True,
         **looked_at: Any,
     ) -> Results:
+        check_reader("test", reader, self._member(program, "test").program.table)
         # A test that a handler runs may be long; Ctrl-C ends the test between two minibatches.
         signals = self._signals if self._training else None
         return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals, **looked_at)
