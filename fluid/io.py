@@ -13,22 +13,23 @@ from fluid.checkpoint import (
     PARAMS_FILE,
     PERSISTABLES_FILE,
     LoadReport,
+    NameTable,
     PathLike,
     Rename,
     StateDictReport,
-    Table,
     check_match,
     file_in,
     fit,
     is_safetensors,
     load_arrays,
-    read_state_dict,
+    newest_checkpoint,
     recognized,
     save_arrays,
     source_of,
 )
 from fluid.compat.name_hints import getattr_of
 from fluid.core import Program
+from fluid.reader import Table
 
 __all__ = [
     "check_match",
@@ -38,6 +39,7 @@ __all__ = [
     "load_params",
     "load_persistables",
     "load_state_dict",
+    "load_table",
     "merge_low_rank",
     "read_state_dict",
     "save_arrays",
@@ -297,6 +299,42 @@ def load_inference_model(
     return paddle_files.load_inference_model(path, session, model_filename, params_filename)
 
 
+def load_table(path: PathLike) -> Table:
+    """Read the table of raw rows beside saved parameters, see `fluid.reader.frame`.
+
+    Args:
+      path: a file of `save_params`, an exported model, a `checkpoint_dir`, or a file of a whole Session.
+
+    Raises:
+      ParameterFileError: the file is missing or damaged, or has no table.
+      CheckpointError: the folder has no complete checkpoint.
+
+    Example:
+      >>> import fluid
+      >>> table = fluid.reader.Table.fit({"age": [20, 40], "city": ["Rome", "Oslo"]})
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.nets.table_features(table), size=1))
+      >>> session.save_params("rows.params")
+      >>> fluid.io.load_table("rows.params") == table
+      True
+    """
+    target = local_path(path, errors.ParameterFileError)
+    kind = recognized(target)
+    if kind in ("exported", "checkpoints") or (target / "model.fluid").is_file():
+        from fluid import export
+
+        found = newest_checkpoint(target).table if kind == "checkpoints" else export.load(target).table
+    else:
+        found = source_of(target).table
+    if found is None:
+        raise errors.ParameterFileError(
+            f"{str(target)!r} has no table of raw rows; a program that calls fluid.nets.table_features(table) saves it"
+        )
+    try:
+        return Table.from_json(found)
+    except ValueError as error:
+        raise errors.ParameterFileError(f"{str(target)!r} holds {error}") from error
+
+
 def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:
     """Read parameters that PaddlePaddle Fluid saved by `save_params`, `save_persistables` or `save_inference_model`.
 
@@ -326,7 +364,7 @@ def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool
 
 
 def load_state_dict(
-    executor: Any, source: PathLike | Mapping[str, Any], table: Table, ignore: str | Sequence[str] = ()
+    executor: Any, source: PathLike | Mapping[str, Any], table: NameTable, ignore: str | Sequence[str] = ()
 ) -> StateDictReport:
     """Set parameters and moving statistics from weights of another library, by a table of names.
 

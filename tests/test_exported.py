@@ -18,7 +18,8 @@ NAMES = {
         shared summary train trainer unique_name
     """,
     "fluid.nets": """
-        glu img_conv_group scaled_dot_product_attention sequence_conv_pool simple_img_conv_pool
+        glu img_conv_group scaled_dot_product_attention sequence_conv_pool simple_img_conv_pool table_columns
+        table_features
     """,
     "fluid.optimizer": """
         Adadelta AdadeltaOptimizer Adagrad AdagradOptimizer Adam AdamOptimizer AdamW AdamWOptimizer Adamax
@@ -48,12 +49,13 @@ NAMES = {
         every once
     """,
     "fluid.reader": """
-        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose files firstn map map_readers
-        prefetch shard shuffle xmap xmap_readers
+        DataFeeder Reader Table arrays batch bucket_by_length buffered cache chain compose files firstn frame map
+        map_readers prefetch shard shuffle xmap xmap_readers
     """,
     "fluid.io": """
         check_match load_arrays load_fluid_params load_inference_model load_params load_persistables load_state_dict
-        merge_low_rank read_state_dict save_arrays save_inference_model save_params save_persistables update_module
+        load_table merge_low_rank read_state_dict save_arrays save_inference_model save_params save_persistables
+        update_module
     """,
     "fluid.errors": """
         ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError DistributedError EOFException

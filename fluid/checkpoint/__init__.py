@@ -20,7 +20,7 @@ from fluid.checkpoint.report import LoadReport
 from fluid.checkpoint.safetensors import is_safetensors
 from fluid.checkpoint.seal import NONSENSE
 from fluid.checkpoint.source import Parameters, Source, newest_checkpoint, source_of
-from fluid.checkpoint.state_dict import StateDictReport, Table, fit, read_state_dict
+from fluid.checkpoint.state_dict import NameTable, StateDictReport, fit, read_state_dict
 from fluid.checkpoint.structure import check_structure, natural
 
 __all__ = [
@@ -37,7 +37,7 @@ __all__ = [
     "TAKE_A_PART",
     "Source",
     "StateDictReport",
-    "Table",
+    "NameTable",
     "check_match",
     "check_structure",
     "choose",

@@ -24,17 +24,38 @@ class Source(NamedTuple):
       arrays: by name.
       where: the origin of the arrays, for messages.
       sites: the line that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
+      table: the JSON of the `fluid.reader.Table` that the parameters were trained with, or None.
     """
 
     arrays: dict[str, np.ndarray]
     where: str
     sites: Mapping[str, str] = {}
+    table: Mapping[str, Any] | None = None
+
+    def check_table(self, table: Mapping[str, Any] | None) -> None:
+        """Check that the parameters were trained with the table of a program, if both have a table.
+
+        Args:
+          table: the JSON of the `fluid.reader.Table` of the program, or None.
+
+        Raises:
+          ParameterError: the tables encode rows in different ways.
+        """
+        if table is None or self.table is None or table == self.table:
+            return
+        part = next((key for key in table if table[key] != self.table.get(key)), "version")
+        raise errors.ParameterError(
+            f"{self.where}: its parameters were trained with another table of raw rows, whose {part} differ: found "
+            f"{_brief(table.get(part))}, expected {_brief(self.table.get(part))}. Make the program with the table "
+            f"that was saved: table = fluid.io.load_table(path)"
+        )
 
     def renamed(self, rename: Rename) -> "Source":
         """Return the arrays under other names, see `fluid.checkpoint.renamed`."""
         names = renamed({name: name for name in self.arrays}, rename, self.where)
         arrays = {new: self.arrays[old] for new, old in names.items()}
-        return Source(arrays, self.where, {new: self.sites[old] for new, old in names.items() if old in self.sites})
+        sites = {new: self.sites[old] for new, old in names.items() if old in self.sites}
+        return Source(arrays, self.where, sites, self.table)
 
 
 def source_of(given: Parameters) -> Source:
@@ -57,7 +78,7 @@ def source_of(given: Parameters) -> Source:
     found = load_file(given)
     # In a file of Session.save, names of optimizer state and counters begin with "@".
     arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
-    return Source(arrays, os.fspath(given), found.sites)
+    return Source(arrays, os.fspath(given), found.sites, found.table)
 
 
 def _arrays_of(given: Any) -> str:
@@ -106,4 +127,11 @@ def newest_checkpoint(path: PathLike) -> Source:
             f"checkpoint {step} in {str(path)!r} is whole, but Orbax cannot read it: {error}"
         ) from error
     arrays = {name: array for name, array in read.items() if not name.startswith("@")}
-    return Source(arrays, f"checkpoint {step} in {str(path)!r}", folder.meta(step).get("sites") or {})
+    meta = folder.meta(step)
+    return Source(arrays, f"checkpoint {step} in {str(path)!r}", meta.get("sites") or {}, meta.get("table"))
+
+
+def _brief(value: Any) -> str:
+    """Return the repr of a part of a table, shortened for messages."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

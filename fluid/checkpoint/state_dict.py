@@ -23,7 +23,7 @@ from fluid.checkpoint.source import Source
 
 # Patterns of names in the file to names of the program: a name, a list of names that share an array, or a pair of these
 # and "transpose" or the order of the axes.
-Table = Mapping[str, Any]
+NameTable = Mapping[str, Any]
 
 _SHOWN = 20
 _ROW = (
@@ -176,8 +176,8 @@ class _Row:
     """One row of a table: a pattern for names in a file, the names of its parameters, and an order of axes.
 
     Args:
-      pattern: see `Table`.
-      target: see `Table`.
+      pattern: see `NameTable`.
+      target: see `NameTable`.
     """
 
     def __init__(self, pattern: str, target: Any):
@@ -224,7 +224,7 @@ class _Share(NamedTuple):
 
 
 def fit(
-    given: PathLike | Mapping[str, Any], table: Table, wanted: Wanted, ignore: str | Sequence[str] = ()
+    given: PathLike | Mapping[str, Any], table: NameTable, wanted: Wanted, ignore: str | Sequence[str] = ()
 ) -> tuple[Source, StateDictReport]:
     """Convert the weights of another library to the parameters of a program; see `fluid.io.load_state_dict`.
 

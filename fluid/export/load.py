@@ -74,6 +74,11 @@ class Artifact:
         self._programs: dict[tuple[str, jax.Device], ExportedProgram] = {}
         self._placed: dict[jax.Device, dict[str, jax.Array]] = {}
 
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The JSON of the `fluid.reader.Table` of the entry points; None without a table."""
+        return next((entry.table.to_json() for entry in self.entries.values() if entry.table is not None), None)
+
     def program(self, entry: str | None = None, place: Place = None) -> ExportedProgram:
         """Return an entry point as a program of `fluid.Session`. Programs on one device share their arrays.
 

@@ -63,6 +63,7 @@ class ExportedProgram(Program):
         self.dense_uses = frozenset()
         self.batch_sizes = _ladder(entry, BATCH)
         self.buckets = _buckets(entry)
+        self.table = entry.table
         self._entry, self._arrays, self._functions = entry, arrays, functions
 
     def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:

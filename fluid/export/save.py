@@ -79,6 +79,7 @@ def chosen_arrays(
     found = source_of(params).renamed(rename)
     arrays: dict[str, np.ndarray] = {}
     for function in functions.values():
+        found.check_table(None if function.table is None else function.table.to_json())
         wanted = {n: (spec.shape, spec.dtype) for n, spec in function.arrays.items()}
         report = choose(found, wanted, sites=creation_sites(function.arrays), allow_extra=True, advice=RENAME_THEM)
         arrays |= {n: found.arrays[n] for n in report.taken}
@@ -156,6 +157,7 @@ def _entry(function: ExportedFunction, exported: Exported, blobs: dict[str, byte
         function.random,
         exported.least,
         exported.note,
+        function.table,
     )
 
 

@@ -19,6 +19,7 @@ from fluid.core import FeedSpec
 from fluid.export.inference_function import key_data
 from fluid.export.signature import BATCH, Dims, Feed, Function, Output
 from fluid.layers.kernels.platform import traced_for
+from fluid.reader import Table
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -36,6 +37,7 @@ class ExportedFunction(Protocol):
       states: names of the arrays that are not parameters.
       outputs: descriptions of the results.
       random: whether the results depend on a random key.
+      table: the Table that encodes raw rows as feeds, or None.
     """
 
     feeds: dict[str, FeedSpec]
@@ -43,6 +45,7 @@ class ExportedFunction(Protocol):
     states: Collection[str]
     outputs: tuple[Output, ...]
     random: bool
+    table: Table | None
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Any:
         """Compute the results of the function."""

@@ -152,5 +152,5 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
 
 if __name__ == "__main__":
     for _name, _entry in read(sys.argv[1])[0]["entries"].items():
-        for _kind in ("feeds", "outputs"):
-            print(_name, _kind, *_entry[_kind], sep="\n  ")
+        for _kind in [_kind for _kind in ("feeds", "outputs", "table") if _kind in _entry]:
+            print(_name, _kind, *(_entry[_kind].items() if _kind == "table" else _entry[_kind]), sep="\n  ")

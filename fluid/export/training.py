@@ -37,6 +37,7 @@ class TrainingFunction:
       outputs: descriptions of the results of a step.
       states: names of the arrays that are not parameters.
       random: False, because the key is computed from the arrays `@root` and `@step`.
+      table: the Table of the program, or None.
 
     Raises:
       ArgumentError: the program minimises no loss, or the session has several devices, or a population of members.
@@ -71,6 +72,7 @@ class TrainingFunction:
         if constants.root is not None:
             self.arrays[_ROOT] = constants.root
         self.feeds: dict[str, FeedSpec] = dict(program.feeds)
+        self.table = program.table
         self.states: Collection[str] = self.arrays.keys() - program.parameters.keys()
         self.outputs = self._described()
 

@@ -6,6 +6,8 @@ predicted unchanged, or without labels.
 """
 
 import contextlib
+import csv
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -13,8 +15,11 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid._util.paths import PathLike, local_path
+from fluid.checkpoint import replaced
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch, warn, warn_once
 from fluid.place import Place
+from fluid.reader import Table
 from fluid.reader.columns import add_outliers, batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime.compiled_step import bind
@@ -133,15 +138,83 @@ class Predictions(Iterator[Results]):
 
     Args:
       results: an iterator of Results.
+      classes: the classes of the label, for the names of columns; empty if they are unknown.
 
     Example:
       >>> [results["p"] for results in Predictions(iter([Results([1], ["p"]), Results([2], ["p"])]))]
       [1, 2]
     """
 
-    def __init__(self, results: Iterator[Results]):
+    def __init__(self, results: Iterator[Results], classes: Sequence[str] = ()):
         self._results = results
+        self._classes = tuple(classes)
         self._ended = False
+
+    def to_pandas(self) -> Any:
+        """Compute the results of all minibatches, and return them as a pandas DataFrame with a row for each example.
+
+        A result with one value for each row is a column of its name, or `output_0` for the first result without a name.
+        Other results have a column for each value: `name[0]`, `name[1]`; or `name[yes]`, `name[no]` if the model has a
+        table with as many classes, see `fluid.reader.frame`.
+
+        Raises:
+          ArgumentError: pandas is not installed; or a result is a sequence, or has no row for each example.
+
+        Example:
+          >>> predictions = Predictions(iter([Results([np.array([[0.2, 0.8]])], ["p"])]), ["no", "yes"])
+          >>> predictions.to_pandas().to_dict("records")
+          [{'p[no]': 0.2, 'p[yes]': 0.8}]
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise errors.ArgumentError(
+                "predict(...).to_pandas() needs pandas, which is not installed: pip install 'fluid-jax[table]'"
+            ) from error
+        parts = [pandas.DataFrame(self._columns(results)) for results in self]
+        return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
+
+    def to_csv(self, path: PathLike) -> None:
+        """Compute the results minibatch by minibatch, and write them to a CSV file with a line for each example.
+
+        The columns are named as by `to_pandas`. The file replaces an existing file when it is complete.
+
+        Args:
+          path: the path of the file.
+
+        Raises:
+          ArgumentError: a result is a sequence, or has no row for each example.
+          ParameterFileError: the file cannot be written.
+        """
+        with replaced(local_path(path)) as (_, file):
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+            writer = csv.writer(text)
+            for number, results in enumerate(self):
+                columns = self._columns(results)
+                if number == 0:
+                    writer.writerow(columns)
+                writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+            text.detach()
+
+    def _columns(self, results: Results) -> dict[str, np.ndarray]:
+        """Return the columns `[rows]` of the results of a minibatch, by name."""
+        names = results.names or [f"output_{index}" for index in range(len(results))]
+        columns: dict[str, np.ndarray] = {}
+        rows = None
+        for name, value in zip(names, results, strict=True):
+            array = None if isinstance(value, _SEQUENCES) else np.asarray(value)
+            if array is None or not array.ndim or rows not in (None, len(array)):
+                raise errors.ArgumentError(
+                    f"the result {name!r} has no row for each example, found "
+                    f"{'sequences' if array is None else f'the shape {list(array.shape)}'}; choose other results: "
+                    f"predict(reader, fetch=['prediction'])"
+                )
+            rows = len(array)
+            flat = array.reshape(rows, -1)
+            width = flat.shape[1]
+            keys = self._classes if len(self._classes) == width else range(width)
+            columns |= {name: flat[:, 0]} if width == 1 else {f"{name}[{k}]": flat[:, i] for i, k in enumerate(keys)}
+        return columns
 
     def __iter__(self) -> "Predictions":
         if self._ended:
@@ -187,14 +260,17 @@ class Predictions(Iterator[Results]):
         )
 
 
-def stream(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Predictions:
+def stream(
+    pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]], table: Table | None = None
+) -> Predictions:
     """Return the results of minibatches, in order. While the device computes, the next minibatch is read.
 
     Args:
       pipeline: the input pipeline; its next pass over the data is read.
       begin: starts the step of a feed without waiting, and returns a function that waits for its results.
+      table: the Table of the program, or None.
     """
-    return Predictions(_streamed(pipeline, begin))
+    return Predictions(_streamed(pipeline, begin), (table and table.classes) or ())
 
 
 def _streamed(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Iterator[Results]:

@@ -209,6 +209,11 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
           The Program; its name is the name of the function, with a number if that name is taken.
         """
         program = self.engine.add(function, initial)
+        if program.table is not None and program.table.to_json() != self.table:
+            raise errors.ProgramError(
+                f"the programs of this Session have different tables of raw rows, and {program.name} has another one "
+                f"than those before it; make them with one table: train_reader.table"
+            )
         if program.minimizes:
             warn_if_alone()
         return program

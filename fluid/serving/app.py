@@ -236,9 +236,11 @@ class App(http.Application):
     def _job(self, version: Version, inference: protocol.InferRequest) -> Job:
         levels = {name: spec.lod_level for name, spec in version.runner.signature.feeds.items()}
         _check_outputs(version, inference)
-        return version.runner.job(
-            protocol.from_tensors(inference.inputs, levels), self.settings.timeout, inference.seed
-        )
+        if inference.rows is not None:
+            values = version.runner.encoded(inference.rows)
+        else:
+            values = protocol.from_tensors(inference.inputs, levels)
+        return version.runner.job(values, self.settings.timeout, inference.seed)
 
     def _submit(
         self,

@@ -305,6 +305,8 @@ class Checkpoints(NoCheckpoints):
             "digests": digests_of(self._programs),
             "sites": creation_sites(self._session.scope.specs),
         }
+        if (table := self._session.table) is not None:
+            described["table"] = table
         position = self._progress.snapshot()
         self._writer.start(step, arrays, lambda: {"position": position(), **described, "versions": _versions()})
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fluid._util.text import described
+from fluid.checkpoint import Source
 from fluid.core import Program
 from fluid.runtime import Session
 from fluid.runtime.state_io import check_state
@@ -67,7 +68,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
       where: the checkpoint in words, for messages.
 
     Raises:
-      ParameterError: names, shapes or dtypes differ.
+      ParameterError: names, shapes or dtypes differ, or the table of raw rows.
     """
     found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in meta["arrays"].items()}
     before = meta.get("optimizers")
@@ -78,6 +79,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     same_parameters = _parameters(found) == _parameters(session.state())
     advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
     check_state(session, found, where, advice, meta.get("sites") or {})
+    Source({}, where, table=meta.get("table")).check_table(session.table)
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")

@@ -15,6 +15,7 @@ from fluid.reader.buckets import Buckets
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
+from fluid.reader.table import check_reader
 from fluid.runtime import Session
 from fluid.runtime.seeds import Draw
 from fluid.trainer.programs.chain import Chain
@@ -184,10 +185,11 @@ def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None
 
     Raises:
       ArgumentTypeError: a program has feeds and no reader, no program has a reader, or `given` is arrays.
-      ArgumentError: no program uses the given reader.
+      ArgumentError: no program uses the given reader, or it has another table of raw rows than the program.
       UnknownNameError: a reader is given for an unknown program.
     """
     if len(members) == 1 and members[0].declared.reader is None:
+        check_reader("train", given, members[0].program.table)
         return (check_data("train", members[0].reads, given, second),)
     found = {member.name: member.declared.reader for member in members}
     if isinstance(given, Mapping):
@@ -218,6 +220,8 @@ def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None
             f"train needs a reader, since an epoch ends with one, and no program has feeds; a reader of as many items "
             f"as its program shall have steps in an epoch will do: trainer.train({{{members[0].name!r}: range(1000)}})"
         )
+    for member in members:
+        check_reader("train", found[member.name], member.program.table)
     return tuple(found[member.name] for member in members)
 
 
