@@ -4,7 +4,7 @@ import http.client
 import json
 import urllib.parse
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from fluid import errors, protocol
@@ -83,6 +83,37 @@ class Connection:
             self._kept.append(connection)
             return answer.status, found, text
 
+    def events(self, path: str, body: bytes, headers: Mapping[str, str]) -> Iterator[bytes]:
+        """Send a POST request, and yield the data of each server-sent event of its response.
+
+        The request has a connection of its own, which closes when the caller stops reading.
+
+        Raises:
+          FluidError: the server responds with an error, at once or in an event.
+          RemoteError: the server does not respond, or not with events.
+        """
+        connection = self._connect()
+        try:
+            connection.request("POST", path, body, {**self._headers, "Accept": "text/event-stream", **headers})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise self.error(answer.status, answer.read())
+            if (found := answer.headers.get_content_type()) != "text/event-stream":
+                raise errors.RemoteError(f"{self.url} answered with {found}, expected text/event-stream; use infer")
+            kind = b"message"
+            for line in answer:
+                field, _, value = line.rstrip(b"\r\n").partition(b": ")
+                if field == b"event":
+                    kind = value
+                elif field == b"data" and kind == b"error":
+                    raise self.error(None, value)
+                elif field == b"data":
+                    yield value
+        except (OSError, http.client.HTTPException) as error:
+            raise errors.RemoteError(f"{self.url} has stopped answering: {error!r}") from error
+        finally:
+            connection.close()
+
     def call(self, method: str, path: str) -> bytes:
         """Send a request without a body, and return the body of its response.
 
@@ -98,12 +129,12 @@ class Connection:
         """Send a request without a body, and return the JSON object of its response; see `call`."""
         return protocol.read_json(self.call(method, path))
 
-    def error(self, status: int, body: bytes) -> errors.FluidError:
-        """Return the error that the body of a response reports; of an unknown class, a RemoteError."""
+    def error(self, status: int | None, body: bytes) -> errors.FluidError:
+        """Return the error that the body of a response, or an event, reports; of an unknown class, a RemoteError."""
         message, kind = reported(body)
         if kind in self._kinds:
             return self._kinds[kind](message)
-        return errors.RemoteError(f"{self.url} answered {status}: {message}")
+        return errors.RemoteError(f"{self.url} answered{'' if status is None else f' {status}'}: {message}")
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection

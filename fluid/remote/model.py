@@ -2,7 +2,7 @@
 
 import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -81,28 +81,46 @@ class RemoteModel:
           UnknownNameError: the model has no such feed or output.
           RemoteError: the server does not respond, or refuses.
         """
-        signature = self.signature
         names = self._checked_fetch(fetch)
-        values = {name: check_feed(spec, feed[name]) for name, spec in self._checked_names(feed).items()}
-        if values:
-            batch_size(values)
-        request = protocol.InferRequest(
-            protocol.to_tensors(values),
-            [protocol.Wanted(n, True) for n in names],
-            binary=True,
-            seed=self._seed(seed),
-        )
-        body, length = protocol.write_request(request)
+        body, length = self._request(feed, names, seed, binary=True)
         status, headers, answer = self._connection.exchange(
             "POST", f"{self._path}/infer", body, {protocol.HEADER_LENGTH: str(length)}
         )
         if status != 200:
             raise self._connection.error(status, answer)
         found = headers.get(protocol.HEADER_LENGTH)
-        response = protocol.read_response(answer, None if found is None else int(found))
-        results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in signature.outputs})
+        return self._results(answer, None if found is None else int(found), names, fetch is not None, return_numpy)
+
+    def stream(
+        self, feed: Mapping[str, Any], fetch: str | Sequence[str] | None = None, seed: int | None = None
+    ) -> Iterator[Results]:
+        """Yield the outputs of the model part by part; see `Inferencer.stream`."""
+        names = self._checked_fetch(fetch)
+        body, length = self._request(feed, names, seed, binary=False)
+        headers = {protocol.HEADER_LENGTH: str(length)}
+        for event in self._connection.events(f"{self._path}/infer", body, headers):
+            yield self._results(event, None, names, fetch is not None, return_numpy=True)
+
+    def _request(
+        self, feed: Mapping[str, Any], names: Sequence[str], seed: int | None, binary: bool
+    ) -> tuple[bytes, int]:
+        """Return the body of a request for the outputs `names`, and the number of bytes of JSON at its start."""
+        values = {name: check_feed(spec, feed[name]) for name, spec in self._checked_names(feed).items()}
+        if values:
+            batch_size(values)
+        outputs = [protocol.Wanted(name, binary) for name in names]
+        return protocol.write_request(
+            protocol.InferRequest(protocol.to_tensors(values), outputs, binary=binary, seed=self._seed(seed))
+        )
+
+    def _results(
+        self, answer: bytes, length: int | None, names: Sequence[str], fetched: bool, return_numpy: bool
+    ) -> Results:
+        """Return the outputs `names` in the body of a response, whose first `length` bytes are JSON."""
+        response = protocol.read_response(answer, length)
+        results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in self.signature.outputs})
         ready = [_converted(protocol.padded_as_before(results[name]), return_numpy) for name in names]
-        return Results(ready, tuple(names) if signature.named or fetch is not None else None)
+        return Results(ready, tuple(names) if self.signature.named or fetched else None)
 
     def _seed(self, seed: int | None) -> int | None:
         """Return the seed of a request; None if the server chooses the seed, or the model draws no random numbers."""

@@ -129,7 +129,7 @@ class _Sampler:
 
     def _drawn(self, logits: jax.Array, positions: jax.Array) -> jax.Array:
         # A key for each row and position, so that neither padding nor the number of calls changes what is drawn.
-        of_rows = jax.vmap(jax.random.fold_in, (None, 0))(self.key, jnp.arange(len(positions)))
+        of_rows = jax.vmap(jax.random.fold_in, (None, 0))(self.key, jnp.arange(positions.shape[0]))
         keys = jax.vmap(jax.random.fold_in)(of_rows, positions)
         draw = jax.vmap(jax.random.categorical)
         if self.top_k is None and self.top_p is None:
@@ -210,7 +210,7 @@ class _Carry(NamedTuple):
     """The carry of the loop that writes.
 
     Attributes:
-      count: int32 `[]`: the number of ids that the longest row has.
+      written: int32 `[]`: the number of ids that the longest row has.
       last: `[batch]`: the last id of each row.
       ids: `[batch, length]`: the ids, with zeros after the end of a row.
       lengths: int32 `[batch]`: the number of ids of each row.
@@ -219,7 +219,7 @@ class _Carry(NamedTuple):
       program_states: the states of the program that `step` changes, by name.
     """
 
-    count: jax.Array
+    written: jax.Array
     last: jax.Array
     ids: jax.Array
     lengths: jax.Array
@@ -257,27 +257,27 @@ class _Writing:
         empty = jnp.zeros([ids.shape[0], self.length], ids.dtype)
         start = _Carry(jnp.int32(0), last, empty, jnp.zeros_like(self.before), ended, state, program_states)
         first = self._written(start, scores)
-        carry = jax.lax.while_loop(lambda c: (c.count < self.length) & ~jnp.all(c.ended), self._continued, first)
+        carry = jax.lax.while_loop(lambda c: (c.written < self.length) & ~jnp.all(c.ended), self._continued, first)
         self.body.keep(carry.program_states)
         return core.SequenceBatch(carry.ids[..., None], carry.lengths)
 
     def _continued(self, carry: _Carry) -> _Carry:
         """Run the step on the last ids, and write the next ids."""
         now = core.SequenceBatch(carry.last[:, None, None], (~carry.ended).astype(jnp.int32))
-        result, program_states = self.body(carry.program_states, carry.count, now, carry.state)
+        result, program_states = self.body(carry.program_states, carry.written, now, carry.state)
         scores, state = result
         return self._written(carry._replace(state=state, program_states=program_states), scores)
 
     def _written(self, carry: _Carry, scores: jax.Array) -> _Carry:
         """Write the next id of each row that has not ended."""
         lost = jnp.isnan(scores).any(axis=-1)
-        chosen = self.sampler(scores, self.before + carry.count).astype(carry.ids.dtype)
+        chosen = self.sampler(scores, self.before + carry.written).astype(carry.ids.dtype)
         new = jnp.where(carry.ended, 0, jnp.where(lost, -1, chosen))
         ended = carry.ended | lost | (False if self.end is None else chosen == self.end)
         return carry._replace(
-            count=carry.count + 1,
+            written=carry.written + 1,
             last=chosen,
-            ids=carry.ids.at[:, carry.count].set(new),
+            ids=carry.ids.at[:, carry.written].set(new),
             lengths=carry.lengths + ~carry.ended,
             ended=ended,
         )
