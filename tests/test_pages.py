@@ -15,6 +15,7 @@ PAGES = [
     "debugging.md",
     "deploy.md",
     "distributed.md",
+    "generation.md",
     "handlers.md",
     "not-there-yet.md",
     "online.md",
