@@ -276,7 +276,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
           >>> def program():
           ...     text = fluid.layers.data("text", shape=[1], dtype="int64", lod_level=1)
           ...     def step(ids, state):
-          ...         return fluid.layers.one_hot(fluid.layers.increment(ids, 1) % 5, 5), state
+          ...         return fluid.layers.one_hot((ids + 1) % 5, 5), state
           ...     more = fluid.layers.generate(step, text, length=2, temperature=0, end_id=4)
           ...     return {"text": fluid.layers.sequence_concat([text, more]), "more": more}
           >>> parts = fluid.Inferencer(program, params={}).stream({"text": [[0, 1]]}, fetch="more")

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other.
 TIERS = [
-    ["errors", "lazy", "formatting", "host_random", "protobuf"],
+    ["debug", "errors", "lazy", "formatting", "host_random", "protobuf"],
     ["naming", "name_hints", "paths"],
     ["core"],
     ["lod_tensor", "place", "distributed", "initializer", "regularizer", "clip", "lr"],
