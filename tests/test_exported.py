@@ -12,9 +12,9 @@ NAMES = {
         EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
         Mesh NestedSequenceBatch OnlineTrainer ParamAttr Population Program ProgressBar RemoteTrainer Results Scope
         SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
-        contrib core create_lod_tensor create_random_int_lodtensor data device_guard distributed draw embedding errors
-        find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place plan
-        reader regularizer serve set_compilation_cache shared summary train trainer unique_name
+        contrib core create_lod_tensor create_random_int_lodtensor data debug device_guard distributed draw embedding
+        errors find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place
+        plan reader regularizer serve set_compilation_cache shared summary train trainer unique_name
     """,
     "fluid.nets": """
         glu img_conv_group scaled_dot_product_attention sequence_conv_pool simple_img_conv_pool

@@ -68,7 +68,7 @@ class FastPath:
         """
         if not isinstance(plan.step, FastStep) or any(spec.limits is not None for _, spec in plan.feeds):
             return
-        if jax.config.jax_disable_jit:  # inside `fluid.debug.eager` the step is not prepared
+        if _is_eager():  # inside `fluid.debug.eager` the step is not prepared
             return
         if any(type(value) is not np.ndarray or checked.get(name) is not value for name, value in feed.items()):
             return
@@ -143,7 +143,7 @@ class FastStep:
         if not self._scope.trained:
             try:
                 if self._shapes is None:
-                    if jax.config.jax_disable_jit:  # `fluid.debug.eager`
+                    if _is_eager():  # `fluid.debug.eager`
                         return self._step(feeds, overrides, draw)
                     self._prepare(feeds)
                 return StepResults(self._jitted(self._arguments(), feeds))
@@ -206,7 +206,7 @@ class FastStep:
 
     def _call(self, arguments: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
         """Return the results of the step, as a pure function that JAX traces."""
-        if jax.config.jax_disable_jit:  # `fluid.debug.eager`: the program function itself gets the numbers
+        if _is_eager():  # `fluid.debug.eager`: the program function itself gets the numbers
             found = self._step(feeds)
             return found.values, (), found.parts
         shapes = self._shapes or {}
@@ -222,6 +222,11 @@ class FastStep:
         leaves = [*map(arrays.__getitem__, shapes), *jax.tree.leaves(feeds)]
         results = jax.core.eval_jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, *leaves)
         return jax.tree.unflatten(traced.out_tree, results)
+
+
+def _is_eager() -> bool:
+    """Return whether this call runs inside `fluid.debug.eager`."""
+    return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def _filter_axes(jaxpr: Any, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
