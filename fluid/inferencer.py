@@ -19,7 +19,7 @@ from fluid.reader import Table, data_sets
 from fluid.reader.adapters import arrays, minibatches
 from fluid.reader.base import ReaderLike, is_reader
 from fluid.reader.buckets import Buckets, Ladders
-from fluid.reader.columns import read_feed
+from fluid.reader.columns import check_feed, read_feed
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
@@ -31,6 +31,7 @@ from fluid.runtime.prediction import (
     Ensemble,
     Plan,
     constant,
+    continued,
     ensemble_session,
     needed_feeds,
     on_host,
@@ -256,6 +257,63 @@ class Inferencer(ShowsProgram, KnownAttributes):
         else:
             values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.engine.place(v) for v in values]
         return Results(values, plan.names)
+
+    def stream(
+        self, feed: Mapping[str, Any] | Any, fetch: str | Sequence[str] | None = None, *, seed: int | None = None
+    ) -> Iterator[Results]:
+        """Run the program again and again on the sequences that it continues, and yield the outputs of each run.
+
+        Outputs with the names of feeds replace these feeds in the next run. The stream ends when none of these
+        sequences grows. A program that writes 8 ids with `layers.generate` so yields a text in parts of 8 ids, and a
+        server sends each part when it is computed.
+
+        Args:
+          feed: the feeds of the first run, as for `infer`.
+          fetch: names of the outputs to yield; all by default.
+          seed: the seed of the random numbers of every run, as for `infer`. A text from `layers.generate` then has the
+            ids of a text that one run with this seed writes.
+
+        Returns:
+          An iterator of Results, as `infer` returns them. For the first parts alone, use `itertools.islice`.
+
+        Raises:
+          ArgumentError: no output is a sequence with the name of a feed.
+          FeedError: the data does not match the feeds; or a sequence is longer than the server accepts, raised after
+            the parts before.
+          UnknownNameError: the program has no such feed or output.
+          RemoteError: the server behind the URL does not answer, or refuses.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     text = fluid.layers.data("text", shape=[1], dtype="int64", lod_level=1)
+          ...     def step(ids, state):
+          ...         return fluid.layers.one_hot((ids + 1) % 5, 5), state
+          ...     more = fluid.layers.generate(step, text, length=2, temperature=0, end_id=4)
+          ...     return {"text": fluid.layers.sequence_concat([text, more]), "more": more}
+          >>> parts = fluid.Inferencer(program, params={}).stream({"text": [[0, 1]]}, fetch="more")
+          >>> [row.ravel().tolist() for part in parts for row in part.more.rows()]
+          [[2, 3], [4]]
+        """
+        if not isinstance(feed, Mapping):
+            feed = self._named(feed)
+        if self.remote is not None:
+            return self.remote.stream(feed, fetch, seed)
+        return self._parts(feed, fetch, seed)
+
+    def _parts(self, feed: Mapping[str, Any], fetch: str | Sequence[str] | None, seed: int | None) -> Iterator[Results]:
+        feeds: dict[str, Any] | None = {
+            name: check_feed(self.program.feeds[name], value) if name in self.program.feeds else value
+            for name, value in feed.items()
+        }
+        if seed is None and self.program.draws:
+            seed = self.seeds.next()
+        while feeds is not None:
+            results = self.infer(feeds, seed=seed)
+            feeds = continued(feeds, dict(zip(results.names or (), results, strict=False)))
+            if feeds is not None:
+                names = [fetch] if isinstance(fetch, str) else fetch
+                yield results if names is None else Results([results[name] for name in names], names)
 
     def __call__(self, *data: Any, **named: Any) -> Results:
         """Raise ArgumentTypeError, whose message names the method `infer`, because an Inferencer is not callable."""

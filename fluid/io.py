@@ -23,6 +23,7 @@ from fluid.checkpoint import (
     is_safetensors,
     load_arrays,
     newest_checkpoint,
+    read_state_dict,
     recognized,
     save_arrays,
     source_of,

@@ -163,6 +163,16 @@ def test_serve_digits(in_tmp, capsys):
     assert f"accuracy {accuracy:.4f}" in capsys.readouterr().out
 
 
+def test_write_characters(in_tmp, capsys, monkeypatch):
+    example = load("write_characters")
+    monkeypatch.setattr(example, "WINDOW", 16)
+    monkeypatch.setattr(example, "PART", 4)
+    bits, counted, text = example.main(size=16, steps=30, length=8)
+    assert bits < 6 < np.log2(96), "guessing takes log2(96) bits"
+    assert text.startswith("The value of the ") and len(text) == len("The value of the ") + 8
+    assert text in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_online_recommender(in_tmp, capsys):
     errors = load("online_recommender").main(ratings=8000, folder=in_tmp)

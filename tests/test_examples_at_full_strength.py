@@ -79,6 +79,14 @@ def test_language_model(in_tmp, capsys):
     assert f"test: {bits:.2f} bits per character" in said and texts[2] in said
 
 
+def test_write_characters(in_tmp, capsys):
+    bits, counted, text = load("write_characters").main()
+    assert bits < 0.65 * counted
+    assert len(text) == len("The value of the ") + 192 and text in capsys.readouterr().out
+    words = text.split()
+    assert sum(word in load("write_characters").load_text().split() for word in words) > 0.6 * len(words)
+
+
 def test_ctc_digits(in_tmp, capsys):
     assert load("ctc_digits").main() < 0.1, "reading nothing at all gives 1"
     said = capsys.readouterr().out

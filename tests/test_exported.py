@@ -13,7 +13,7 @@ NAMES = {
         MeasuredEvent Mesh NestedSequenceBatch OnlineTrainer ParamAttr Population Program ProgressBar
         RemoteTrainer Results Scope SequenceBatch Session Trainer TrainingProgram TrainingStep
         WeightNormParamAttr average batch clip contrib core create_lod_tensor create_random_int_lodtensor data
-        device_guard distributed draw embedding errors find_learning_rate frozen handlers initializer io layers
+        debug device_guard distributed draw embedding errors find_learning_rate frozen handlers initializer io layers
         metrics name_scope nets one_hot optimizer place plan reader regularizer serve set_compilation_cache
         shared summary train trainer unique_name
     """,

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other. A part of a room
 # that stands lower or higher than the rest of the room, such as `serving.protocol`, has a tier of its own.
 TIERS = [
-    ["errors"],
+    ["debug", "errors"],
     ["_util"],
     ["compat.name_hints"],
     ["core"],

@@ -158,6 +158,7 @@ from .structured.decoder import (
     TrainingHelper,
 )
 from .structured.dynamic_decode import dynamic_decode
+from .structured.generate import generate
 from .tensor.arithmetic import clip, clip_by_norm, increment, pow, scale, sum, sums
 from .tensor.compare import (
     equal,
@@ -276,7 +277,7 @@ __all__ = [
     "elementwise_mod", "elementwise_mul", "elementwise_pow", "elementwise_sub", "elu", "embedding", "equal", "erf",
     "exp", "expand", "expand_as", "exponential_decay", "eye", "fc", "feature_norm", "fill_constant",
     "fill_constant_batch_size_like", "fill_zeros_like", "flatten", "flip", "floor", "fsp_matrix", "full_like", "gather",
-    "gather_nd", "gather_tree", "gaussian_random", "gaussian_random_batch_size_like", "gelu",
+    "gather_nd", "gather_tree", "gaussian_random", "gaussian_random_batch_size_like", "gelu", "generate",
     "generate_proposal_labels", "generate_proposals", "greater_equal", "greater_than", "grid_sampler", "group_norm",
     "gru_unit", "hard_shrink", "hard_sigmoid", "hard_swish", "has_inf", "has_nan", "hsigmoid", "huber_loss", "identity",
     "im2sequence", "image_resize", "image_resize_short", "increment", "index_sample", "index_select", "instance_norm",

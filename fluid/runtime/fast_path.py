@@ -68,6 +68,8 @@ class FastPath:
         """
         if not isinstance(plan.step, FastStep) or any(spec.limits is not None for _, spec in plan.feeds):
             return
+        if _is_eager():  # inside `fluid.debug.eager` the step is not prepared
+            return
         if any(type(value) is not np.ndarray or checked.get(name) is not value for name, value in feed.items()):
             return
         if any(isinstance(value, SequenceBatch | NestedSequenceBatch) for value in values):
@@ -141,6 +143,8 @@ class FastStep:
         if not self._scope.trained:
             try:
                 if self._shapes is None:
+                    if _is_eager():  # `fluid.debug.eager`
+                        return self._step(feeds, overrides, draw)
                     self._prepare(feeds)
                 return StepResults(self._jitted(self._arguments(), feeds))
             except jax.errors.UnexpectedTracerError:  # the CompiledStep fails too, with an error that explains the leak
@@ -202,6 +206,9 @@ class FastStep:
 
     def _call(self, arguments: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
         """Return the results of the step, as a pure function that JAX traces."""
+        if _is_eager():  # `fluid.debug.eager`: the program function itself gets the numbers
+            found = self._step(feeds)
+            return found.values, (), found.parts
         shapes = self._shapes or {}
         arrays: dict[str, Any] = {}
         for name, array in zip(self._single, arguments, strict=False):
@@ -213,8 +220,13 @@ class FastStep:
             arrays |= {name: part.reshape(shapes[name]) for name, part in zip(names, parts, strict=True)}
         traced = self._step.traced({n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in feeds.items()})
         leaves = [*map(arrays.__getitem__, shapes), *jax.tree.leaves(feeds)]
-        found = jax.core.eval_jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, *leaves)
-        return jax.tree.unflatten(traced.out_tree, found)
+        results = jax.core.eval_jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, *leaves)
+        return jax.tree.unflatten(traced.out_tree, results)
+
+
+def _is_eager() -> bool:
+    """Return whether this call runs inside `fluid.debug.eager`."""
+    return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def _filter_axes(jaxpr: Any, names: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -49,6 +49,32 @@ class Constant(NamedTuple):
         return bool(self.feeds) or any(value.shape for value in self.overrides.values())
 
 
+def continued(feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the feeds of the next part of a stream: outputs replace the feeds with their names.
+
+    Args:
+      feeds: the feeds of this part by name, sequences as SequenceBatches.
+      outputs: the outputs of this part by name.
+
+    Returns:
+      All feeds by name; None if no sequence has grown, so that the stream has ended.
+
+    Raises:
+      ArgumentError: no output is a sequence with the name of a feed.
+    """
+    replaced = {name: value for name, value in outputs.items() if name in feeds}
+    sequences = [name for name, value in replaced.items() if isinstance(value, SequenceBatch)]
+    if not sequences:
+        raise errors.ArgumentError(
+            f"a stream continues the sequences that a model returns with the names of their feeds; found the outputs "
+            f"{', '.join(map(repr, outputs)) or 'without names'} and the feeds {', '.join(map(repr, feeds))}, "
+            f'expected a common name, as in return {{"prompt": layers.sequence_concat([prompt, text]), "text": text}}'
+        )
+    if not any(np.sum(replaced[name].lengths) > np.sum(feeds[name].lengths) for name in sequences):
+        return None
+    return {**feeds, **replaced}
+
+
 class Ensemble(Protocol):
     """Several models of one program that predict together, such as a `fluid.Population`."""
 

@@ -95,6 +95,7 @@ TRAININGS = {
     "understand_sentiment-lstm": Row({"net": "lstm", "count": 100}, {"WIDTH": 8}, longest=64),
     "understand_sentiment-rnn": Row({"net": "rnn", "count": 100}, {"WIDTH": 8}, longest=64),
     "language_model": Row({"layers": 2, "size": 32, "max_paragraphs": 200}, {"WINDOW": 32}),
+    "write_characters": Row({"size": 16}, {"WINDOW": 16}, longest=16),
     "ctc_digits": Row({"strips": 40}, longest=112, optimized=True),
     "machine_translation": Row({"count": 40}, {"WIDTH": 8}, longest=16),
     "label_semantic_roles": Row({"sentences": 40, "depth": 2, "hidden": 8}, longest=32),
