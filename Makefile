@@ -9,6 +9,7 @@
 #   make stubs   write the list of all layers, fluid/layers/__init__.pyi, anew
 #   make mistakes  write tests/MISTAKES.md anew: what fluid says to typical mistakes
 #   make docs    the site, in docs/_build/html; make docs-serve shows it
+#   make package builds wheel and sdist in dist/, and tries the wheel in a clean environment
 #   make bench   fluid beside hand-written JAX
 #   make bench-check  fails when a ratio is worse than the one in benchmarks/FIGURES.md
 PYTHON ?= python3
@@ -36,7 +37,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 EIGHT := tests/parallel/test_eight_devices.py
 QUICK := -m "not slow and not full and not soak and not peers"
 
-.PHONY: demo docs docs-serve test check quick examples peers format mistakes bench bench-check soak stubs clean setup
+.PHONY: demo docs docs-serve test check quick examples package peers format mistakes bench bench-check soak stubs clean setup
 
 setup: $(STAMP)
 
@@ -81,10 +82,11 @@ examples: $(STAMP) $(IREE_STAMP)
 	$(PYTEST) --ignore=$(EIGHT) -m full
 	$(if $(PYTEST_ARGS),,$(BIN)/python -m pytest -q $(EIGHT) -m full)
 
-peers:
-	$(MAKE) VENV=.venv-peers .venv-peers/.installed-peers
+peers: .venv-peers/.installed-peers
 	.venv-peers/bin/python -m pytest -q $(PYTEST_ARGS) tests/peers -m peers
 
+.venv-peers/.installed-peers: VENV := .venv-peers
+.venv-peers/.installed-peers: BIN := .venv-peers/bin
 .venv-peers/.installed-peers: pyproject.toml
 	$(call install,test$(comma)peers)
 
@@ -104,6 +106,14 @@ format: $(STAMP)
 
 stubs: $(STAMP)
 	$(BIN)/python tests/layers_stub.py
+
+# Builds the wheel, also from the sdist, and runs a training of the wheel where nothing else of this folder is seen.
+package: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build -q
+	$(PYTHON) -m venv dist/clean
+	dist/clean/bin/python -m pip install -qq --no-compile --disable-pip-version-check dist/*.whl
+	cd dist && clean/bin/python ../tests/packaged.py *.whl *.tar.gz
 
 docs: $(DOCS_STAMP)
 	JAX_PLATFORMS=cpu $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html

@@ -1,12 +1,14 @@
 """Write the generated pages of the site: the reference, and pages of files outside of `docs/`.
 
 The reference has a page for each family of names, from their docstrings, and an index of layers, which also has their
-names in other libraries. Links in other files are changed to links between pages; a link to a file that is no page
-becomes the path of the file.
+names in other libraries. A page of more than 120 lines becomes several. Links in other
+files are changed to links between pages; a link to a file that is no page becomes the path of the file.
 """
 
+import csv
 import importlib
 import inspect
+import io
 import pathlib
 import re
 import types
@@ -14,19 +16,30 @@ import types
 import fluid
 from fluid.compat.name_hints.table import HINTS
 
+# Families of layers: a title, and the modules below `fluid.layers` whose functions a page has.
 FAMILIES = {
-    "data": ("Data and parameters", ["data", "fc", "embedding", "custom", "learning_rate_scheduler", "adapters"]),
-    "tensor": ("Arrays", ["tensor"]),
+    "data": ("Data and parameters", ["data", "fc", "embedding", "custom", "adapters"]),
+    "tensor-create": ("Create arrays", ["tensor.create", "tensor.random"]),
+    "tensor-math": ("Arithmetic", ["tensor.arithmetic", "tensor.elementwise"]),
+    "tensor-matrix": ("Matrices", ["tensor.matrix"]),
+    "tensor-reduce": ("Reduce and search", ["tensor.reduce", "tensor.search"]),
+    "tensor-compare": ("Compare", ["tensor.compare"]),
+    "tensor-shape": ("Reshape, join and pad", ["tensor.reshape", "tensor.concat", "tensor.pad"]),
+    "tensor-index": ("Index, gather and scatter", ["tensor.index"]),
     "activation": ("Activations", ["activation"]),
-    "image": ("Images", ["image"]),
+    "image": ("Convolution and pooling", ["image.conv", "image.conv_transpose", "image.pool"]),
+    "image-shape": ("Resize and rearrange images", ["image"]),
     "norm": ("Normalisation and dropout", ["norm"]),
-    "loss": ("Losses and metrics", ["loss"]),
+    "loss": ("Losses of classes", ["loss.cross_entropy", "loss.classification", "loss.sampled"]),
+    "loss-numbers": ("Losses of numbers, and metrics", ["loss"]),
     "sequence": ("Sequences", ["sequence"]),
     "recurrent": ("Recurrent layers", ["recurrent"]),
     "attention": ("Attention", ["attention"]),
     "control": ("Branches, loops and stacks", ["control"]),
     "structured": ("Decoding and structured prediction", ["structured"]),
-    "detection": ("Object detection", ["detection"]),
+    "detection": ("Detection: boxes", [f"detection.{n}" for n in ("prior", "matching", "box", "sampling", "roi")]),
+    "detection-heads": ("Detection: heads and losses", ["detection"]),
+    "schedule": ("Learning-rate schedules", ["lr"]),
 }
 MODULES = {
     "fluid": ("Programs, training and inference", fluid),
@@ -43,30 +56,57 @@ MODULES = {
     "errors": ("Errors", fluid.errors),
 }
 
-# Pages of files outside of `docs/`: the file, and the texts between which its part lies.
+# Pages of files outside of `docs/`: the file, the headings between which its part lies, and the title.
 ADOPTED = {
-    "what": ("README.md", "Write a model", "## Install"),
-    "start": ("README.md", "## Install", "## Where to read on"),
-    "inside/architecture": ("ARCHITECTURE.md", "", ""),
-    "inside/benchmarks": ("benchmarks/README.md", "", ""),
-    "inside/figures": ("benchmarks/FIGURES.md", "", ""),
-    "inside/kernels": ("benchmarks/KERNELS.md", "", ""),
-    "inside/contributing": ("CONTRIBUTING.md", "", ""),
-    "inside/security": ("SECURITY.md", "", ""),
-    "inside/changelog": ("CHANGELOG.md", "", ""),
+    "start/what": ("README.md", "Write a model", "## Install", ""),
+    "start/install": ("README.md", "## Install", "## Five minutes", "Install fluid, on a CPU or a GPU"),
+    "start/five-minutes": ("README.md", "## Five minutes", "## Your own loop", "A first model in five minutes"),
+    "start/tour": ("README.md", "## Your own loop", "## Where to read on", "A tour: custom loops, rows of any length"),
+    "inside/architecture": ("ARCHITECTURE.md", "", "", ""),
+    "inside/benchmarks": ("benchmarks/README.md", "", "", ""),
+    "inside/figures": ("benchmarks/FIGURES.md", "", "", ""),
+    "inside/kernels": ("benchmarks/KERNELS.md", "", "", ""),
+    "inside/contributing": ("CONTRIBUTING.md", "", "", ""),
+    "inside/security": ("SECURITY.md", "", "", ""),
+    "inside/changelog": ("CHANGELOG.md", "", "", ""),
 }
-PAGES_OF = {path: f"{page}.md" for page, (path, start, _) in ADOPTED.items() if not start}
+PAGES_OF = {path: f"{page}.md" for page, (path, start, *_) in ADOPTED.items() if not start}
 PAGES_OF["benchmarks/ratios.svg"] = "inside/ratios.svg"
+LONGEST = 120  # lines of a page
 
 
 def write(docs: pathlib.Path) -> None:
     """Write all pages into the folder `docs`; an unchanged page is not written, so that builds stay incremental."""
-    pages = _reference() | {name: _adopted(docs.parent, *source) for name, source in ADOPTED.items()}
+    texts = _reference()
+    for name, (path, *part) in ADOPTED.items():
+        texts |= _divided(name, _adopted(docs.parent, path, *part))
+    pages = {f"{name}.md": text for name, text in texts.items()} | {"reference/layers.csv": _table_of_layers()}
+    for folder in ("start", "inside", "reference"):
+        for old in (docs / folder).glob("*.md"):
+            if f"{folder}/{old.name}" not in pages:
+                old.unlink()
     for name, text in pages.items():
-        path = docs / f"{name}.md"
+        path = docs / name
+        if path.suffix == ".md" and len(text.splitlines()) > LONGEST:
+            raise ValueError(f"{name}: found {len(text.splitlines())} lines, expected at most {LONGEST}")
         path.parent.mkdir(exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+
+
+def _divided(name: str, text: str) -> dict[str, str]:
+    """Return the pages of a text by name, divided at its headings into pages of at most `LONGEST` lines."""
+    title = text.splitlines()[0].lstrip("# ")
+    pages = [""]
+    for section in re.split(r"(?m)^(?=###? )", text):
+        # Two lines for the title that a later page gets.
+        if pages[-1].count("\n") + section.count("\n") > LONGEST - 2:
+            heading, _, body = section.partition("\n")
+            pages.append(f"# {title}: {heading.lstrip('# ')}\n{body}")
+        else:
+            # A page that begins within a section has no heading of the second level.
+            pages[-1] += section if re.search(r"(?m)^## ", pages[-1] + section) else re.sub("^###", "##", section)
+    return {name if i == 0 else f"{name}-{i + 1}": page for i, page in enumerate(pages)}
 
 
 def plain(lines: list[str]) -> list[str]:
@@ -107,68 +147,153 @@ def linked(text: str, path: pathlib.Path) -> str:
     return re.sub(r"(!?)\[((?:[^\[\]]|\n)+)\]\(([^)\s]+)\)", link, text).replace("```mermaid", "```text")
 
 
-def _adopted(root: pathlib.Path, path: str, start: str, end: str) -> str:
-    """Return a page of a part of a file outside of `docs/`."""
+def paired(text: str) -> str:
+    """Return a page of `coming-from/` where each block `py` and the block `python` after it are two tabs.
+
+    The page has no list of contents beside it, so that lines of code have room.
+
+    Args:
+      text: the page; its title ends with the name of the other library, which is the label of the first tab.
+    """
+    peer = text.split("\n")[0].removeprefix("# Coming from ")
+    tabs = "".join(
+        f":::{{tab-item}} {label}\n:sync: {key}\n```python\n\\{group}```\n:::\n"
+        for label, key, group in ((peer, "peer", 1), ("fluid", "fluid", 2))
+    )
+    pairs = re.sub(r"(?ms)^```py\n(.*?)^```\n+```python\n(.*?)^```\n", f"\n::::{{tab-set}}\n{tabs}::::\n", text)
+    return f"---\nhtml_theme.sidebar_secondary.remove: true\n---\n{pairs}"
+
+
+def without_empty_globs(text: str, folder: pathlib.Path) -> str:
+    """Return the Markdown text of a page in `folder` without the entries of a `toctree` that match no page.
+
+    Sphinx warns about these entries, and has no setting for this warning.
+    """
+    docs = pathlib.Path(__file__).parent
+
+    def kept(found: re.Match[str]) -> str:
+        root, pattern = found.groups()
+        return found.group(0) if any((docs if root else folder).glob(f"{pattern}.md")) else ""
+
+    return re.sub(r"(?m)^(/?)([\w/-]+\*)\n", kept, text)
+
+
+def _adopted(root: pathlib.Path, path: str, start: str, end: str, title: str) -> str:
+    """Return the text between two headings of a file outside of `docs/`; a title replaces the first heading."""
     text = (root / path).read_text(encoding="utf-8")
     part = text[text.index(start) if start else 0 : text.index(end) if end else None]
-    # A page begins with a heading of the first level.
-    return linked(re.sub(r"(?m)^##", "#", part) if start.startswith("##") else part, root / path)
+    if title:
+        part = f"# {title}\n" + part.partition("\n")[2]
+    return linked(part, root / path)
 
 
 def _reference() -> dict[str, str]:
-    pages = {"reference/layers": _index_of_layers()}
-    for family, (title, modules) in FAMILIES.items():
-        pages[f"reference/layers-{family}"] = _page(f"Layers: {title.lower()}", "fluid.layers", _layers_of(modules))
+    pages = {"reference/layers": INDEX}
+    layers = {family: (title, _layers_of(family)) for family, (title, _) in FAMILIES.items()}
+    for family, (title, names) in layers.items():
+        pages |= _pages(f"reference/layers-{family}", f"Layers: {title[0].lower()}{title[1:]}", "fluid.layers", names)
     shown: set[int] = set()
     for name, (title, module) in MODULES.items():
         found = {n: getattr(module, n) for n in _public(module)}
-        names = [n for n, value in found.items() if _has_page(value) and id(value) not in shown]
+        names = [n for n, value in found.items() if _has_page(n, value) and id(value) not in shown]
         shown.update(id(found[n]) for n in names)
-        pages[f"reference/{name}"] = _page(title, module.__name__, names)
-    return pages
+        pages |= _pages(f"reference/{name}", title, module.__name__, names)
+    modules = "\n".join(name.removeprefix("reference/") for name in pages if "/layers" not in name)
+    return pages | {"reference/names": NAMES.format(modules=modules)}
+
+
+NAMES = """# Classes and functions
+
+The Trainer and its events, optimizers, initializers, readers, handlers (callbacks), metrics, files and errors.
+
+```{{toctree}}
+:maxdepth: 2
+{modules}
+```
+"""
 
 
 def _public(module: types.ModuleType) -> list[str]:
-    return sorted(getattr(module, "__all__", None) or (n for n in vars(module) if not n.startswith("_")))
+    """Return the names that a module lists in `__all__`, or defines if it has no list."""
+    defined = (n for n, value in vars(module).items() if getattr(value, "__module__", "").startswith(module.__name__))
+    return sorted(getattr(module, "__all__", None) or (n for n in defined if not n.startswith("_")))
 
 
-def _has_page(value: object) -> bool:
-    """Return whether a value is a function or class of fluid with a docstring."""
+def _has_page(name: str, value: object) -> bool:
+    """Return whether a value is a function or class of fluid with a docstring; a second name of a class has no page."""
     home = getattr(value, "__module__", "")
+    if inspect.isclass(value) and value.__name__ != name:
+        return False
     return callable(value) and home.startswith("fluid") and bool(inspect.getdoc(value))
 
 
-def _layers_of(modules: list[str]) -> list[str]:
-    return [n for n in fluid.layers.__all__ if _family_of(n) in modules]
+def _layers_of(family: str) -> list[str]:
+    return [name for name in fluid.layers.__all__ if _family_of(name) == family]
 
 
 def _family_of(name: str) -> str:
-    return getattr(fluid.layers, name).__module__.removeprefix("fluid.layers.").split(".")[0]
+    """Return the family of a layer: the first that names its module, before the first that names its package."""
+    module = getattr(fluid.layers, name).__module__.removeprefix("fluid.").removeprefix("layers.")
+    found = [family for family, (_, modules) in FAMILIES.items() if module in modules]
+    package = module.split(".")[0]
+    return next(family for family in [*found, *(f for f, (_, names) in FAMILIES.items() if package in names)])
+
+
+def _pages(name: str, title: str, owner: str, names: list[str]) -> dict[str, str]:
+    """Return pages of docstrings by name; each has few enough names for `LONGEST` lines."""
+    most = (LONGEST - 2) // 5
+    count = -(-len(names) // most)
+    size = -(-len(names) // count)
+    groups = [names[i : i + size] for i in range(0, len(names), size)]
+    return {
+        name if i == 0 else f"{name}-{i + 1}": _page(
+            title if count == 1 else f"{title}: {group[0]} to {group[-1]}", owner, group
+        )
+        for i, group in enumerate(groups)
+    }
 
 
 def _page(title: str, owner: str, names: list[str]) -> str:
-    """Return a page of docstrings, in Markdown."""
+    """Return a page of docstrings, in Markdown; each name takes five lines."""
     blocks = []
     for name in names:
         value = getattr(importlib.import_module(owner), name)
         kind = "autoclass" if inspect.isclass(value) else "autofunction"
         members = "\n   :members:" if inspect.isclass(value) else ""
-        blocks.append(f"## {name}\n\n```{{eval-rst}}\n.. {kind}:: {owner}.{name}{members}\n```\n")
-    return f"# {title}\n\n" + "\n".join(blocks)
+        blocks.append(f"## {name}\n```{{eval-rst}}\n.. {kind}:: {owner}.{name}{members}\n```\n")
+    return f"# {title}\n\n" + "".join(blocks)
 
 
-def _index_of_layers() -> str:
+INDEX = """# All layers
+
+Search for a layer by its name here or in Keras, PyTorch and Flax, such as `Dense`,
+`Linear`, `LayerNorm`, `BatchNorm2d`, `MultiheadAttention`.
+
+```{toctree}
+:hidden:
+:glob:
+layers-*
+```
+
+```{csv-table}
+:file: layers.csv
+:header: layer, computes, elsewhere
+:widths: 25 55 20
+```
+"""
+
+
+def _table_of_layers() -> str:
     """Return the index of layers: one line each, with the names that other libraries use."""
     others: dict[str, list[str]] = {}
     for hints in HINTS.values():
         for other, advice in hints.items():
             if found := re.match(r"layers\.(\w+)", advice):
                 others.setdefault(found.group(1), []).append(other)
-    lines = ["# Layers", "", "Search for a layer by its name here or in Keras, PyTorch and Flax.", ""]
-    lines += [":::{table}", ":widths: 25 55 20", "", "| layer | computes | elsewhere |", "|---|---|---|"]
+    text = io.StringIO()
+    writer = csv.writer(text)
     for name in sorted(fluid.layers.__all__, key=str.lower):
-        first = (inspect.getdoc(getattr(fluid.layers, name)) or "").split("\n")[0].replace("|", "\\|")
-        page = next((f for f, (_, modules) in FAMILIES.items() if _family_of(name) in modules), None)
-        link = f"[`{name}`](layers-{page}.md#{name.lower()})" if page else f"`{name}`"
-        lines.append(f"| {link} | {first} | {', '.join(sorted(set(others.get(name, []))))} |")
-    return "\n".join([*lines, ":::"]) + "\n"
+        first = (inspect.getdoc(getattr(fluid.layers, name)) or "").split("\n")[0]
+        link = f"[`{name}`](#fluid.layers.{name})"
+        writer.writerow([link, first, ", ".join(sorted(set(others.get(name, []))))])
+    return text.getvalue()

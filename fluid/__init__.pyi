@@ -4,6 +4,7 @@ from . import (
     clip,
     contrib,
     core,
+    debug,
     distributed,
     errors,
     handlers,
@@ -27,7 +28,7 @@ from .inspection import draw, summary
 from .metrics import average
 from .online import OnlineTrainer, RemoteTrainer
 from .parallel.planner import plan
-from .param_attr import ParamAttr, WeightNormParamAttr
+from .param_attr import LowRankParamAttr, ParamAttr, WeightNormParamAttr
 from .place import CPUPlace, CUDAPlace, Mesh, device_guard
 from .reader import DataFeeder, batch
 from .runtime import Results, Session, TrainingStep
@@ -73,6 +74,7 @@ __all__ = [
     "Inferencer",
     "LoDTensor",
     "Loop",
+    "LowRankParamAttr",
     "MeasuredEvent",
     "Mesh",
     "NestedSequenceBatch",
@@ -95,6 +97,7 @@ __all__ = [
     "clip",
     "contrib",
     "core",
+    "debug",
     "create_lod_tensor",
     "create_random_int_lodtensor",
     "data",

@@ -1,15 +1,51 @@
-"""The command line: `python -m fluid COMMAND`."""
+"""The command line: `fluid COMMAND`, or `python -m fluid COMMAND`."""
 
 import argparse
 import os
+import shlex
 import sys
 
 from fluid import errors
 from fluid._util.text import printable
-from fluid.cli import convert, export, inspect, launch, online, plan, remote, serve, summary
+from fluid.cli import (
+    common,
+    completion,
+    convert,
+    doctor,
+    export,
+    inspect,
+    launch,
+    new,
+    online,
+    plan,
+    predict,
+    remote,
+    serve,
+    summary,
+    test,
+    train,
+)
 
-_SIGPIPE = 128 + 13  # the exit status of a program that SIGPIPE ended
-_COMMANDS = (convert, export, inspect, launch, online, plan, remote, serve, summary)
+# The exit status of a program that a signal ended is 128 and the number of the signal.
+_SIGINT = 128 + 2
+_SIGPIPE = 128 + 13
+_COMMANDS = (
+    new,
+    train,
+    test,
+    predict,
+    export,
+    serve,
+    online,
+    launch,
+    plan,
+    inspect,
+    summary,
+    convert,
+    remote,
+    doctor,
+    completion,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,24 +55,37 @@ def main(arguments: list[str] | None = None) -> int:
       arguments: the arguments without the program's name; None for the arguments of the process.
 
     Returns:
-      The exit status: 0; 1 for a FluidError; or 141 if the reader of the output closed the pipe.
+      The exit status: 0; 1 for a FluidError; 130 after Ctrl-C; or 141 if the reader of the output closed the pipe.
     """
-    parser = argparse.ArgumentParser(prog="python -m fluid", description="What fluid does from the command line.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    for command in _COMMANDS:
-        command.add(commands)
-    given = parser.parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        status = int(given.run(given))
-        sys.stdout.flush()
-        return status
+        try:
+            given = parser().parse_args(arguments)
+            return int(given.run(given))
+        finally:
+            sys.stdout.flush()  # also after --help, which raises SystemExit
     except BrokenPipeError:  # the reader of the output, such as `| head`, has closed the pipe
         # Without this, Python flushes the rest of the output at exit and reports a second BrokenPipeError.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGPIPE
+    except KeyboardInterrupt:
+        return _SIGINT
     except errors.FluidError as error:
         print(printable(str(error), keep="\n"), file=sys.stderr)
+        if isinstance(error, common.MistypedError) and (corrected := error.correct(arguments)) != arguments:
+            print(printable(f"Corrected: fluid {shlex.join(corrected)}"), file=sys.stderr)
         return 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    found = argparse.ArgumentParser(
+        prog="fluid", description="What fluid does from the command line. fluid COMMAND --help shows an example."
+    )
+    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add(commands)
+    return found
 
 
 if __name__ == "__main__":

@@ -15,14 +15,15 @@ from fluid.core import TEST, Array, LoDTensor, NestedSequenceBatch, Program, Seq
 from fluid.distributed import group
 from fluid.param_attr import Shardings
 from fluid.place import Parallel, Place
-from fluid.reader import data_sets
-from fluid.reader.adapters import minibatches
+from fluid.reader import Table, data_sets
+from fluid.reader.adapters import arrays, minibatches
 from fluid.reader.base import ReaderLike, is_reader
 from fluid.reader.buckets import Buckets, Ladders
-from fluid.reader.columns import read_feed
+from fluid.reader.columns import check_feed, read_feed
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
+from fluid.reader.table import check_reader
 from fluid.runtime import Request, Results, Session
 from fluid.runtime.fetch import Fetch, as_array, check_fetch, split_names
 from fluid.runtime.prediction import (
@@ -30,6 +31,7 @@ from fluid.runtime.prediction import (
     FastPath,
     Plan,
     constant,
+    continued,
     ensemble_session,
     fast_step,
     needed_feeds,
@@ -40,6 +42,7 @@ from fluid.runtime.prediction import (
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.runtime.session import ShowsProgram
 
+_ROWS = 256  # rows of a minibatch of raw rows
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
@@ -185,6 +188,12 @@ class Inferencer(ShowsProgram, KnownAttributes):
         self._plans: dict[Any, Plan] = {}
         self._fast_path = FastPath()
 
+    @property
+    def table(self) -> Table | None:
+        """The Table that encodes raw rows as feeds, see `fluid.reader.frame`; None for a model without a table."""
+        found: Table | None = self.program.table if self.remote is None else self.remote.signature.table
+        return found
+
     def infer(
         self,
         feed: Mapping[str, Any] | Any,
@@ -199,7 +208,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
           feed: by name: arrays or nested lists `[batch, ...]`; for sequences lists of rows, SequenceBatches or
             LoDTensors. Any other named value can be given as well, and replaces the computed value; a scalar
             replaces a whole array. Feeds that the results then do not need may be left out. For a program with one
-            feed, the data of that feed alone is enough.
+            feed, the data of that feed alone is enough. For a model with a table, see `fluid.reader.frame`, also a
+            DataFrame of raw rows, or raw columns by name.
           fetch: names of values to return instead of the outputs.
           return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
           seed: the seed of the random numbers of this call, from 0 to 2**64 - 1. Calls with equal seeds draw equal
@@ -217,11 +227,14 @@ class Inferencer(ShowsProgram, KnownAttributes):
           ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
         """
         if self.remote is not None:
-            named = feed if isinstance(feed, Mapping) else self._named(feed)
+            named = self._encoded(feed) if self._is_raw(feed) else feed
+            named = named if isinstance(named, Mapping) else self._named(named)
             return self.remote.infer(named, fetch, return_numpy, seed)
         plain = fetch is None and return_numpy and seed is None
         if plain and (results := self._fast_path(feed)) is not None:
             return results
+        if self._is_raw(feed):
+            feed = self._encoded(feed)
         if not isinstance(feed, Mapping):
             feed = self._named(feed)
         key = tuple(feed) if fetch is None else (*feed, None, *([fetch] if isinstance(fetch, str) else fetch))
@@ -245,6 +258,63 @@ class Inferencer(ShowsProgram, KnownAttributes):
         else:
             values = [LoDTensor.of(v) if isinstance(v, _SEQUENCES) else self.session.engine.place(v) for v in values]
         return Results(values, plan.names)
+
+    def stream(
+        self, feed: Mapping[str, Any] | Any, fetch: str | Sequence[str] | None = None, *, seed: int | None = None
+    ) -> Iterator[Results]:
+        """Run the program again and again on the sequences that it continues, and yield the outputs of each run.
+
+        Outputs with the names of feeds replace these feeds in the next run. The stream ends when none of these
+        sequences grows. A program that writes 8 ids with `layers.generate` so yields a text in parts of 8 ids, and a
+        server sends each part when it is computed.
+
+        Args:
+          feed: the feeds of the first run, as for `infer`.
+          fetch: names of the outputs to yield; all by default.
+          seed: the seed of the random numbers of every run, as for `infer`. A text from `layers.generate` then has the
+            ids of a text that one run with this seed writes.
+
+        Returns:
+          An iterator of Results, as `infer` returns them. For the first parts alone, use `itertools.islice`.
+
+        Raises:
+          ArgumentError: no output is a sequence with the name of a feed.
+          FeedError: the data does not match the feeds; or a sequence is longer than the server accepts, raised after
+            the parts before.
+          UnknownNameError: the program has no such feed or output.
+          RemoteError: the server behind the URL does not answer, or refuses.
+
+        Example:
+          >>> import fluid
+          >>> def program():
+          ...     text = fluid.layers.data("text", shape=[1], dtype="int64", lod_level=1)
+          ...     def step(ids, state):
+          ...         return fluid.layers.one_hot((ids + 1) % 5, 5), state
+          ...     more = fluid.layers.generate(step, text, length=2, temperature=0, end_id=4)
+          ...     return {"text": fluid.layers.sequence_concat([text, more]), "more": more}
+          >>> parts = fluid.Inferencer(program, params={}).stream({"text": [[0, 1]]}, fetch="more")
+          >>> [row.ravel().tolist() for part in parts for row in part.more.rows()]
+          [[2, 3], [4]]
+        """
+        if not isinstance(feed, Mapping):
+            feed = self._named(feed)
+        if self.remote is not None:
+            return self.remote.stream(feed, fetch, seed)
+        return self._parts(feed, fetch, seed)
+
+    def _parts(self, feed: Mapping[str, Any], fetch: str | Sequence[str] | None, seed: int | None) -> Iterator[Results]:
+        feeds: dict[str, Any] | None = {
+            name: check_feed(self.program.feeds[name], value) if name in self.program.feeds else value
+            for name, value in feed.items()
+        }
+        if seed is None and self.program.draws:
+            seed = self.seeds.next()
+        while feeds is not None:
+            results = self.infer(feeds, seed=seed)
+            feeds = continued(feeds, dict(zip(results.names or (), results, strict=False)))
+            if feeds is not None:
+                names = [fetch] if isinstance(fetch, str) else fetch
+                yield results if names is None else Results([results[name] for name in names], names)
 
     def __call__(self, *data: Any, **named: Any) -> Results:
         """Raise ArgumentTypeError, whose message names the method `infer`, because an Inferencer is not callable."""
@@ -274,7 +344,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
         minibatch has been read when the results of a minibatch are yielded.
 
         Args:
-          reader: minibatches, as for `Trainer.train`. Feeds that the results do not need are optional.
+          reader: minibatches, as for `Trainer.train`. Feeds that the results do not need are optional. For a model with
+            a table, see `fluid.reader.frame`, also a DataFrame of raw rows.
           fetch: names of values to return instead of the outputs.
           feed_order: the feed of each field of a row, as for `Trainer.train`. Columns of dicts that are not in it are
             ignored, such as a label that the program does not declare.
@@ -286,7 +357,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
 
         Returns:
           An iterator of Results, as `infer` returns them, one for each minibatch. Reading begins with the first
-          request for results.
+          request for results. Its methods `to_pandas` and `to_csv` collect the results of all rows in a table.
 
         Raises:
           ArgumentTypeError: `reader` is no reader, but data for `infer`.
@@ -302,6 +373,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
           >>> [results["sum"].tolist() for results in fluid.Inferencer(program, params={}).predict(data)]
           [[1.0, 5.0], [9.0]]
         """
+        if self.remote is None and self._is_raw(reader):
+            reader = arrays(self._encoded(reader), batch_size=_ROWS)
         if data_sets.is_data(reader) or isinstance(reader, Mapping):
             raise errors.ArgumentTypeError(
                 "predict needs a reader, found data; all of it at once: inferencer.infer(data); by minibatches: "
@@ -313,6 +386,9 @@ class Inferencer(ShowsProgram, KnownAttributes):
                 "[inferencer.infer(minibatch) for minibatch in reader()]"
             )
         names = None if fetch is None else check_fetch(self.program, fetch)
+        check_reader("predict", reader, self.program.table)
+        if feed_order is None and getattr(reader, "table", None) is not None:
+            feed_order = list(self.program.feeds)  # the rows may have the label, which the model does not know
         source = minibatches(reader, order_of_results(self.program, names))
         fixed = constant(self.session, self.program, feed)
         needed = needed_feeds(self.session, self.program, names, fixed)
@@ -328,7 +404,17 @@ class Inferencer(ShowsProgram, KnownAttributes):
             values = plan.begin({**minibatch, **fixed.feeds}, fixed.overrides, draw)
             return lambda: Results(on_host(values()), plan.names)
 
-        return stream(InputPipeline(source, [convert]), begin)
+        return stream(InputPipeline(source, [convert]), begin, self.program.table)
+
+    def _is_raw(self, feed: Any) -> bool:
+        """Return whether a feed has raw rows, which the table of the model encodes."""
+        return self.table is not None and self.table.is_raw(feed)
+
+    def _encoded(self, rows: Any) -> dict[str, Any]:
+        """Return the feeds for raw rows, without feeds that the model lacks, such as the label."""
+        assert self.table is not None
+        feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
+        return {name: array for name, array in self.table(rows).items() if name in feeds}
 
     def _named(self, data: Any) -> Mapping[str, Any]:
         """Return data that was passed without names as a dict by feed name.
@@ -406,7 +492,7 @@ def _source(given: Any) -> Source:
     if not isinstance(given, export.Artifact) and not (is_path and export.is_artifact(given)):
         return source_of(given)
     found = export.load(given)
-    return Source(found.arrays, str(found.path))
+    return Source(found.arrays, str(found.path), table=found.table)
 
 
 def _saved_by_the_original(path: Any) -> Any:

@@ -13,18 +13,24 @@ from fluid.checkpoint import (
     PARAMS_FILE,
     PERSISTABLES_FILE,
     LoadReport,
+    NameTable,
     PathLike,
     Rename,
+    StateDictReport,
     check_match,
     file_in,
+    fit,
     is_safetensors,
     load_arrays,
+    newest_checkpoint,
+    read_state_dict,
     recognized,
     save_arrays,
     source_of,
 )
 from fluid.compat.name_hints import getattr_of
 from fluid.core import Program
+from fluid.reader import Table
 
 __all__ = [
     "check_match",
@@ -33,10 +39,15 @@ __all__ = [
     "load_inference_model",
     "load_params",
     "load_persistables",
+    "load_state_dict",
+    "load_table",
+    "merge_low_rank",
+    "read_state_dict",
     "save_arrays",
     "save_inference_model",
     "save_params",
     "save_persistables",
+    "update_module",
 ]
 
 __getattr__ = getattr_of(__name__)
@@ -289,6 +300,42 @@ def load_inference_model(
     return paddle_files.load_inference_model(path, session, model_filename, params_filename)
 
 
+def load_table(path: PathLike) -> Table:
+    """Read the table of raw rows beside saved parameters, see `fluid.reader.frame`.
+
+    Args:
+      path: a file of `save_params`, an exported model, a `checkpoint_dir`, or a file of a whole Session.
+
+    Raises:
+      ParameterFileError: the file is missing or damaged, or has no table.
+      CheckpointError: the folder has no complete checkpoint.
+
+    Example:
+      >>> import fluid
+      >>> table = fluid.reader.Table.fit({"age": [20, 40], "city": ["Rome", "Oslo"]})
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.nets.table_features(table), size=1))
+      >>> session.save_params("rows.params")
+      >>> fluid.io.load_table("rows.params") == table
+      True
+    """
+    target = local_path(path, errors.ParameterFileError)
+    kind = recognized(target)
+    if kind in ("exported", "checkpoints") or (target / "model.fluid").is_file():
+        from fluid import export
+
+        found = newest_checkpoint(target).table if kind == "checkpoints" else export.load(target).table
+    else:
+        found = source_of(target).table
+    if found is None:
+        raise errors.ParameterFileError(
+            f"{str(target)!r} has no table of raw rows; a program that calls fluid.nets.table_features(table) saves it"
+        )
+    try:
+        return Table.from_json(found)
+    except ValueError as error:
+        raise errors.ParameterFileError(f"{str(target)!r} holds {error}") from error
+
+
 def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:
     """Read parameters that PaddlePaddle Fluid saved by `save_params`, `save_persistables` or `save_inference_model`.
 
@@ -315,6 +362,119 @@ def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool
     from fluid.compat import paddle_files
 
     return paddle_files.load_params(path, names, slots)
+
+
+def load_state_dict(
+    executor: Any, source: PathLike | Mapping[str, Any], table: NameTable, ignore: str | Sequence[str] = ()
+) -> StateDictReport:
+    """Set parameters and moving statistics from weights of another library, by a table of names.
+
+    Floating-point numbers are converted to the dtype of the program. A matrix whose two sizes are equal fits with and
+    without a transposition, so compare the outputs of both nets once.
+
+    Args:
+      executor: a Session or a Trainer.
+      source: a file of safetensors, PyTorch, Keras or NumPy, see `read_state_dict`; or arrays or tensors by name, such
+        as `model.state_dict()`.
+      table: patterns of names in the file, with `*` and `{n}` for numbers as in `rename=` of `load_params`, to names of
+        the program. `("fc_0.w_0", "transpose")` reverses the axes, `("conv2d_0.w_0", (3, 2, 0, 1))` reorders them.
+        A list of names, `["q.w_0", "k.w_0", "v.w_0"]`, splits the array in equal parts along its last axis, after a
+        transposition. The first row that matches a name takes it.
+      ignore: names and globs to leave out: arrays in the file, and parameters that keep their values. A glob may match
+        nothing.
+
+    Returns:
+      A StateDictReport; its text is a table of what each row took.
+
+    Raises:
+      ArgumentTypeError: the table has a row of another form.
+      ParameterFileError: the file is missing, or of another format.
+      ParameterError: no row takes an array, a row takes none, a parameter gets nothing, or shapes differ. The message
+        lists all of these, and nothing is changed.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> session = fluid.Session(lambda: fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=3))
+      >>> weights = {"linear.weight": np.ones((3, 2)), "linear.bias": np.zeros(3)}  # as of torch.nn.Linear
+      >>> table = {"linear.weight": ("fc_0.w_0", "transpose"), "linear.bias": "fc_0.b_0"}
+      >>> fluid.io.load_state_dict(session, weights, table)
+      2 arrays taken from the given weights
+      linear.weight  -> fc_0.w_0  transpose, from float64  1 array  float32[2, 3]
+      linear.bias    -> fc_0.b_0  from float64             1 array  float32[3]
+    """
+    session = _session(executor)
+    wanted = {name: (tuple(spec.shape), str(spec.dtype)) for name, spec in session.scope.specs.items()}
+    arrays, report = fit(source, table, wanted, ignore)
+    session._take_params(arrays, allow_missing=True)
+    return report
+
+
+def merge_low_rank(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the low-rank adapters of `fluid.LowRankParamAttr` to their matrices.
+
+    The result has the names of the program without adapters, which computes the same function.
+
+    Args:
+      arrays: by name, such as `trainer.params`.
+
+    Returns:
+      All arrays by name, without those of adapters.
+
+    Raises:
+      ParameterError: there is no adapter, or one of its arrays is missing.
+
+    Example:
+      >>> import fluid
+      >>> def net(attr=None):
+      ...     return fluid.layers.fc(fluid.layers.data("x", shape=[4]), size=3, param_attr=attr)
+      >>> session = fluid.Session(lambda: net(fluid.LowRankParamAttr(rank=2)))
+      >>> merged = fluid.io.merge_low_rank(session.params())
+      >>> sorted(merged)
+      ['fc_0.b_0', 'fc_0.w_0']
+      >>> inferencer = fluid.Inferencer(net, params=merged)
+    """
+    from fluid.layers import low_rank
+
+    return low_rank.merged(arrays)
+
+
+def update_module(module: Any, executor: Any, name: str = "module_0") -> Any:
+    """Return trained values to a module of Flax, Haiku or Equinox that a program called by `layers.module`.
+
+    Args:
+      module: the module that `layers.module` was given.
+      executor: the Session or Trainer that trained.
+      name: the name of the layer, with the scopes around it: the names of its parameters begin with it.
+
+    Returns:
+      For Flax NNX, `module` itself, whose variables are set, or a new module if `module` is a function of `rngs`. For
+      Equinox, a new module, or a pair of a module and a state. For Flax Linen, the variables that `module.apply` takes:
+      `{"params": ..., "batch_stats": ...}`. For Haiku, `(params, state)`, or `params` for a `haiku.Transformed`.
+
+    Raises:
+      ArgumentTypeError: `module` is of another library.
+      UnknownNameError: the program has no module of this name, or an array of the module has no value.
+
+    Example:
+      >>> import fluid, numpy as np
+      >>> from flax import nnx
+      >>> net = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+      >>> session = fluid.Session(lambda: fluid.layers.module(net, fluid.layers.data("x", shape=[4])))
+      >>> session.scope["module_0/bias"] = np.ones(3, "float32")
+      >>> fluid.io.update_module(net, session).bias[...].tolist()
+      [1.0, 1.0, 1.0]
+    """
+    from fluid.layers import adapters
+
+    session = _session(executor)
+    states = {state for program in session.programs.values() for state in program.states}
+    arrays = session.params()
+    return adapters.update(
+        module,
+        name,
+        {known: array for known, array in arrays.items() if known not in states},
+        {known: array for known, array in arrays.items() if known in states},
+    )
 
 
 def _session(executor: Any) -> Any:

@@ -14,6 +14,7 @@ from fluid.layers.functional import Activation
 from fluid.layers.image.spatial import CHANNELS_FIRST, Padding
 from fluid.layers.no_effect import no_effect
 from fluid.param_attr import ParamSetting
+from fluid.reader.table import Table
 
 __getattr__ = getattr_of(__name__)
 
@@ -320,3 +321,78 @@ def _one_each(argument: str, value: Any, count: int) -> list[Any]:
             f"give one for each, or one for all"
         )
     return values
+
+
+def table_columns(table: Table) -> dict[str, jax.Array]:
+    """Declare the feeds of a table of raw rows, and return its columns.
+
+    The program carries the table from then on: `save_params`, checkpoints and exported models keep the table, and
+    `Inferencer.infer`, `Inferencer.predict` and servers accept raw rows.
+
+    Args:
+      table: the Table of the training rows: `fluid.reader.frame(rows, label="paid").table`.
+
+    Returns:
+      By name of the column: numbers as float32 `[batch, 1]`, and categories as int64 `[batch, 1]`, whose index 0 stands
+      for missing and unknown values.
+
+    Raises:
+      ArgumentTypeError: `table` is no Table.
+      ProgramError: the program has another table.
+
+    Example:
+      >>> import fluid
+      >>> table = fluid.reader.Table.fit({"age": [20, 40], "city": ["Rome", "Oslo"]})
+      >>> def program():
+      ...     columns = fluid.nets.table_columns(table)
+      ...     return fluid.layers.fc([columns["age"], fluid.layers.embedding(columns["city"], size=[3, 4])], size=1)
+      >>> {name: spec.shape for name, spec in fluid.Program(program).feeds.items()}
+      {'numbers': (None, 1), 'categories': (None, 1)}
+    """
+    if not isinstance(table, Table):
+        raise errors.ArgumentTypeError(
+            f"nets.table_columns: found {type(table).__name__}, expected the Table of the training rows: "
+            f"fluid.reader.frame(rows, label='paid').table"
+        )
+    declared = core.current_frame("nets.table_columns").declared
+    if declared.table not in (None, table):
+        raise errors.ProgramError(
+            "nets.table_columns: the program has two different tables, expected one; join the columns of both in one "
+            "DataFrame"
+        )
+    declared.table = table
+    columns: dict[str, jax.Array] = {}
+    for feed, names, dtype in (("numbers", table.numbers, "float32"), ("categories", table.categories, "int64")):
+        if names:
+            value = layers.data(feed, shape=[len(names)], dtype=dtype)
+            columns |= {name: value[:, index : index + 1] for index, name in enumerate(names)}
+    return columns
+
+
+def table_features(table: Table, size: int = 8) -> jax.Array:
+    """Declare the feeds of a table of raw rows, and return all columns as one array of numbers.
+
+    Each category becomes a trained vector, an embedding. As `table_columns`, this makes the program carry the table.
+
+    Args:
+      table: the Table of the training rows: `fluid.reader.frame(rows, label="paid").table`.
+      size: the length of the vector of a category.
+
+    Returns:
+      float32 `[batch, columns of numbers + size * columns of categories]`.
+
+    Raises:
+      ArgumentError: `size` is no whole number from 1 on.
+      ArgumentTypeError: `table` is no Table.
+      ProgramError: the program has another table.
+
+    Example:
+      >>> import fluid
+      >>> table = fluid.reader.Table.fit({"age": [20, 40], "city": ["Rome", "Oslo"]})
+      >>> print(fluid.Program(lambda: fluid.nets.table_features(table, size=4)).outputs[0])
+      float32[batch, 5]
+    """
+    size = core.whole_number("nets.table_features", "size", size)
+    columns = table_columns(table)
+    vectors = [layers.embedding(columns[name], size=[len(words) + 1, size]) for name, words in table.categories.items()]
+    return layers.concat([*(columns[name] for name in table.numbers), *vectors], axis=1)

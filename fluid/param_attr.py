@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluid import errors
-from fluid.core import fitting
+from fluid.core import fitting, whole_number
 from fluid.regularizer import L1Decay, L2Decay
 
 # For each dimension of an array one axis of the mesh, several axes, or None for a dimension that is not divided.
@@ -100,6 +100,62 @@ class WeightNormParamAttr(ParamAttr):
     ):
         super().__init__(name, initializer, learning_rate, regularizer, trainable, gradient_clip, do_model_average)
         object.__setattr__(self, "dim", dim)
+
+
+@fitting("fluid.LowRankParamAttr")
+@dataclass(frozen=True, init=False)
+class LowRankParamAttr(ParamAttr):
+    """The settings of a matrix that is fine-tuned by a low-rank adapter (Hu et al., 2021): `w + alpha / rank * a @ b`.
+
+    The matrix `NAME` keeps its value. Training changes `NAME.low_rank_a`, `[in, rank]`, and `NAME.low_rank_b`,
+    `[rank, out]`. The initial `b` is 0, so that training starts from the function of `w`. The parameter
+    `NAME.low_rank_scale`, `[1]`, holds `alpha / rank` and keeps its value too. `fluid.io.merge_low_rank` adds the
+    product to `w`, for a program without adapters.
+
+    Args:
+      rank: the number of columns of `a` and of rows of `b`.
+      alpha: the scale of the product is `alpha / rank`; `rank` by default, so that the scale is 1.
+      name: the name of the matrix.
+      initializer: the initializer of the matrix, see ParamAttr.
+      learning_rate: of `a` and `b`, see ParamAttr; the next two too.
+      regularizer: see ParamAttr.
+      gradient_clip: see ParamAttr.
+      sharding: of the matrix, see ParamAttr; `a` is divided as its rows, and `b` as its columns.
+
+    Raises:
+      ArgumentError: `rank` is no positive integer, or `alpha` is no positive number.
+
+    Example:
+      >>> import fluid
+      >>> def program():
+      ...     x = fluid.layers.data("x", shape=[4])
+      ...     return fluid.layers.fc(x, size=3, param_attr=fluid.LowRankParamAttr(rank=2), bias_attr=False)
+      >>> {name: (spec.shape, spec.trainable) for name, spec in fluid.Program(program).parameters.items()}
+      ... # doctest: +NORMALIZE_WHITESPACE
+      {'fc_0.w_0': ((4, 3), False), 'fc_0.w_0.low_rank_scale': ((1,), False),
+       'fc_0.w_0.low_rank_a': ((4, 2), True), 'fc_0.w_0.low_rank_b': ((2, 3), True)}
+    """
+
+    rank: int = 8
+    alpha: float | None = None
+
+    def __init__(
+        self,
+        rank: int = 8,
+        alpha: float | None = None,
+        name: str | None = None,
+        initializer: Callable[..., Any] | None = None,
+        learning_rate: float = 1.0,
+        regularizer: Any = None,
+        gradient_clip: Any = None,
+        sharding: Sharding | None = None,
+    ):
+        super().__init__(name, initializer, learning_rate, regularizer, True, gradient_clip, sharding=sharding)
+        whole_number("LowRankParamAttr", "rank", rank)
+        if alpha is not None and (isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0):
+            raise errors.ArgumentError(f"LowRankParamAttr(alpha={alpha!r}): expected a positive number, such as 16")
+        object.__setattr__(self, "rank", rank)
+        object.__setattr__(self, "alpha", alpha)
 
 
 # The types that layers accept as `param_attr=` and `bias_attr=`; `to_attr` converts them.

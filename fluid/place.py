@@ -4,7 +4,7 @@ import contextlib
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -260,7 +260,7 @@ Parallel = bool | str | Mesh | None
 
 
 class OneDevice:
-    """The layout of a Session's arrays on one device. `fluid.parallel.OnMesh` is the layout on several devices.
+    """The layout of a Session's arrays on one device, see `fluid.core.Layout`.
 
     Args:
       device: the device.
@@ -269,10 +269,12 @@ class OneDevice:
       device: the device.
       mesh: None.
       in_parts: whether arrays are on further devices, see `fluid.parallel.OnDevices`.
+      gathering: None.
     """
 
     mesh = None
     in_parts = False
+    gathering = None
 
     def __init__(self, device: jax.Device):
         self.device = device
@@ -293,22 +295,13 @@ class OneDevice:
         return jax.device_put(value, self._sharding)
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy arrays to the device, to replace other arrays.
-
-        Args:
-          new: the new arrays by name, on the host or a device.
-          old: the replaced arrays by name, on this device.
-        """
+        """Return copies of arrays on the device, to replace other arrays."""
         # Copied, because steps donate the buffers, and the caller's arrays must stay valid.
         placed: dict[str, Any] = self.place({name: own_array(value) for name, value in new.items()})
         return placed
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy a feed out of the caller's memory, and move it to the device unless the device is the host.
-
-        Steps run asynchronously. Without the copy, a reader that reuses its buffer would change the data of a step in
-        flight.
-        """
+        """Copy a feed out of the caller's memory, and move it to the device unless the device is the host."""
         if self.device.platform != "cpu":
             taken: dict[str, Any] = self.place(dict(feed))
             return taken
@@ -317,13 +310,13 @@ class OneDevice:
             for n, v in feed.items()
         }
 
-    def jit(self, function: Callable[..., Any], donate_argnums: Sequence[int] = ()) -> Any:
-        """Return a pure step as a compiled function."""
-        return jax.jit(function, donate_argnums=donate_argnums)
-
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
         """Return the sharding of a feed's array after `take`; None for the memory of the host."""
         return None if self.device.platform == "cpu" else self._sharding
+
+    def rows_here(self, count: int) -> Collection[int]:
+        """Return the indices of all rows of a minibatch of `count` rows."""
+        return range(count)
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
         """Return the initial values of a program's parameters and states, on the device; zeros if `root` is None."""
@@ -333,6 +326,14 @@ class OneDevice:
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
         """Return the initial optimizer state of an update rule for `parameters`, on the device."""
         return self.place(rule.first_slots(parameters))
+
+    def jit_train(self, step: Callable[..., Any], state: Any) -> Any:
+        """Compile a training step, which donates the arrays of its first argument."""
+        return jax.jit(step, donate_argnums=0)
+
+    def jit_test(self, step: Callable[..., Any]) -> Any:
+        """Compile a step that changes no arrays."""
+        return jax.jit(step)
 
 
 def own(value: Any, device: jax.Device) -> Any:

@@ -159,6 +159,11 @@ def test_what_is_no_handler_is_refused(trainer, handlers):
     assert int(trainer.session.scope.step) == 0
 
 
+def test_a_list_as_event_handler_names_handlers(trainer):
+    with pytest.raises(errors.ArgumentTypeError, match=r"handlers=\[...\] for several"):
+        trainer.train(data(), event_handler=[fluid.handlers.Timer()])
+
+
 def test_a_trainer_shows_only_names_that_are_there(trainer):
     there = {name for name, _ in inspect.getmembers(trainer)}
     assert set(HINTS["Trainer"].keys()) & there == {"program"}  # which a Trainer of several does not have

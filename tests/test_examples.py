@@ -163,6 +163,16 @@ def test_serve_digits(in_tmp, capsys):
     assert f"accuracy {accuracy:.4f}" in capsys.readouterr().out
 
 
+def test_write_characters(in_tmp, capsys, monkeypatch):
+    example = load("write_characters")
+    monkeypatch.setattr(example, "WINDOW", 16)
+    monkeypatch.setattr(example, "PART", 4)
+    bits, counted, text = example.main(size=16, steps=30, length=8)
+    assert bits < 6 < np.log2(96), "guessing takes log2(96) bits"
+    assert text.startswith("The value of the ") and len(text) == len("The value of the ") + 8
+    assert text in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_online_recommender(in_tmp, capsys):
     errors = load("online_recommender").main(ratings=8000, folder=in_tmp)
@@ -219,3 +229,33 @@ def test_policy_gradient(in_tmp, capsys):
     assert f"reaches a return of {reached:.1f}" in capsys.readouterr().out
     example.main(iterations=9, checkpoint_dir="policy")
     assert example.main(iterations=16, checkpoint_dir="policy") == (reached, by_chance), "continued to the same bits"
+
+
+def test_gpt2_writes_what_its_scores_of_whole_texts_say():
+    example = load("gpt2")
+    prompts = [[5, 17, 33], [9]]
+    texts, session = example.main(prompts=prompts, length=12)
+    whole = fluid.Inferencer(lambda: example.scores_program(**example.SMALL), params=session.params())
+    (scores,) = whole.infer({"ids": texts[..., None]})
+    for prompt, text, chosen in zip(prompts, texts, scores.data.argmax(-1), strict=True):
+        assert text[: len(prompt)].tolist() == prompt
+        assert text[len(prompt) :].tolist() == chosen[len(prompt) - 1 : 11].tolist()
+
+
+def test_bert_classifier(capsys):
+    accuracy, by_guessing = load("bert_classifier").main(rows=256, num_epochs=4)
+    assert accuracy > 1.15 * by_guessing
+    assert f"test accuracy {accuracy:.3f}" in capsys.readouterr().out
+
+
+def test_resnet50(capsys):
+    example = load("resnet50")
+    scores, session = example.main(size=32, blocks=(1, 1, 1, 1), classes=7)
+    assert scores.shape == (2, 7) and len(session.params()) == 5 + 4 * 20 + 2  # first convolution, blocks, fc
+    assert capsys.readouterr().out.count("most probable classes") == 2
+
+
+def test_low_rank_digits(capsys):
+    reached = load("low_rank_digits").main(num_epochs=8)
+    assert reached["tuned"] == pytest.approx(reached["merged"]) and reached["merged"] > 0.8 > 2 * reached["unchanged"]
+    assert "2,437 numbers trained of 25,477" in capsys.readouterr().out

@@ -79,6 +79,14 @@ def test_language_model(in_tmp, capsys):
     assert f"test: {bits:.2f} bits per character" in said and texts[2] in said
 
 
+def test_write_characters(in_tmp, capsys):
+    bits, counted, text = load("write_characters").main()
+    assert bits < 0.65 * counted
+    assert len(text) == len("The value of the ") + 192 and text in capsys.readouterr().out
+    words = text.split()
+    assert sum(word in load("write_characters").load_text().split() for word in words) > 0.6 * len(words)
+
+
 def test_ctc_digits(in_tmp, capsys):
     assert load("ctc_digits").main() < 0.1, "reading nothing at all gives 1"
     said = capsys.readouterr().out
@@ -136,6 +144,26 @@ def test_run_a_2018_model(in_tmp):
 def test_policy_gradient(in_tmp):
     reached, by_chance = load("policy_gradient").main()
     assert reached > 150 > 6 * by_chance
+
+
+def test_gpt2():
+    texts, _ = load("gpt2").main()
+    assert texts.shape == (2, 16)
+
+
+def test_bert_classifier(in_tmp):
+    accuracy, by_guessing = load("bert_classifier").main()
+    assert accuracy > 0.85 > 1.4 * by_guessing
+
+
+def test_low_rank_digits():
+    reached = load("low_rank_digits").main()
+    assert reached["tuned"] == pytest.approx(reached["merged"]) and reached["merged"] > 0.93 > 3 * reached["unchanged"]
+
+
+def test_resnet50():
+    scores, _ = load("resnet50").main()
+    assert scores.shape == (2, 1000)
 
 
 def test_plan_gpt():

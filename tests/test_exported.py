@@ -9,15 +9,17 @@ from public_names import MODULES, public_names
 NAMES = {
     "fluid": """
         BeginEpochEvent BeginStepEvent BeginTrainEvent CPUPlace CUDAPlace Checkpoint CheckpointConfig DataFeeder
-        EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop MeasuredEvent
-        Mesh NestedSequenceBatch OnlineTrainer ParamAttr Population Program ProgressBar RemoteTrainer Results Scope
-        SequenceBatch Session Trainer TrainingProgram TrainingStep WeightNormParamAttr average batch clip
-        contrib core create_lod_tensor create_random_int_lodtensor data device_guard distributed draw embedding errors
-        find_learning_rate frozen handlers initializer io layers metrics name_scope nets one_hot optimizer place plan
-        reader regularizer serve set_compilation_cache shared summary train trainer unique_name
+        EndEpochEvent EndStepEvent EndTrainEvent Handler History Inferencer LoDTensor Loop LowRankParamAttr
+        MeasuredEvent Mesh NestedSequenceBatch OnlineTrainer ParamAttr Population Program ProgressBar
+        RemoteTrainer Results Scope SequenceBatch Session Trainer TrainingProgram TrainingStep
+        WeightNormParamAttr average batch clip contrib core create_lod_tensor create_random_int_lodtensor data
+        debug device_guard distributed draw embedding errors find_learning_rate frozen handlers initializer io layers
+        metrics name_scope nets one_hot optimizer place plan reader regularizer serve set_compilation_cache
+        shared summary train trainer unique_name
     """,
     "fluid.nets": """
-        glu img_conv_group scaled_dot_product_attention sequence_conv_pool simple_img_conv_pool
+        glu img_conv_group scaled_dot_product_attention sequence_conv_pool simple_img_conv_pool table_columns
+        table_features
     """,
     "fluid.optimizer": """
         Adadelta AdadeltaOptimizer Adagrad AdagradOptimizer Adam AdamOptimizer AdamW AdamWOptimizer Adamax
@@ -47,12 +49,13 @@ NAMES = {
         every once
     """,
     "fluid.reader": """
-        DataFeeder Reader arrays batch bucket_by_length buffered cache chain compose files firstn map map_readers
-        prefetch shard shuffle xmap xmap_readers
+        DataFeeder Reader Table arrays batch bucket_by_length buffered cache chain compose files firstn frame map
+        map_readers prefetch shard shuffle xmap xmap_readers
     """,
     "fluid.io": """
-        check_match load_arrays load_fluid_params load_inference_model load_params load_persistables save_arrays
-        save_inference_model save_params save_persistables
+        check_match load_arrays load_fluid_params load_inference_model load_params load_persistables load_state_dict
+        load_table merge_low_rank read_state_dict save_arrays save_inference_model save_params save_persistables
+        update_module
     """,
     "fluid.errors": """
         ArgumentError ArgumentTypeError ArtifactError CheckpointError DeviceError DistributedError EOFException

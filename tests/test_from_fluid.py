@@ -1,4 +1,4 @@
-"""docs/from-fluid.md: its programs run, and it names every golden case whose numbers are not taken over."""
+"""docs/from-fluid.md and the pages beside it: programs run, and every golden case with other numbers is named."""
 
 import pathlib
 import re
@@ -7,7 +7,8 @@ import shutil
 from golden_cases import IMPOSSIBLE, cases
 from paddle_programs import FOLDER
 
-TEXT = (pathlib.Path(__file__).resolve().parent.parent / "docs" / "from-fluid.md").read_text()
+DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+TEXT = "\n".join(path.read_text() for path in [DOCS / "from-fluid.md", *sorted(DOCS.glob("from-fluid-*.md"))])
 
 
 def test_its_programs_run(in_tmp, capsys):

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent / "fluid"
 # Lowest first. A room is a module or package of fluid; those that share a tier do not know each other. A part of a room
 # that stands lower or higher than the rest of the room, such as `serving.protocol`, has a tier of its own.
 TIERS = [
-    ["errors"],
+    ["debug", "errors"],
     ["_util"],
     ["compat.name_hints"],
     ["core"],
@@ -35,10 +35,10 @@ TIERS = [
 ]
 # The same within fluid.layers: modules that stand by themselves, then families, each a folder.
 LAYERS = [
-    ["adapters", "functional", "kernels", "no_effect", "weight_norm"],
+    ["adapters", "functional", "kernels", "low_rank", "no_effect", "weight_norm"],
     ["base"],
     ["checks"],
-    ["custom", "data", "embedding", "fc", "learning_rate_scheduler"],
+    ["custom", "data", "embedding", "fc", "learning_rate_scheduler", "overview"],
     ["tensor", "activation"],
     ["sequence"],
     ["image"],

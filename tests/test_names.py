@@ -220,6 +220,7 @@ def test_places_that_cannot_be_set(trainer):
 NO_ARGUMENTS = ("Handler", "NonFiniteReport", "WandB")  # or any
 KINDS = [
     fluid.ParamAttr,
+    fluid.LowRankParamAttr,
     fluid.WeightNormParamAttr,
     fluid.CheckpointConfig,
     fluid.Session,

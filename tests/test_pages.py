@@ -1,5 +1,6 @@
 """Every block of the pages under docs/ that teach by code runs as printed, and prints what its comments say."""
 
+import inspect
 import pathlib
 import re
 import sys
@@ -8,37 +9,45 @@ import fake_data_loaders
 import pytest
 from test_readme import blocks
 
+import fluid
+
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
+ROOT = DOCS.parent
+# `make docs` writes the pages in these folders.
+GENERATED = ["_build", "inside", "reference", "start"]
+WRITTEN = sorted(path for path in DOCS.rglob("*.md") if path.relative_to(DOCS).parts[0] not in GENERATED)
+# Pages that other tests run: on eight devices in `tests/parallel`, `test_inspection_page.py`, `test_from_fluid.py`.
+ELSEWHERE = ["parallel", "mesh", "pipeline", "inspection", "from-fluid", "from-fluid-models"]
 PAGES = [
-    "compilation.md",
-    "data.md",
-    "debugging.md",
-    "deploy.md",
-    "distributed.md",
-    "handlers.md",
-    "not-there-yet.md",
-    "online.md",
-    "own-layers.md",
-    "own-loops.md",
-    "planning.md",
-    "population.md",
-    "precision.md",
-    "programs.md",
-    "rates.md",
-    "resume.md",
-    "sampling.md",
-    "serving.md",
-    "sharing.md",
-    "speed.md",
-    "static.md",
-    "transfer.md",
-    "validation.md",
+    path.relative_to(DOCS).as_posix()
+    for path in WRITTEN
+    if path.stem not in ELSEWHERE and "\n```python\n" in path.read_text(encoding="utf-8")
 ]
-# `parallel.md` needs several devices, see `tests/parallel`.
+# The path of a page in a text, such as `docs/data.md`.
+PAGE = re.compile(r"\bdocs/[\w./-]+\.md\b")
 # What a line prints, where the comment behind it gives that: a number, a list, a truth value, or the head of a table.
 PRINTS = re.compile(r"^ *print\(.*\)  # ([\[(\d].*|epoch,.*|True|False)$", re.MULTILINE)
 
 IMPORTS = re.compile(r"^(?:import|from) (\w+)", re.MULTILINE)
+
+
+def test_pages_are_found():
+    assert len(PAGES) > 50
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_a_page_has_at_most_120_lines(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_pages_that_other_files_name_exist():
+    globs = ["*.md", "benchmarks/*.md", "examples/*.py", "fluid/**/*.py"]
+    files = [path for glob in globs for path in ROOT.glob(glob)]
+    texts = {path: path.read_text(encoding="utf-8") for path in files if path.name != "CHANGELOG.md"}
+    missing = [
+        f"{path}: {page}" for path, text in texts.items() for page in PAGE.findall(text) if not (ROOT / page).is_file()
+    ]
+    assert not missing
 
 
 @pytest.mark.slow
@@ -61,3 +70,36 @@ def check(page, capsys, monkeypatch):
     printed = capsys.readouterr().out
     missing = [said for _, code in found for said in PRINTS.findall(code) if said not in printed]
     assert not missing
+
+
+def said():
+    """Return the messages of tests/MISTAKES.md, joined to one line, by the class of the error."""
+    text = (DOCS.parent / "tests" / "MISTAKES.md").read_text(encoding="utf-8")
+    messages = {}
+    for kind, message in re.findall(r"^(\w+):\n\n```text\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        messages[kind] = messages.get(kind, "") + " ".join(message.split()) + "\n"
+    return messages
+
+
+def test_errors_page_quotes_real_messages_of_every_class():
+    lines = re.findall(r"^ *- (?:\*\*`(\w+)`\*\*|(`.*?`): )", (DOCS / "errors.md").read_text(), re.MULTILINE)
+    messages, kind, quoted = said(), None, 0
+    for name, message in lines:
+        kind = name or kind
+        for part in re.findall(r"`(.*?)`", message):
+            assert part in messages[kind], f"{kind} never says {part!r}"
+            quoted += 1
+    assert quoted > 25
+    known = {name for name, value in vars(fluid.errors).items() if inspect.isclass(value)}
+    assert {name for name, _ in lines if name} == known - {"Any", "Iterable", "FluidError", "FluidWarning"}
+
+
+@pytest.mark.parametrize("page", ["errors.md", "glossary.md", *(page for page in PAGES if "/" in page)])
+def test_names_of_fluid_in_the_page_exist(page):
+    owners = {"fluid": fluid, "layers": fluid.layers, "trainer": fluid.Trainer}
+    for code in re.findall(r"`([^`\n]+)`", (DOCS / page).read_text(encoding="utf-8")):
+        found = re.match(r"@?(fluid|layers|trainer)((?:\.\w+)+)", code)
+        if found:
+            value = owners[found[1]]
+            for name in found[2].split(".")[1:]:
+                value = getattr(value, name)

@@ -20,6 +20,7 @@ from fluid.checkpoint.match import CHECK_THE_PROGRAM, RENAME_THEM, TAKE_A_PART, 
 from fluid.checkpoint.recognize import instead, recognized
 from fluid.checkpoint.safetensors import is_safetensors
 from fluid.checkpoint.source import Parameters, Rename, Source, newest_checkpoint, renamed, source_of
+from fluid.checkpoint.state_dict import NameTable, StateDictReport, fit, read_state_dict
 
 __all__ = [
     "CHECK_THE_PROGRAM",
@@ -34,10 +35,13 @@ __all__ = [
     "Rename",
     "TAKE_A_PART",
     "Source",
+    "StateDictReport",
+    "NameTable",
     "check_match",
     "check_structure",
     "choose",
     "file_in",
+    "fit",
     "instead",
     "is_safetensors",
     "load_arrays",
@@ -45,6 +49,7 @@ __all__ = [
     "natural",
     "newest_checkpoint",
     "read_npy",
+    "read_state_dict",
     "recognized",
     "renamed",
     "replaced",

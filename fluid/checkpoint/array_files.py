@@ -138,15 +138,21 @@ class Loaded(NamedTuple):
       arrays: by name.
       kind: the kind of the arrays, for example "parameters" or "session".
       sites: the line that created each array, if the file records the line.
+      table: the JSON of the `fluid.reader.Table` of the program, or None.
     """
 
     arrays: dict[str, np.ndarray]
     kind: str
     sites: dict[str, str]
+    table: dict[str, Any] | None = None
 
 
 def save_arrays(
-    path: PathLike, arrays: Mapping[str, Any], kind: str = "parameters", sites: Mapping[str, str] = {}
+    path: PathLike,
+    arrays: Mapping[str, Any],
+    kind: str = "parameters",
+    sites: Mapping[str, str] = {},
+    table: Mapping[str, Any] | None = None,
 ) -> None:
     """Write arrays to one file, atomically: a concurrent reader gets the whole old file or the whole new file.
 
@@ -158,6 +164,7 @@ def save_arrays(
       arrays: by name.
       kind: recorded in the file and returned by `load_arrays`.
       sites: the line that created each array, recorded in the file; names without an array are ignored.
+      table: the JSON of the `fluid.reader.Table` of the program, recorded in the file; or None.
 
     Raises:
       ParameterFileError: the folder does not exist or cannot be written.
@@ -174,10 +181,14 @@ def save_arrays(
     host = {name: np.asarray(value) for name, value in arrays.items()}
     known = {name: site for name, site in sites.items() if name in host}
     if safetensors.is_safetensors(target):
-        safetensors.save(target, host, {"kind": kind, "sites": json.dumps(known)} if known else {"kind": kind})
+        notes = {"kind": kind}
+        notes |= {"sites": json.dumps(known)} if known else {}
+        notes |= {"table": json.dumps(table)} if table is not None else {}
+        safetensors.save(target, host, notes)
         return
     listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in host.items()}
     manifest = {"format": FORMAT, "version": VERSION, "kind": kind, "arrays": listing, "sites": known}
+    manifest |= {"table": table} if table is not None else {}
     with replaced(target) as (_, file), zipfile.ZipFile(file, "w") as archive:
         archive.writestr(zip_entry(_MANIFEST), json.dumps(manifest, indent=1))
         for name, array in host.items():
@@ -229,7 +240,8 @@ def load_file(path: PathLike) -> Loaded:
         )
     if safetensors.is_safetensors(target):
         arrays, notes = safetensors.load(target)
-        return Loaded(arrays, notes.get("kind", "parameters"), _sites_of_others(notes.get("sites")))
+        table = _json_of_others(notes.get("table"))
+        return Loaded(arrays, notes.get("kind", "parameters"), _sites_of_others(notes.get("sites")), table or None)
     try:
         with zipfile.ZipFile(target) as archive:
             if len(set(archive.namelist())) < len(archive.namelist()):
@@ -241,7 +253,10 @@ def load_file(path: PathLike) -> Loaded:
             if manifest["format"] != FORMAT or manifest["version"] > VERSION:
                 raise ValueError(f"format {manifest['format']!r}, version {manifest['version']}")
             arrays = {name: _read(archive, name, entry) for name, entry in manifest["arrays"].items()}
-            return Loaded(arrays, str(manifest["kind"]), _sites(manifest.get("sites", {})))
+            table = manifest.get("table")
+            if not isinstance(table, dict | None):
+                raise ValueError(f"its table is a {type(table).__name__}")
+            return Loaded(arrays, str(manifest["kind"]), _sites(manifest.get("sites", {})), table)
     except _DAMAGES as error:
         if found := instead(target, "parameters"):
             raise errors.ParameterFileError(found) from error
@@ -258,10 +273,16 @@ def _sites(listing: Mapping[str, str]) -> dict[str, str]:
 
 def _sites_of_others(text: str | None) -> dict[str, str]:
     """Return the sites in a .safetensors file; none if another library uses this key for other data."""
+    return _sites(_json_of_others(text))
+
+
+def _json_of_others(text: str | None) -> dict[str, Any]:
+    """Return an object in the metadata of a .safetensors file; an empty dict for data of another kind."""
     try:
-        return _sites(json.loads(text or "{}"))
+        found = json.loads(text or "{}")
     except NONSENSE:
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def file_in(folder: pathlib.Path, wanted: str = PARAMS_FILE) -> pathlib.Path:

@@ -64,6 +64,7 @@ _META = {
     "optimizers": (None, [str]),
     "sites": (None, {"*": str}),
     "versions": (None, {"*": str}),
+    "table": (None, dict),
 }
 
 

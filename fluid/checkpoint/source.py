@@ -40,7 +40,7 @@ def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given p
       >>> renamed(files, {"layers.{n}.weight": "fc_{n+1}.w_0", "*.bias": "*/fc_0.b_0"})
       {'fc_1.w_0': 1, 'fc_2.w_0': 2, 'head/fc_0.b_0': 3}
     """
-    rules = [_Rule(pattern, target) for pattern, target in (rename or {}).items()]
+    rules = [RenameRule(pattern, target) for pattern, target in (rename or {}).items()]
     origins: dict[str, str] = {}
     for name in arrays:
         found = (new for rule in rules if (new := rule.apply(name)) is not None)
@@ -58,14 +58,27 @@ def renamed(arrays: Mapping[str, Any], rename: Rename, where: Any = "the given p
     return {new: arrays[name] for new, name in origins.items()}
 
 
-class _Rule:
-    """One entry of `rename`: a pattern for names, and the new name of an array whose name matches."""
+class RenameRule:
+    """One entry of `rename`: a pattern for names, and the new name of an array whose name matches.
 
-    def __init__(self, pattern: str, target: str):
+    Args:
+      pattern: see `renamed`.
+      target: the new name.
+      argument: the argument that holds the entry, for messages.
+
+    Raises:
+      ArgumentError: the new name uses a `*` or a number that its pattern does not have.
+
+    Example:
+      >>> RenameRule("layers.{n}.weight", "fc_{n}.w_0").apply("layers.7.weight")
+      'fc_7.w_0'
+    """
+
+    def __init__(self, pattern: str, target: str, argument: str = "rename"):
         if not isinstance(pattern, str) or not isinstance(target, str):
             raise errors.ArgumentTypeError(
-                f"rename maps names to names, found {pattern!r}: {target!r}; expected strings, as in "
-                f'rename={{"dense.kernel": "fc_0.w_0"}}'
+                f"{argument} maps names to names, found {pattern!r}: {target!r}; expected strings, as in "
+                f'{argument}={{"dense.kernel": "fc_0.w_0"}}'
             )
         self.pattern = pattern
         self._target = _SIGN.split(target)
@@ -75,8 +88,8 @@ class _Rule:
         asked = {re.sub("[+-][0-9]+", "", sign) for sign in self._target[1::2] if sign.startswith("{")}
         if self._target[1::2].count("*") not in (0, stars) or not asked <= numbers:
             raise errors.ArgumentError(
-                f"rename={{{pattern!r}: {target!r}}}: the new name has other signs than the pattern; expected as many "
-                f'*, and numbers that the pattern names, as in {{"layers.{{n}}.*": "fc_{{n}}.*"}}'
+                f"{argument}={{{pattern!r}: {target!r}}}: the new name has other signs than the pattern; expected as "
+                f'many *, and numbers that the pattern names, as in {{"layers.{{n}}.*": "fc_{{n}}.*"}}'
             )
         self._expression = re.compile("".join(_expression(part, parts[:i]) for i, part in enumerate(parts)))
 
@@ -121,17 +134,38 @@ class Source(NamedTuple):
       arrays: by name.
       where: the origin of the arrays, for messages.
       sites: the line that created each array, if known: `{"fc_0.w_0": "net.py:12 in head"}`.
+      table: the JSON of the `fluid.reader.Table` that the parameters were trained with, or None.
     """
 
     arrays: dict[str, np.ndarray]
     where: str
     sites: Mapping[str, str] = {}
+    table: Mapping[str, Any] | None = None
+
+    def check_table(self, table: Mapping[str, Any] | None) -> None:
+        """Check that the parameters were trained with the table of a program, if both have a table.
+
+        Args:
+          table: the JSON of the `fluid.reader.Table` of the program, or None.
+
+        Raises:
+          ParameterError: the tables encode rows in different ways.
+        """
+        if table is None or self.table is None or table == self.table:
+            return
+        part = next((key for key in table if table[key] != self.table.get(key)), "version")
+        raise errors.ParameterError(
+            f"{self.where}: its parameters were trained with another table of raw rows, whose {part} differ: found "
+            f"{_brief(table.get(part))}, expected {_brief(self.table.get(part))}. Make the program with the table "
+            f"that was saved: table = fluid.io.load_table(path)"
+        )
 
     def renamed(self, rename: Rename) -> "Source":
         """Return the arrays under other names, see `fluid.checkpoint.renamed`."""
         names = renamed({name: name for name in self.arrays}, rename, self.where)
         arrays = {new: self.arrays[old] for new, old in names.items()}
-        return Source(arrays, self.where, {new: self.sites[old] for new, old in names.items() if old in self.sites})
+        sites = {new: self.sites[old] for new, old in names.items() if old in self.sites}
+        return Source(arrays, self.where, sites, self.table)
 
 
 def source_of(given: Parameters) -> Source:
@@ -154,7 +188,7 @@ def source_of(given: Parameters) -> Source:
     found = load_file(given)
     # In a file of Session.save, names of optimizer state and counters begin with "@".
     arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
-    return Source(arrays, os.fspath(given), found.sites)
+    return Source(arrays, os.fspath(given), found.sites, found.table)
 
 
 def _arrays_of(given: Any) -> str:
@@ -203,4 +237,11 @@ def newest_checkpoint(path: PathLike) -> Source:
             f"checkpoint {step} in {str(path)!r} is whole, but Orbax cannot read it: {error}"
         ) from error
     arrays = {name: array for name, array in read.items() if not name.startswith("@")}
-    return Source(arrays, f"checkpoint {step} in {str(path)!r}", folder.meta(step).get("sites") or {})
+    meta = folder.meta(step)
+    return Source(arrays, f"checkpoint {step} in {str(path)!r}", meta.get("sites") or {}, meta.get("table"))
+
+
+def _brief(value: Any) -> str:
+    """Return the repr of a part of a table, shortened for messages."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -8,13 +8,17 @@ from typing import Any
 from fluid import errors, io
 from fluid._util.text import printable
 from fluid.checkpoint import replaced
+from fluid.cli import common
 
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser(
+    parser = common.command(
+        commands,
         "convert",
-        help="make an exported model or ONNX of what PaddlePaddle Fluid saved, or StableHLO",
+        run,
+        "make an exported model or ONNX of what PaddlePaddle Fluid saved, or StableHLO",
+        "fluid convert saved_by_paddle net.fluid",
     )
     parser.add_argument("old", help="the folder that its save_inference_model wrote, or an exported model")
     parser.add_argument("new", help="the file to write")
@@ -31,7 +35,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--entry", help="the entry point of an exported model that has several")
     parser.add_argument("--model-filename", help="of the program in the folder; __model__ by default")
     parser.add_argument("--params-filename", help="of the parameters in the folder, where one file holds all of them")
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:

@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from fluid import errors, io
-from fluid.cli import import_string
+from fluid.cli import common
 
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("export", help="write a model to one file that runs without its function")
+    parser = common.command(
+        commands,
+        "export",
+        run,
+        "write a model to one file that runs without its function",
+        "fluid export digits.py:inference_program --params digits.params --output digits.fluid",
+    )
     parser.add_argument(
         "program",
         nargs="+",
@@ -19,14 +25,13 @@ def add(commands: Any) -> None:
         help="the program function, as in digits.py:conv or package.module:conv; several, each with the name of its "
         "entry point, make one model that shares parameters",
     )
-    parser.add_argument("--params", required=True, help="a file of trainer.save_params, or one in .safetensors")
+    common.add_parameters(parser)
     parser.add_argument("--output", required=True, help="the file to write")
     parser.add_argument("--to", choices=("fluid", "onnx"), default="fluid", help="the format; onnx takes one program")
     parser.add_argument("--feed", nargs="+", help="names of what is fed; by default what the results depend on")
     parser.add_argument("--fetch", nargs="+", help="names of what is returned; by default the outputs")
     parser.add_argument("--platforms", nargs="+", help="where it shall run; by default cpu cuda tpu")
     parser.add_argument("--precision", help="bfloat16 to compute in it")
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -35,9 +40,9 @@ def run(given: argparse.Namespace) -> int:
     options = {"platforms": given.platforms, "precision": given.precision}
     options = {name: value for name, value in options.items() if value is not None}
     if len(named) == 1 and named[0][0] is None:
-        programs: Any = import_string.find(named[0][1])
+        programs: Any = common.find(named[0][1])
     else:
-        programs = {_checked_entry(entry, where): import_string.find(where) for entry, where in named}
+        programs = {_checked_entry(entry, where): common.find(where) for entry, where in named}
         if given.feed or given.fetch:
             raise errors.ArgumentError("--feed and --fetch are for one program; name what each returns in its function")
     if given.to == "onnx":
@@ -45,7 +50,7 @@ def run(given: argparse.Namespace) -> int:
     io.save_inference_model(
         given.output,
         programs,
-        given.params,
+        common.parameters(given),
         feed=given.feed,
         fetch=given.fetch,
         **options,
@@ -59,7 +64,7 @@ def _write_onnx(given: argparse.Namespace, program: Any, options: Mapping[str, A
         raise errors.ArgumentError("--to onnx takes one program without --platforms and --precision")
     from fluid import export  # imported on use: other commands do not need it
 
-    inputs = export.save_onnx(given.output, program, given.params, given.feed, given.fetch)
+    inputs = export.save_onnx(given.output, program, common.parameters(given), given.feed, given.fetch)
     shown = ", ".join(f"{name}[{', '.join(map(str, shape))}]" for name, shape in inputs.items())
     print(f"{given.output}: an ONNX model of {shown}, checked by ONNX Runtime")
     return 0

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 from fluid import errors
 from fluid._util.paths import local_path
+from fluid.cli import common
 from fluid.distributed.__main__ import LAUNCHER
 from fluid.distributed.cluster import COORDINATOR, DEVICES, PROCESS, PROCESSES
 
@@ -26,10 +27,12 @@ _TOLD_TO_END = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser(
+    parser = common.command(
+        commands,
         "launch",
-        help="run a script as several processes of this machine, which train together",
-        description="Run a script as several processes of this machine, which train together: Trainer(parallel=True).",
+        run,
+        "run a script as several processes of this machine, which train together: Trainer(parallel=True)",
+        "fluid launch --processes 2 train.py",
     )
     parser.add_argument("--processes", type=int, default=2, help="how many; 2 by default")
     parser.add_argument(
@@ -53,7 +56,6 @@ def add(commands: Any) -> None:
     parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("script", help="a file, or with -m the name of a module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the script")
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:

@@ -6,8 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
-from fluid import errors
-from fluid.cli import import_string
+from fluid.cli import common
 from fluid.cli.serve import read_token
 from fluid.core import Program
 from fluid.online import OnlineTrainer
@@ -37,7 +36,13 @@ _LIMITS = {
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("online", help="train on rows that arrive over HTTP")
+    parser = common.command(
+        commands,
+        "online",
+        run,
+        "train on rows that arrive over HTTP",
+        "fluid online net.py:train_program journal --publish-to models/net",
+    )
     parser.add_argument("program", metavar="FILE.py:FUNCTION", help="the program function, as in net.py:train_program")
     parser.add_argument("folder", help="where the journal and the checkpoints are kept")
     parser.add_argument("--optimizer", metavar="FILE.py:NAME", help="an optimizer, or a function that returns one")
@@ -58,7 +63,6 @@ def add(commands: Any) -> None:
         parser.add_argument(
             f"--{name.replace('_', '-')}", type=type(default), default=default, help=f"{what}; {default} by default"
         )
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -67,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
     logging.getLogger("fluid").setLevel(logging.INFO)
     options = {name: getattr(given, name) for name in _NUMBERS} | {"test_every": given.test_every or None}
     export = {"platforms": given.platforms} if given.platforms else None
-    program = import_string.find(given.program)
+    program = common.program(given.program)
     online = OnlineTrainer(
         program,
         _optimizer(given, program),
@@ -91,8 +95,6 @@ def run(given: argparse.Namespace) -> int:
 
 def _optimizer(given: argparse.Namespace, program: Any) -> Any:
     """Return the optimizer that `--optimizer` names; else Adam, or None if the program minimizes a loss itself."""
-    if not callable(program):
-        raise errors.ArgumentError(f"found {given.program!r}, expected a program function: net.py:train_program")
     if given.optimizer is not None:
-        return import_string.find(given.optimizer)
+        return common.find(given.optimizer)
     return None if Program(program).minimizes else Adam(given.learning_rate)

@@ -10,7 +10,7 @@ import jax
 
 import fluid
 from fluid import errors
-from fluid.cli import import_string
+from fluid.cli import common
 
 _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(|k|M|G|T|Ki|Mi|Gi|Ti)B?")
@@ -18,7 +18,13 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(|k|M|G|T|Ki|Mi|Gi|Ti)B?")
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("plan", help="what training would take on a mesh of devices that need not be there")
+    parser = common.command(
+        commands,
+        "plan",
+        run,
+        "what training would take on a mesh of devices that need not be there",
+        "fluid plan net.py:train_program --optimizer Adam --batch 256 --mesh data=8 --memory 80GB",
+    )
     parser.add_argument("program", help="where it is: FILE.py:NAME or MODULE:NAME, of a program function")
     parser.add_argument("--optimizer", help="of fluid.optimizer, as in Adam, or FILE.py:NAME of one")
     parser.add_argument("--batch", type=int, required=True, help="rows of the global minibatch")
@@ -28,7 +34,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--sharding", action="append", default=[], help='as in "*/fc_*.w_0=none,model"; repeatedly')
     parser.add_argument("--precision", choices=("bfloat16", "float16"), help="what is computed in")
     parser.add_argument("--json", action="store_true", help="all numbers, as JSON")
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -39,8 +44,9 @@ def run(given: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", count)
     found = fluid.plan(
-        import_string.find(given.program),
-        None if given.optimizer is None else _optimizer(given.optimizer),
+        common.find(given.program),
+        # No plan depends on the learning rate.
+        None if given.optimizer is None else common.optimizer(given.optimizer, None, {}),
         given.batch,
         meshes,
         memory=given.memory,
@@ -98,17 +104,3 @@ def size_of(text: str) -> int:
     if found is None:
         raise argparse.ArgumentTypeError(f"found {text!r}, expected bytes, as in 80GB or 16GiB")
     return int(float(found[1]) * _UNITS[found[2]])
-
-
-def _optimizer(text: str) -> Any:
-    """Return the optimizer that a name or an import string names.
-
-    An optimizer by name has the learning rate 1e-3; no plan depends on the learning rate.
-    """
-    if ":" in text:
-        return import_string.find(text)
-    found = getattr(fluid.optimizer, text, None) if text in fluid.optimizer.__all__ else None
-    if found is None:
-        known = [name for name in fluid.optimizer.__all__ if name[:1].isupper()]
-        raise errors.ArgumentError(f"there is no fluid.optimizer.{text}. {errors.nearest(text, known)}")
-    return found(learning_rate=1e-3)

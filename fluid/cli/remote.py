@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from fluid import errors
-from fluid.cli import import_string
+from fluid.cli import common
 from fluid.cli.serve import read_token
 from fluid.online.hosted import HostedTrainer
 from fluid.serving import Settings
@@ -16,7 +16,13 @@ from fluid.trainer import Trainer
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("remote", help="host a Trainer that fluid.RemoteTrainer drives over HTTP")
+    parser = common.command(
+        commands,
+        "remote",
+        run,
+        "host a Trainer that fluid.RemoteTrainer drives over HTTP",
+        "fluid remote net.py:make_trainer --port 8002",
+    )
     parser.add_argument(
         "make_trainer", metavar="FILE.py:FUNCTION", help="returns trainer, reader; or trainer, reader, test_reader"
     )
@@ -25,7 +31,6 @@ def add(commands: Any) -> None:
     parser.add_argument("--port", type=int, default=8002, help="8002 by default; 0 for any that is free")
     parser.add_argument("--token-file", type=pathlib.Path, help="a file with the token that clients send")
     parser.add_argument("--allow-anonymous", action="store_true", help="listen on any address without a token")
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -51,7 +56,7 @@ def made(where: str) -> tuple[Trainer, Any, Any]:
     Raises:
       ArgumentError: there is no such function, or it returns something else.
     """
-    function = import_string.find(where)
+    function = common.find(where)
     if not callable(function):
         raise errors.ArgumentError(f"found {where!r}, expected a function: net.py:make_trainer")
     found = function()

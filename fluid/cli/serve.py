@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from fluid import errors
+from fluid.cli import common
 from fluid.serving import Server, Settings
 
 _TOKEN = "FLUID_SERVE_TOKEN"
@@ -29,7 +30,13 @@ _NUMBERS = {
 
 def add(commands: Any) -> None:
     """Declare the command and its arguments."""
-    parser = commands.add_parser("serve", help="serve exported models over HTTP, by the Open Inference Protocol")
+    parser = common.command(
+        commands,
+        "serve",
+        run,
+        "serve exported models over HTTP, by the Open Inference Protocol",
+        "fluid serve digits.fluid --port 8000",
+    )
     parser.add_argument(
         "model", nargs="+", metavar="[NAME=]PATH", help="a file of save_inference_model, or a folder of its versions"
     )
@@ -57,7 +64,6 @@ def add(commands: Any) -> None:
             nargs="+",
             help=f"numbers of {what} that are compiled, and padded to",
         )
-    parser.set_defaults(run=run)
 
 
 def run(given: argparse.Namespace) -> int:

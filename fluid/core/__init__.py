@@ -52,6 +52,7 @@ from fluid.core.frame import (
     warn,
     warn_once,
 )
+from fluid.core.layout import Gathering, Layout
 from fluid.core.loop_body import Body, Stack, check_stages, inner_frame, leave, stack_axes, stack_depth
 from fluid.core.name_scopes import NameScope, name_scope
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
@@ -116,6 +117,8 @@ __all__ = [
     "Body",
     "FeedSpec",
     "Frame",
+    "Gathering",
+    "Layout",
     "LoDTensor",
     "Minimize",
     "NameScope",

@@ -228,6 +228,7 @@ class Declared:
       only_frozen: the parameters that would be trainable outside `with fluid.frozen():`.
       devices: the devices of `with fluid.device_guard(...)`.
       uses_randomness: whether a layer draws random numbers.
+      table: the `fluid.reader.Table` that encodes raw rows as feeds of the program; None without one.
     """
 
     feeds: dict[str, FeedSpec] = field(default_factory=dict)
@@ -242,6 +243,7 @@ class Declared:
     only_frozen: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
     uses_randomness: bool = False
+    table: Any = None
 
 
 @dataclass

@@ -134,6 +134,7 @@ class Program(KnownAttributes):
       exported: whether the program was read from a file of an exported model, and so has only the exported parts.
       batch_sizes: the batch sizes that the program accepts; None for any.
       buckets: the sizes to which sequences must be padded, by feed; None for any.
+      table: the `fluid.reader.Table` that encodes raw rows as feeds; None without one.
 
     Raises:
       ProgramError: the function returns nothing, or a value that is not an array.
@@ -158,6 +159,7 @@ class Program(KnownAttributes):
     devices: Collection[str] = frozenset()
     batch_sizes: Sequence[int] | None = None
     buckets: Mapping[str, Any] | None = None
+    table: Any = None
     _draws: bool | None = None
 
     @fitting("fluid.Program")
@@ -195,6 +197,7 @@ class Program(KnownAttributes):
         self._note_equations(found)
         self.digest = digest(found.jaxpr, found.losses) if found.losses else ""
         self.shared = frame.declared.shared
+        self.table = frame.declared.table
         self.random = frame.declared.uses_randomness
         self.devices = frozenset(frame.declared.devices)
         self._bodies = frame.declared.bodies

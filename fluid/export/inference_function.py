@@ -36,6 +36,7 @@ class InferenceFunction:
       states: names of the arrays that are not parameters.
       outputs: descriptions of the results.
       random: whether the results depend on a random key.
+      table: the Table of the program, if one of its feeds is among the feeds; else None.
 
     Raises:
       UnknownNameError: the program has no such feed or value.
@@ -70,6 +71,7 @@ class InferenceFunction:
         self.arrays = {n: spec for n, spec in self._arrays.items() if n in needed["arrays"]}
         self.states: Collection[str] = {n for n, spec in self.arrays.items() if spec.trainable is None}
         self.random = bool(needed["key"])
+        self.table = program.table if {"numbers", "categories"} & self.feeds.keys() else None
         self.outputs = self._described(stand_ins)
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> list[Any]:

@@ -17,6 +17,8 @@ JUDGES = frozenset(
     "recall sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits sigmoid_focal_loss smooth_l1 "
     "softmax_with_cross_entropy square_error_cost ssd_loss teacher_student_sigmoid_loss warpctc yolov3_loss".split()
 )
+# The kinds of values that these layers make: the name of the layer, or the stem of its automatic names.
+_KINDS = JUDGES | {"cross_entropy2", "hierarchical_sigmoid", "smooth_l1_loss"}
 _PARAMETER, _JUDGED = "@parameter", "@judged"
 
 
@@ -134,7 +136,7 @@ def _dependencies(program: Program) -> tuple[dict[str, frozenset[str]], list[_Ou
         group = path[0].idx
         marks[variable] = frozenset({path[1].key} if group == 0 else {_PARAMETER} if group == 1 else ())
     values, outputs = jax.tree.unflatten(jax.tree.structure(shapes), closed.jaxpr.outvars)
-    judged = {leaf for n, v in values.items() if program.kinds.get(n) in JUDGES for leaf in _variables(v)}
+    judged = {leaf for n, v in values.items() if program.kinds.get(n) in _KINDS for leaf in _variables(v)}
     for equation in closed.jaxpr.eqns:
         together = frozenset[str]().union(*(marks.get(v, frozenset()) for v in _variables(equation.invars)))
         for variable in equation.outvars:

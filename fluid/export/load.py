@@ -72,6 +72,7 @@ class ExportedProgram(Program):
         self.dense_uses = frozenset()
         self.batch_sizes = _ladder(entry, BATCH)
         self.buckets = _buckets(entry)
+        self.table = entry.table
         self._entry, self._arrays, self._functions = entry, arrays, functions
 
     def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
@@ -242,6 +243,11 @@ class Artifact:
             raise errors.ArtifactError(f"{str(self.path)!r} has a manifest that makes no sense: {error!r}") from error
         self._programs: dict[tuple[str, jax.Device], ExportedProgram] = {}
         self._placed: dict[jax.Device, dict[str, jax.Array]] = {}
+
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The JSON of the `fluid.reader.Table` of the entry points; None without a table."""
+        return next((entry.table.to_json() for entry in self.entries.values() if entry.table is not None), None)
 
     def program(self, entry: str | None = None, place: Place = None) -> ExportedProgram:
         """Return an entry point as a program of `fluid.Session`. Programs on one device share their arrays.

@@ -1,6 +1,7 @@
 """Saving of exported models: programs and parameters in, one file out; and of training steps, with all arrays."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from fluid.core import TRAIN, FeedSpec, Program, creation_sites
 from fluid.export import archive, standalone
 from fluid.export.inference_function import InferenceFunction, key_data
 from fluid.export.load import platform_of
-from fluid.export.signature import Entry, Function, Output, leaves_of, level_of, value_of
+from fluid.export.signature import Entry, Output, leaves_of, level_of, value_of
 from fluid.export.stablehlo import (
     BATCH_SIZES,
     PLATFORMS,
@@ -84,6 +85,7 @@ def chosen_arrays(
     found = source_of(params).renamed(rename)
     arrays: dict[str, np.ndarray] = {}
     for function in functions.values():
+        found.check_table(None if function.table is None else function.table.to_json())
         wanted = {n: (spec.shape, spec.dtype) for n, spec in function.arrays.items()}
         report = choose(found, wanted, sites=creation_sites(function.arrays), allow_extra=True, advice=RENAME_THEM)
         arrays |= {n: found.arrays[n] for n in report.taken}
@@ -149,10 +151,10 @@ def write_model(
 def _entry(function: ExportedFunction, exported: Exported, blobs: dict[str, bytes]) -> Entry:
     """Return the signature of an entry point for the manifest; add its serialized functions to `blobs`, by file."""
     functions = []
-    for fixed, blob in exported.functions:
+    for made, blob in exported.functions:
         file = f"functions/{len(blobs)}.jax_export"
         blobs[file] = blob
-        functions.append(Function(dict(fixed), file))
+        functions.append(replace(made, file=file))
     return Entry(
         exported.feeds,
         function.outputs,
@@ -161,6 +163,7 @@ def _entry(function: ExportedFunction, exported: Exported, blobs: dict[str, byte
         function.random,
         exported.least,
         exported.note,
+        function.table,
     )
 
 
@@ -231,6 +234,7 @@ class TrainingFunction:
       outputs: descriptions of the results of a step.
       states: names of the arrays that are not parameters.
       random: False, because the key is computed from the arrays `@root` and `@step`.
+      table: the Table of the program, or None.
 
     Raises:
       ArgumentError: the program minimises no loss, or the session has several devices, or a population of members.
@@ -265,6 +269,7 @@ class TrainingFunction:
         if constants.root is not None:
             self.arrays[_ROOT] = constants.root
         self.feeds: dict[str, FeedSpec] = dict(program.feeds)
+        self.table = program.table
         self.states: Collection[str] = self.arrays.keys() - program.parameters.keys()
         self.outputs = self._described()
 

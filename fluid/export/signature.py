@@ -10,8 +10,14 @@ import numpy as np
 
 from fluid.checkpoint import natural
 from fluid.core import Array, FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.reader import Table
 
 BATCH = "batch"
+# A part of the JSON of a table, for those who read an exported model without fluid.
+_TABLE = (
+    "numbers [rows, columns] are (value - shift) / scale, with fill for a missing value, from [fill, shift, scale]; "
+    "categories [rows, columns] are the positions of values in these lists from 1 on, and 0 if missing or unknown"
+)
 Dims = tuple[int | str, ...]
 # The structure of the JSON of a manifest and of its parts, for `check_structure`.
 _LIMITS = [[int, int, int], [int, int, type(None)]]
@@ -35,6 +41,7 @@ _ENTRY = {
     "random": bool,
     "least": natural,
     "note": (None, str),
+    "table": (None, dict),
 }
 MANIFEST = {
     "made_with": {"*": str},
@@ -131,11 +138,25 @@ class Function:
 
     Attributes:
       sizes: the sizes that are fixed, by name; the function accepts all others.
-      file: the entry of the archive that holds the function.
+      file: the entry of the archive that holds the function, serialized by `jax.export`.
+      module: the first byte of the StableHLO module in this file, and the byte behind its last.
+      kept: the positions of the arguments that the module takes; the others are unused.
+      convention: the version of JAX's calling convention.
+      constraints: what the function knows of its open sizes, as in `"steps0 >= 2"`.
+      feeds: the feeds by name, each a text such as "float32[batch,3]", or several for a sequence.
+      results: the results in the same form.
+
+    The standalone reader needs all but `sizes` and `file`, because it cannot read what `jax.export` has serialized.
     """
 
     sizes: Mapping[str, int]
-    file: str
+    file: str = ""
+    module: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
+    convention: int = 0
+    constraints: tuple[str, ...] = ()
+    feeds: Any = None
+    results: Any = None
 
 
 @dataclass(frozen=True)
@@ -150,6 +171,7 @@ class Entry:
       random: whether the results depend on a random key.
       least: the smallest number of steps that a sequence may be padded to.
       note: the reason for more than one function, or None.
+      table: the Table that encodes raw rows as feeds, or None.
     """
 
     feeds: tuple[Feed, ...]
@@ -159,10 +181,15 @@ class Entry:
     random: bool = False
     least: int = 1
     note: str | None = None
+    table: Table | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return this signature as JSON for the manifest."""
-        return {**asdict(replace(self, feeds=())), "feeds": [feed.to_json() for feed in self.feeds]}
+        found = {**asdict(replace(self, feeds=(), table=None)), "feeds": [feed.to_json() for feed in self.feeds]}
+        if self.table is None:
+            del found["table"]
+            return found
+        return {**found, "table": {"about": _TABLE, **self.table.to_json()}}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":
@@ -176,10 +203,11 @@ class Entry:
             feeds=tuple(map(Feed.from_json, found["feeds"])),
             outputs=tuple(Output(**{**o, "shape": tuple(o["shape"])}) for o in found["outputs"]),
             arrays=tuple(found["arrays"]),
-            functions=tuple(Function(**f) for f in found["functions"]),
+            functions=tuple(Function(f["sizes"], f["file"]) for f in found["functions"]),
             random=found["random"],
             least=found["least"],
             note=found["note"],
+            table=None if found.get("table") is None else Table.from_json(found["table"]),
         )
 
 

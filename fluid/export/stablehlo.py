@@ -18,8 +18,9 @@ import numpy as np
 from fluid import errors
 from fluid.core import FeedSpec
 from fluid.export.inference_function import key_data
-from fluid.export.signature import BATCH, Dims, Entry, Feed, Output
+from fluid.export.signature import BATCH, Dims, Entry, Feed, Function, Output
 from fluid.layers.kernels.layout import traced_for
+from fluid.reader import Table
 
 PLATFORMS = ("cpu", "cuda", "tpu")
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
@@ -37,6 +38,7 @@ class ExportedFunction(Protocol):
       states: names of the arrays that are not parameters.
       outputs: descriptions of the results.
       random: whether the results depend on a random key.
+      table: the Table that encodes raw rows as feeds, or None.
     """
 
     feeds: dict[str, FeedSpec]
@@ -44,6 +46,7 @@ class ExportedFunction(Protocol):
     states: Collection[str]
     outputs: tuple[Output, ...]
     random: bool
+    table: Table | None
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Any:
         """Compute the results of the function."""
@@ -55,13 +58,13 @@ class Exported:
 
     Attributes:
       feeds: the feeds, with names of their open sizes.
-      functions: for each function its fixed sizes by name, and its bytes as serialized by jax.export.
+      functions: for each function its description, and its bytes as serialized by jax.export.
       least: the smallest number of steps that a sequence may be padded to.
       note: the reason for more than one function, or None.
     """
 
     feeds: tuple[Feed, ...]
-    functions: list[tuple[Mapping[str, int], bytes]]
+    functions: list[tuple[Function, bytes]]
     least: int
     note: str | None
 
@@ -80,12 +83,21 @@ class Form:
     fixed: Sequence[Mapping[str, int]]
     least: int
 
+    def open_sizes(self, fixed: Mapping[str, int]) -> list[str]:
+        """Return the sizes that `dims` names and `fixed` leaves open."""
+        return list(
+            dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str) and d not in fixed)
+        )
+
+    def constraints(self, fixed: Mapping[str, int]) -> tuple[str, ...]:
+        """Return what JAX has to know of the open sizes, as in `"steps0 >= 2"`."""
+        steps = [name for name in self.open_sizes(fixed) if name != BATCH]
+        return tuple(f"{name} >= {self.least}" for name in steps) if self.least > 1 else ()
+
     def symbols(self, fixed: Mapping[str, int]) -> dict[str, Any]:
         """Return, for each size that `dims` names, its number in `fixed`, or a symbolic size of JAX if it is open."""
-        names = list(dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str)))
-        open_ = [name for name in names if name not in fixed]
-        least = [f"{name} >= {self.least}" for name in open_ if name != BATCH] if self.least > 1 else []
-        scope = jax.export.SymbolicScope(least)
+        open_ = self.open_sizes(fixed)
+        scope = jax.export.SymbolicScope(self.constraints(fixed))
         found = jax.export.symbolic_shape(", ".join(open_), scope=scope) if open_ else ()
         return {**fixed, **dict(zip(open_, found, strict=True))}
 
@@ -127,7 +139,11 @@ def export(
             continue
         why = f", since {_first_line(failures[0])}" if failures else ""
         note = f"exported for each of these sizes{why}" if len(functions) > 1 else None
-        return Exported(feeds, list(zip(form.fixed, functions, strict=True)), form.least, note)
+        made = [
+            (_described(exported, blob, fixed, form.constraints(fixed)), blob)
+            for fixed, (exported, blob) in zip(form.fixed, functions, strict=True)
+        ]
+        return Exported(feeds, made, form.least, note)
     single = (
         f"nor for single ones ({_first_line(failures[-1])})"
         if sized
@@ -245,13 +261,31 @@ def _shape(array: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
 
 
-def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platforms: Sequence[str]) -> bytes:
+def _serialized(function: ExportedFunction, arguments: tuple[Any, ...], platforms: Sequence[str]) -> tuple[Any, bytes]:
     def call(arrays: Any, feeds: Any, key: Any) -> Any:  # the name `call` becomes part of the exported function
         return function(arrays, feeds, key)
 
     with traced_for(platforms):
         exported = jax.export.export(jax.jit(call), platforms=tuple(platforms))(*arguments)
-    return bytes(replace(exported, mlir_module_serialized=portable(exported.mlir_module_serialized)).serialize())
+    exported = replace(exported, mlir_module_serialized=portable(exported.mlir_module_serialized))
+    return exported, bytes(exported.serialize())
+
+
+def _described(exported: Any, blob: bytes, fixed: Mapping[str, int], constraints: tuple[str, ...]) -> Function:
+    def described(tree: Any, leaves: Any) -> Any:
+        texts = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in leaves]
+        return jax.tree.unflatten(tree, texts)
+
+    start = blob.index(exported.mlir_module_serialized)
+    return Function(
+        dict(fixed),
+        module=(start, start + len(exported.mlir_module_serialized)),
+        kept=tuple(exported.module_kept_var_idx),
+        convention=exported.calling_convention_version,
+        constraints=constraints,
+        feeds=described(exported.in_tree, exported.in_avals)[0][1],
+        results=described(exported.out_tree, exported.out_avals),
+    )
 
 
 def portable(content: bytes, refined: bool = False) -> bytes:

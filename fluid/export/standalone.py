@@ -1,4 +1,4 @@
-"""Run an exported model of fluid, with jax, numpy and flatbuffers, and without fluid. Every such model holds this file.
+"""Run an exported model of fluid, with jax and numpy, and without fluid. Every such model holds this file.
 
 unzip -p digits.fluid standalone.py > standalone.py
 python standalone.py digits.fluid                         # says what is in it
@@ -11,6 +11,7 @@ step = standalone.load("digits.step")                     # of trainer.save_trai
 Sequences are lists of rows of any length, or tuples of padded data and lengths; results are such tuples.
 """
 
+import dataclasses
 import hashlib
 import io
 import itertools
@@ -61,7 +62,7 @@ def array_of(described: dict[str, Any], entries: dict[str, bytes]) -> jax.Array:
 
 
 def fed(feed: dict[str, Any], value: Any) -> Any:
-    """Return the value of a feed as the exported function takes it: an array, or padded data and lengths."""
+    """Return the value of a feed as the exported function takes it: an array, or a list of padded data and lengths."""
     step, dtype = feed["dims"][1 + feed["lod_level"] :], feed["held"]
     if feed["lod_level"] == 0:
         return np.asarray(value, dtype)
@@ -71,7 +72,7 @@ def fed(feed: dict[str, Any], value: Any) -> Any:
         for padded, row in zip(data, value, strict=True):
             padded[: len(row)] = np.asarray(row, dtype).reshape(len(row), *step)
         value = data, lengths
-    return (np.asarray(value[0], dtype), *(np.asarray(lengths, np.int32) for lengths in value[1:]))
+    return [np.asarray(value[0], dtype), *(np.asarray(lengths, np.int32) for lengths in value[1:])]
 
 
 def checked(seed: Any) -> int:
@@ -92,6 +93,25 @@ def key_of(seed: int, like: jax.Array) -> jax.Array:
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(words)), 0))
 
 
+def callable_of(known: dict[str, Any], blob: bytes, platforms: list[str], arrays: Any, key: Any) -> Callable[..., Any]:
+    """Return an exported function for JAX to call; `jax.export.deserialize` would need the flatbuffers library.
+
+    An export of zeros has the shapes of feeds and results, and all else that JAX asks for; the code takes its place.
+    """
+    scope = jax.export.SymbolicScope(known["constraints"])
+
+    def abstract(leaf: str) -> jax.ShapeDtypeStruct:
+        dtype, dims = leaf[:-1].split("[")
+        return jax.ShapeDtypeStruct(jax.export.symbolic_shape(dims, scope=scope), jax.numpy.dtype(dtype))
+
+    feeds, results = jax.tree.map(abstract, (known["feeds"], known["results"]))
+    zeros = jax.jit(lambda *_: jax.tree.map(lambda result: jax.numpy.zeros(result.shape, result.dtype), results))
+    code: dict[str, Any] = {"mlir_module_serialized": blob[slice(*known["module"])]}
+    code |= {"module_kept_var_idx": tuple(known["kept"]), "calling_convention_version": known["convention"]}
+    exported = jax.export.export(zeros, platforms=platforms)(arrays, feeds, key)
+    return jax.jit(dataclasses.replace(exported, **code).call)
+
+
 def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callable[..., list[Any]]:
     """Read one entry point, the first by default; return a function from feeds by name to results.
 
@@ -106,8 +126,8 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
     like = array_of(manifest["key"], entries) if known["random"] else None
     if seed is not None and like is None:
         warnings.warn("load(seed=...): this model draws no random numbers, so that a seed does nothing", stacklevel=2)
-    blobs = [(f["sizes"], bytearray(entries[f["file"]])) for f in known["functions"]]
-    functions = [(sizes, jax.jit(jax.export.deserialize(blob).call)) for sizes, blob in blobs]
+    blobs = [(f, entries[f["file"]]) for f in known["functions"]]
+    functions = [(f["sizes"], callable_of(f, blob, manifest["platforms"], arrays, like)) for f, blob in blobs]
 
     def run(feeds: dict[str, Any], seed: int | None = None) -> list[Any]:
         if seed is not None and like is None:
@@ -122,7 +142,8 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
                 found = function(arrays, values, key)
                 changed, results = found if manifest["format"] == STEP else ({}, found)
                 arrays.update(changed)
-                return list(jax.tree.map(np.asarray, results))
+                results = jax.tree.map(np.asarray, results)
+                return [tuple(result) if isinstance(result, list) else result for result in results]
         raise ValueError(f"found the sizes {sizes}, exported for {[fixed for fixed, _ in functions]}")
 
     run.arrays = arrays  # type: ignore[attr-defined]
@@ -131,5 +152,5 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
 
 if __name__ == "__main__":
     for _name, _entry in read(sys.argv[1])[0]["entries"].items():
-        for _kind in ("feeds", "outputs"):
-            print(_name, _kind, *_entry[_kind], sep="\n  ")
+        for _kind in [_kind for _kind in ("feeds", "outputs", "table") if _kind in _entry]:
+            print(_name, _kind, *(_entry[_kind].items() if _kind == "table" else _entry[_kind]), sep="\n  ")

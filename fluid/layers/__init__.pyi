@@ -123,6 +123,7 @@ from .norm.batch_norm import batch_norm
 from .norm.dropout import dropout
 from .norm.layer_norm import feature_norm, group_norm, instance_norm, layer_norm, rms_norm
 from .norm.rescale import affine_channel, data_norm, l2_normalize, lrn, spectral_norm
+from .overview import overview
 from .recurrent.gated_cells import GRUCell, LSTMCell
 from .recurrent.gru import dynamic_gru, gru_unit
 from .recurrent.lstm import dynamic_lstm, dynamic_lstmp, lstm, lstm_unit
@@ -159,6 +160,7 @@ from .structured.decoder import (
     TrainingHelper,
 )
 from .structured.dynamic_decode import BeamSearchDecoder, dynamic_decode
+from .structured.generate import generate
 from .tensor.arithmetic import (
     clip,
     clip_by_norm,
@@ -295,7 +297,7 @@ __all__ = [
     "elementwise_mod", "elementwise_mul", "elementwise_pow", "elementwise_sub", "elu", "embedding", "equal", "erf",
     "exp", "expand", "expand_as", "exponential_decay", "eye", "fc", "feature_norm", "fill_constant",
     "fill_constant_batch_size_like", "fill_zeros_like", "flatten", "flip", "floor", "fsp_matrix", "full_like", "gather",
-    "gather_nd", "gather_tree", "gaussian_random", "gaussian_random_batch_size_like", "gelu",
+    "gather_nd", "gather_tree", "gaussian_random", "gaussian_random_batch_size_like", "gelu", "generate",
     "generate_proposal_labels", "generate_proposals", "greater_equal", "greater_than", "grid_sampler", "group_norm",
     "gru_unit", "hard_shrink", "hard_sigmoid", "hard_swish", "has_inf", "has_nan", "hsigmoid", "huber_loss", "identity",
     "im2sequence", "image_resize", "image_resize_short", "increment", "index_sample", "index_select", "instance_norm",
@@ -305,10 +307,10 @@ __all__ = [
     "logical_not", "logical_or", "logical_xor", "logsigmoid", "logsumexp", "lrn", "lstm", "lstm_unit",
     "margin_rank_loss", "matmul", "matrix_nms", "maxout", "mean", "mean_iou", "meshgrid", "metric", "mish", "module",
     "mse_loss", "mul", "multi_box_head", "multi_head_attention", "multiclass_nms", "multiplex", "natural_exp_decay",
-    "nce", "noam_decay", "not_equal", "npair_loss", "one_hot", "ones", "ones_like", "pad", "pad2d", "pad_constant_like",
-    "piecewise_decay", "pixel_shuffle", "polygon_box_transform", "polynomial_decay", "pool2d", "pool3d", "pow",
-    "precision", "prelu", "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range", "rank",
-    "rank_loss", "recall", "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min",
+    "nce", "noam_decay", "not_equal", "npair_loss", "one_hot", "ones", "ones_like", "overview", "pad", "pad2d",
+    "pad_constant_like", "piecewise_decay", "pixel_shuffle", "polygon_box_transform", "polynomial_decay", "pool2d",
+    "pool3d", "pow", "precision", "prelu", "prior_box", "prroi_pool", "psroi_pool", "py_func", "random_key", "range",
+    "rank", "rank_loss", "recall", "reciprocal", "reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min",
     "reduce_prod", "reduce_sum", "relu", "relu6", "remat", "repeat", "reshape", "resize_bilinear", "resize_linear",
     "resize_nearest", "resize_trilinear", "retinanet_detection_output", "retinanet_target_assign", "reverse",
     "rms_norm", "rnn", "roi_align", "roi_pool", "roll", "rotary_position", "round", "row_conv", "rpn_target_assign",

@@ -1,8 +1,8 @@
-"""Adapters: modules of Flax (Linen and NNX) and Haiku as pure functions, for `layers.module`."""
+"""Adapters: modules of Flax (Linen and NNX), Haiku and Equinox as pure functions, for `layers.module`."""
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -94,13 +94,46 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
     """Convert a module to pure functions.
 
     Args:
-      module: a module of Flax or Haiku; see `layers.module` for its forms.
+      module: a module of Flax, Haiku or Equinox; see `layers.module` for its forms.
       call: called as `call(module, *inputs, train)` instead of `module(*inputs)`.
 
     Raises:
       ArgumentTypeError: `module` has none of these forms.
     """
+    return _ADAPT[_library(module)](module, call)
+
+
+def update(module: Any, name: str, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:
+    """Return a module, or its variables, with the values of a program; see `fluid.io.update_module`.
+
+    Args:
+      module: see `layers.module`.
+      name: the name of the layer, with which the names of its arrays begin.
+      parameters: arrays by name, of the whole program.
+      states: arrays by name, of the whole program.
+
+    Raises:
+      ArgumentTypeError: see `adapt`.
+      UnknownNameError: the program has no array of a name.
+    """
+    prefix = f"{name}/"
+    if not any(known.startswith(prefix) for known in (*parameters, *states)):
+        layers = dict.fromkeys(known.rpartition("/")[0] for known in parameters)
+        raise errors.UnknownNameError(
+            f"update_module(name={name!r}): no parameter begins with {prefix!r}; expected the name of a layers.module. "
+            f"{errors.nearest(name, layers)}"
+        )
+    own = [
+        {known.removeprefix(prefix): jnp.asarray(array) for known, array in arrays.items() if known.startswith(prefix)}
+        for arrays in (parameters, states)
+    ]
+    return _UPDATE[_library(module)](module, *own)
+
+
+def _library(module: Any) -> str:
+    """Return the library of a module: "linen", "nnx", "haiku" or "equinox"."""
     # Only the names of base classes are compared, so that a library is imported only for its own modules.
+    first = module[0] if isinstance(module, tuple) and module else module
     kind = module if inspect.isclass(module) else type(module)
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
     foreign = next((base.__module__.partition(".")[0] for base in kind.__mro__ if _is_foreign(base)), None)
@@ -111,11 +144,13 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
             f'trainer.load_params({{"fc_0.w_0": weight, "fc_0.b_0": bias}}), the weight of a torch.nn.Linear transposed'
         )
     if "flax.linen.module.Module" in bases:
-        return _linen(module, call)
+        return "linen"
     if any(base.startswith("flax.nnx.") for base in bases) or (callable(module) and "rngs" in _arguments(module)):
-        return _nnx(module, call)
+        return "nnx"
+    if any(base.__module__.startswith("equinox.") for base in type(first).__mro__):
+        return "equinox"
     if callable(module) or any(base.startswith("haiku.") for base in bases):
-        return _haiku(module, call)
+        return "haiku"
     raise errors.ArgumentTypeError(
         f"layers.module takes a module of Flax, a function of rngs that makes one, or a function that calls modules of "
         f"Haiku, found {type(module).__name__}; as in layers.module(flax.linen.Dense(10), x)"
@@ -175,15 +210,12 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> Adapted:
     def make(key: Any) -> Any:
         return given if isinstance(given, nnx.Module) else given(rngs=nnx.Rngs(key))
 
-    def parts(model: Any) -> Any:
-        return nnx.split(model, nnx.Param, nnx.RngState, ...)
-
     def init(key: Any, *inputs: Any) -> Any:
-        _, parameters, _, rest = parts(make(key))
+        _, parameters, _, rest = _nnx_parts(make(key))
         return nnx.to_pure_dict(parameters), nnx.to_pure_dict(rest)
 
     def apply(parameters: Any, states: Any, key: Any, train: bool, *inputs: Any) -> Any:
-        graph, params, rngs, rest = parts(nnx.eval_shape(make, jax.random.key(0)))
+        graph, params, rngs, rest = _nnx_parts(nnx.eval_shape(make, jax.random.key(0)))
         nnx.replace_by_pure_dict(params, parameters)
         nnx.replace_by_pure_dict(rest, states)
         model = nnx.merge(graph, params, _with_keys(rngs, key), rest)
@@ -192,9 +224,16 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> Adapted:
             result = model(*inputs, **_mode(model.__call__, train))
         else:
             result = call(model, *inputs, train)
-        return result, nnx.to_pure_dict(parts(model)[3])
+        return result, nnx.to_pure_dict(_nnx_parts(model)[3])
 
     return Adapted(init, apply)
+
+
+def _nnx_parts(module: Any) -> Any:
+    """Return the graph of an NNX module, its parameters, its random states, and all other variables."""
+    from flax import nnx
+
+    return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 
 def _with_keys(rngs: Any, key: Any) -> Any:
@@ -241,3 +280,96 @@ def _haiku(function: Any, call: Callable[..., Any] | None) -> Adapted:
         return transformed.apply(parameters, states, key, *inputs, *extra, **options)
 
     return Adapted(init, apply)
+
+
+def _equinox(given: Any, call: Callable[..., Any] | None) -> Adapted:
+    import equinox
+
+    def init(key: Any, *inputs: Any) -> Any:
+        return _equinox_parts(given)[:2]
+
+    def apply(parameters: Any, states: Any, key: Any, train: bool, *inputs: Any) -> Any:
+        fixed = _equinox_parts(given)[2]
+        model = equinox.nn.inference_mode(equinox.combine(parameters, fixed), value=not train)
+        if call is not None:
+            result = call((model, states["state"]) if states else model, *inputs, train)
+        else:
+            # Modules of Equinox take one example; its normalization layers know the batch as the axis "batch".
+            held = [states["state"]] if states else []
+            extra = {}
+            if "key" in _arguments(type(model).__call__):
+                extra["key"] = jax.random.split(key, inputs[0].shape[0])
+            result = jax.vmap(
+                lambda batched, extra: model(*batched, *held, **extra),
+                axis_name="batch",
+                out_axes=(0, None) if held else 0,
+            )(inputs, extra)
+        return (result[0], {"state": result[1]} if train else {}) if states else (result, {})
+
+    return Adapted(init, apply)
+
+
+def _equinox_parts(given: Any) -> tuple[Any, Any, Any]:
+    """Return the trained arrays of an Equinox module, its states, and all else of the module."""
+    import equinox
+
+    model, states = (given[0], {"state": given[1]}) if isinstance(given, tuple) else (given, {})
+    parameters, fixed = equinox.partition(model, equinox.is_inexact_array)
+    return parameters, states, fixed
+
+
+def _update_linen(module: Any, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:
+    return {"params": _nested(parameters), **_nested(states)}
+
+
+def _update_nnx(given: Any, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:
+    from flax import nnx
+
+    module = given if isinstance(given, nnx.Module) else given(rngs=nnx.Rngs(0))
+    _, params, _, rest = _nnx_parts(module)
+    for part, values in ((params, parameters), (rest, states)):
+        nnx.replace_by_pure_dict(part, _filled(nnx.to_pure_dict(part), values))
+    nnx.update(module, params, rest)
+    return module
+
+
+def _update_haiku(function: Any, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:
+    import haiku
+
+    params, state = (_nested(arrays, depth=2) for arrays in (parameters, states))
+    return params if isinstance(function, haiku.Transformed) else (params, state)
+
+
+def _update_equinox(given: Any, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:
+    import equinox
+
+    params, held, fixed = _equinox_parts(given)
+    model = equinox.combine(_filled(params, parameters), fixed)
+    return (model, _filled(held, states)["state"]) if held else model
+
+
+def _filled(tree: Any, values: Mapping[str, Any]) -> Any:
+    """Return a pytree with the value of each path, such as "Dense_0/kernel"."""
+    absent = next((path for path, _ in leaves(tree) if path not in values), None)
+    if absent is not None:
+        raise errors.UnknownNameError(
+            f"update_module: the module has an array {absent!r} that the program lacks; expected the module that "
+            f"layers.module was given. {errors.nearest(absent, values)}"
+        )
+    return jax.tree.unflatten(jax.tree.structure(tree), [values[path] for path, _ in leaves(tree)])
+
+
+def _nested(arrays: Mapping[str, Any], depth: int | None = None) -> dict[str, Any]:
+    """Return arrays in nested dicts by the parts of their names; of two levels, the last part is the second."""
+    tree: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *above, last = name.split("/") if depth is None else name.rsplit("/", depth - 1)
+        inner = tree
+        for part in above:
+            inner = inner.setdefault(part, {})
+        inner[last] = array
+    return tree
+
+
+_ADAPT = {"linen": _linen, "nnx": _nnx, "haiku": _haiku, "equinox": _equinox}
+_UPDATE = {"linen": _update_linen, "nnx": _update_nnx, "haiku": _update_haiku, "equinox": _update_equinox}

@@ -18,7 +18,7 @@ from fluid.layers import functional
 from fluid.layers.functional import Activation
 from fluid.layers.kernels.layout import elementwise
 from fluid.layers.kernels.table import same_rows
-from fluid.param_attr import ParamSetting, WeightNormParamAttr, to_attr
+from fluid.param_attr import LowRankParamAttr, ParamSetting, WeightNormParamAttr, to_attr
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -151,6 +151,15 @@ class Layer:
 
             kind = "" if settings.name else self.automatic_kind
             return weight_norm.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
+        if isinstance(settings, LowRankParamAttr):
+            if rows_only:
+                raise errors.ArgumentError(
+                    f"{self.name}: rows of a LowRankParamAttr cannot be looked up; is_sparse=False"
+                )
+            from fluid.layers import low_rank  # imported here, since few programs have adapters
+
+            kind = "" if settings.name else self.automatic_kind
+            return low_rank.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
         return core.create_parameter(
             name,
             shape,

@@ -177,23 +177,26 @@ def module(
     call: Callable[..., Any] | None = None,
     param_attr: ParamSetting = None,
 ) -> Any:
-    """Apply a module of Flax or Haiku as a layer: its parameters are named, trained and saved like all others.
+    """Apply a module of Flax, Haiku or Equinox as a layer: its parameters are named, trained and saved like all others.
 
     Its other variables, such as moving averages, become states, and its random keys come from the Session. An argument
     `train`, `training`, `is_training`, `deterministic` or `use_running_average` of the module follows the mode. While
     the module's states are frozen, by `fluid.frozen` or `trainer.freeze`, the module runs as in test mode.
-    Flax and Haiku are not installed with fluid.
+    These libraries are not installed with fluid.
 
-    A module object of NNX keeps its initial arrays. Training changes `trainer.params`, where the trained
-    arrays have the names of the module, such as `module_0/kernel`.
+    A module object of NNX or Equinox keeps its initial arrays. Training changes `trainer.params`, where the trained
+    arrays have the names of the module, such as `module_0/kernel`; `fluid.io.update_module` returns them to the module.
 
     Args:
       module: a Flax Linen module; a Flax NNX module, whose arrays are the initial values, or a function of `rngs` that
         creates one, such as `functools.partial(nnx.Linear, 4, 3)`; a function that calls Haiku modules, or the result
-        of `haiku.transform` or `haiku.transform_with_state`.
+        of `haiku.transform` or `haiku.transform_with_state`; an Equinox module, whose arrays are the initial values,
+        or the pair of module and state that `equinox.nn.make_with_state` returns. A module of Equinox is mapped over
+        the batch, under the axis name "batch", and its argument `key` gets a key for each row.
       inputs: the arrays that the module is called with.
       name: name of the layer; by default `module_N`; modules of one name share their parameters.
-      call: called as `call(module, *inputs, train)` instead of `module(*inputs)`, to pass other arguments.
+      call: called as `call(module, *inputs, train)` instead of `module(*inputs)`, to pass other arguments. A module of
+        Equinox is not mapped over the batch then; with a state, `module` is the pair, and the result a pair too.
       param_attr: ParamAttr with the training settings of all parameters of the module.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Several devices: the sharding of each array on a mesh."""
+"""Several devices: the sharding of each array on a mesh, and layers on different devices."""
 
+from fluid.parallel.layers_on_devices import OnDevices
 from fluid.parallel.layout import OnMesh, layout_of
-from fluid.parallel.parts import OnDevices
-from fluid.parallel.rules import Rules
+from fluid.parallel.sharding_rules import ShardingRules
 
-__all__ = ["OnDevices", "OnMesh", "Rules", "layout_of"]
+__all__ = ["OnDevices", "OnMesh", "ShardingRules", "layout_of"]

@@ -6,24 +6,111 @@ parameters again, instead of keeping the gathered copies.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
+from jax.extend.core import primitives
+from jax.sharding import NamedSharding, PartitionSpec
 
+from fluid.core import FSDP, Program, partition, stack_depth
 from fluid.core.equations import inner_jaxprs
+from fluid.parallel.divided_table import DividedTable
+from fluid.parallel.parameter_shardings import ParameterShardings
 
 # The gather and the operations that layers apply to a parameter first: their results are as large as the parameter.
-_NOT_KEPT = {"sharding_constraint", "convert_element_type", "reshape", "transpose", "squeeze"}
+# A name of `checkpoint_name` after the gather would keep the gathered copy, as the input of the name. In a `jax.jit`
+# with `out_shardings` around the name, a pipeline gathers twice as often (jax 0.10.2).
+_NOT_KEPT = {
+    primitives.sharding_constraint_p,
+    primitives.convert_element_type_p,
+    primitives.reshape_p,
+    primitives.transpose_p,
+    primitives.squeeze_p,
+}
 
 
-def gathered(array: Any, parts: NamedSharding, together: NamedSharding) -> Any:
+class _Gathered(NamedTuple):
+    """A parameter that is gathered.
+
+    Attributes:
+      parts: the axes of the mesh for each dimension of the array.
+      whole: the axes for each dimension after the gather; axes other than "fsdp" still divide it.
+      is_stack: True for a stack of blocks.
+    """
+
+    parts: tuple[Any, ...]
+    whole: tuple[Any, ...]
+    is_stack: bool
+
+
+class MeshGathering:
+    """The implementation of `fluid.core.Gathering` on a mesh.
+
+    Args:
+      parameters: the shardings of the parameters.
+    """
+
+    def __init__(self, parameters: ParameterShardings):
+        self._parameters = parameters
+        self._mesh = parameters.mesh
+        self._gathered: dict[str, _Gathered] = {}
+
+    def add(self, program: Program) -> None:
+        """Register the parameters of a program that are gathered: all that "fsdp" divides, except tables."""
+        for name, spec in (program.parameters | program.states).items():
+            entries = tuple(self._parameters.sharding(name).spec)
+            if name not in program.lookups and FSDP in jax.tree.leaves(entries):
+                axes = ((entry,) if isinstance(entry, str) else entry or () for entry in entries)
+                whole = partition(tuple(tuple(axis for axis in found if axis != FSDP) for found in axes))
+                rest = [None] * (len(spec.shape) - len(entries))
+                self._gathered[name] = _Gathered((*entries, *rest), (*whole, *rest), stack_depth(spec) > 0)
+
+    def gather(self, name: str, array: Any) -> Any:
+        """Gather a parameter over "fsdp"; a stack of blocks is returned unchanged, and its slices are gathered.
+
+        Args:
+          name: the name of the parameter.
+          array: the parameter, or the slice of a stack for one block.
+        """
+        found = self._gathered.get(name)
+        if found is None or (found.is_stack and array.ndim == len(found.parts)):
+            return array
+        first = len(found.parts) - array.ndim
+        parts, whole = (NamedSharding(self._mesh, PartitionSpec(*axes[first:])) for axes in found[:2])
+        return gathered(array, parts, whole)
+
+    def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function`, whose backward pass gathers parameters again; unchanged if there are none to gather.
+
+        So a device holds its shards, and whole parameters only of the layer that it computes. All other values are
+        kept. A function that already recomputes blocks, as with `layers.repeat(remat=True)`, is returned unchanged. Its
+        blocks gather their parameters inside, and the policy here would override theirs.
+        """
+
+        def call(*arguments: Any) -> Any:
+            if _recomputes(jax.make_jaxpr(function)(*arguments).jaxpr):
+                return function(*arguments)
+            return jax.checkpoint(function, policy=_is_kept)(*arguments)
+
+        return call if self._gathered else function
+
+    def replicate(self, value: Any) -> Any:
+        """Replicate the arrays of a tree on every device."""
+        return jax.lax.with_sharding_constraint(value, NamedSharding(self._mesh, PartitionSpec()))
+
+    def table(self, name: str) -> DividedTable | None:
+        """Return the reader and writer of a table with divided rows; None if each device has all rows."""
+        sharding = self._parameters.sharding(name)
+        return DividedTable(sharding) if any(sharding.spec[:1]) else None
+
+
+def gathered(array: Any, parts: NamedSharding, whole: NamedSharding) -> Any:
     """All-gather a sharded array on each device; its gradient is sharded again.
 
     Args:
       array: the array, inside a compiled step.
       parts: the sharding of the array.
-      together: the sharding of the result.
+      whole: the sharding of the result.
 
     References:
       Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (2020).
@@ -31,10 +118,10 @@ def gathered(array: Any, parts: NamedSharding, together: NamedSharding) -> Any:
 
     @jax.custom_vjp
     def gather(value: Any) -> Any:
-        return jax.lax.with_sharding_constraint(value, together)
+        return jax.lax.with_sharding_constraint(value, whole)
 
     def forward(value: Any) -> tuple[Any, None]:
-        return gather(value), None
+        return jax.lax.with_sharding_constraint(value, whole), None
 
     def backward(_: None, gradient: Any) -> tuple[Any]:
         return (jax.lax.with_sharding_constraint(gradient, parts),)
@@ -43,34 +130,13 @@ def gathered(array: Any, parts: NamedSharding, together: NamedSharding) -> Any:
     return gather(array)
 
 
-def gathering_again(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function`, changed so that its backward pass gathers parameters again, instead of keeping whole copies.
-
-    So a device holds its shards, and whole parameters only of the layer that it computes. All other values are kept.
-    A function that already recomputes blocks, as with `layers.repeat(remat=True)`, is returned unchanged. Its blocks
-    gather their parameters inside, and the policy here would override theirs.
-    """
-
-    def call(*arguments: Any) -> Any:
-        if _computes_again(jax.make_jaxpr(function)(*arguments).jaxpr):
-            return function(*arguments)
-        return jax.checkpoint(function, policy=_is_kept)(*arguments)
-
-    return call
-
-
-def _computes_again(jaxpr: Any) -> bool:
+def _recomputes(jaxpr: Any) -> bool:
     return any(
-        equation.primitive.name in ("checkpoint", "remat", "remat2")
-        or any(map(_computes_again, inner_jaxprs(equation)))
+        equation.primitive is primitives.remat_p or any(map(_recomputes, inner_jaxprs(equation)))
         for equation in jaxpr.eqns
     )
 
 
-def _is_kept(operation: Any, *_: Any, **settings: Any) -> bool:
+def _is_kept(operation: Any, *_: Any, **__: Any) -> bool:
     """Return True if the result of an operation is kept for the backward pass; False if it is computed again."""
-    inner = settings.get("call_jaxpr")
-    if operation.name != "custom_vjp_call" or inner is None:
-        return operation.name not in _NOT_KEPT
-    # False for the function `gather` inside of `gathered`.
-    return [equation.primitive.name for equation in inner.jaxpr.eqns] != ["sharding_constraint"]
+    return operation not in _NOT_KEPT

@@ -18,7 +18,7 @@ from fluid import errors
 from fluid._util.text import counted, html_table, scaled, text_table
 from fluid.core import TRAIN, Program, stand_in, whole_number
 from fluid.optimizer.base import OptimizerLike
-from fluid.parallel import OnMesh, Rules
+from fluid.parallel import OnMesh, ShardingRules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh
 from fluid.runtime import Engine, Request, bind
@@ -252,11 +252,11 @@ class ShapesOnMesh(OnMesh):
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
         """Return the shapes of a program's parameters and states, by name; `root` is ignored."""
         specs = program.parameters | program.states
-        return {n: Shape(spec.shape, spec.dtype, sharding=self.sharding(n)) for n, spec in specs.items()}
+        return {n: Shape(spec.shape, spec.dtype, sharding=self.parameters.sharding(n)) for n, spec in specs.items()}
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
         """Return the shapes of the initial optimizer state for `parameters`."""
-        return self.slot_shapes(rule, parameters)
+        return self.parameters.slot_shapes(rule, parameters)
 
     def feed(self, program: Program, batch_size: int, time: int) -> dict[str, Any]:
         """Return the shapes of a minibatch, by feed name.
@@ -274,7 +274,7 @@ class ShapesOnMesh(OnMesh):
         return {n: jax.tree.map(lambda array, name=n: self._fed(name, array), value) for n, value in feed.items()}
 
     def _fed(self, name: str, array: Any) -> Shape:
-        return Shape(array.shape, array.dtype, sharding=self.sharding_in_step(name, array.shape))
+        return Shape(array.shape, array.dtype, sharding=self.batch.sharding(name, array.shape))
 
 
 def bytes_of(tree: Any) -> int:
@@ -451,7 +451,7 @@ def plan(
 
 def _candidate(program: Program, mesh: Mesh, shardings: Shardings | None, batch_size: int, time: int) -> Candidate:
     over = mesh.over(_devices(mesh))
-    layout = ShapesOnMesh(over, Rules(over, shardings))
+    layout = ShapesOnMesh(over, ShardingRules(over, shardings))
     engine = Engine(layout)
     engine.add(program)
     engine.check()

@@ -18,10 +18,12 @@ from fluid.reader.feeder import DataFeeder
 from fluid.reader.files import files
 from fluid.reader.mapping import map, map_readers, xmap, xmap_readers
 from fluid.reader.prefetch import prefetch
+from fluid.reader.table import Table, frame
 
 __all__ = [
     "DataFeeder",
     "Reader",
+    "Table",
     "arrays",
     "batch",
     "bucket_by_length",
@@ -31,6 +33,7 @@ __all__ = [
     "compose",
     "files",
     "firstn",
+    "frame",
     "map",
     "map_readers",
     "prefetch",

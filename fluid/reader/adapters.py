@@ -102,13 +102,14 @@ def arrays(
       seed: at least 0.
       drop_last: True leaves out a last, shorter minibatch.
       on_device: True copies all data to the device, once. Minibatches and their order are unchanged, but only row
-        numbers are copied from the host for each minibatch: see `docs/speed.md`.
+        numbers are copied from the host for each minibatch: see `docs/speed-data.md`.
 
     Returns:
       A Reader of tuples of columns `[batch, ...]` (of one column for a single array), or of dicts of columns.
 
     Raises:
-      ArgumentError: the columns differ in length, or are empty; or a number is out of range.
+      ArgumentError: the columns differ in length, are empty, or have rows of different shapes; or a number is out of
+        range.
       ArgumentTypeError: the data is not an array, tuple, dict or DataFrame; or `on_device` data holds no numbers.
 
     Example:
@@ -420,7 +421,13 @@ def _array(name: Any, column: Any) -> np.ndarray:
         raise errors.ArgumentTypeError(
             f"reader.arrays found {data_sets.kind_of(column)} as column {name!r}, expected an array: {fix}"
         )
-    return np.asarray(column)
+    try:
+        return np.asarray(column)
+    except ValueError as error:
+        raise errors.ArgumentError(
+            f"reader.arrays found column {name!r} with rows of different shapes, expected an array of equal rows. For "
+            f"sequences, write a reader of rows: fluid.reader.batch(lambda: zip(words, labels), batch_size=32)"
+        ) from error
 
 
 def _instead(data: Any) -> str:

@@ -54,6 +54,7 @@ class Reader:
 
     Attributes:
       batch_size: the number of rows of each minibatch.
+      table: the Table that encoded the rows, if `fluid.reader.frame` created the reader; else None.
 
     Example:
       >>> from fluid.reader import batch
@@ -67,6 +68,8 @@ class Reader:
       >>> list(again()), list(again())
       ([[3, 4], [5]], [[1, 2], [3, 4], [5]])
     """
+
+    table: Any = None
 
     def __init__(
         self,

@@ -307,6 +307,17 @@ class Buckets:
     def _grow(self, need: _Need, longest: Sizes, usual: bool, dear: bool) -> Sizes:
         """Add a shape that holds all data so far, and longer rows too if compilations are expensive; return the shape.
 
+        The choices for one feed and 8 compilations; the first row of the table that applies decides:
+
+        | minibatch | new shape | example |
+        |---|---|---|
+        | of a rare batch size | a known shape that holds all rows so far | 3 rows of 5 steps, known 16: 16 |
+        | first, longer rows are announced | holds these, on the fine grid | 9 steps, 20 announced: 20 |
+        | first, compilations are cheap | on the fine grid | 9 steps: 10 |
+        | first, compilations are dear | holds rows half as long again | 9 steps: 16 |
+        | second if dear, fifth if cheap, or later | holds rows twice as long as all so far | 20 steps: 64 |
+        | other | the power of two for the longest row so far | 20 steps: 32 |
+
         Args:
           need: the sizes that the minibatch needs.
           longest: the largest minimum sizes of all minibatches so far.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from fluid import errors
-from fluid.core import FeedSpec
+from fluid.core import FeedSpec, Layout
 from fluid.reader.adapters import Part
 from fluid.reader.buckets import Buckets
 from fluid.reader.columns import read_feed
@@ -25,11 +25,11 @@ class Destination(Protocol):
     """The engine of the Session that receives the feeds.
 
     Attributes:
-      layout: the device or mesh, with `take(feed)` and `place(value)`.
+      layout: the devices of the feeds.
       nans: the check that warns of NaN in feeds.
     """
 
-    layout: Any
+    layout: Layout
     nans: NaNs
 
     @property
@@ -110,8 +110,7 @@ class Converter:
     def _alone(self, minibatch: Any, index: int) -> Mapping[str, Any]:
         feed = self.feeder.feed(self._own(minibatch), index)
         self._to.nans.look(self.feeder.specs, feed, f"batch {index}")
-        taken: Mapping[str, Any] = self._to.layout.take(feed)
-        return taken
+        return self._to.layout.take(feed)
 
     def _part(self, part: Part, index: int) -> Mapping[str, Any]:
         """Return the feed of one Part; its minibatch is checked in one go with all minibatches of the same copy.
@@ -128,8 +127,7 @@ class Converter:
         self.feeder.sorted.look(feed)
         if self._to.layout.device.platform == "cpu":
             return feed  # needs no copy, because no other code holds these arrays
-        taken: Mapping[str, Any] = self._to.layout.take(feed)
-        return taken
+        return self._to.layout.take(feed)
 
     def _check(self, together: Any) -> dict[str, np.ndarray] | None:
         rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
@@ -176,8 +174,7 @@ class Converter:
         for member, feed in enumerate(feeds):
             self._to.nans.look(self.feeder.specs, feed, f"batch {index} of member {member}")
         stacked = {name: _of_members([feed[name] for feed in feeds], name, index) for name in feeds[0]}
-        taken: Mapping[str, Any] = self._to.layout.take(stacked)
-        return taken
+        return self._to.layout.take(stacked)
 
     def _own(self, minibatch: Any) -> Any:
         return _without(minibatch, self._others) if self._others else minibatch
@@ -200,8 +197,7 @@ def named(
     """
     feeds = buckets.pad({name: read_feed(specs[name], feed[name]) for name in names})
     to.nans.look(specs, feeds)
-    taken: dict[str, Any] = to.layout.take(feeds)
-    return taken
+    return to.layout.take(feeds)
 
 
 def examples_in(specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> int:

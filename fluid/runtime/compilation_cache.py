@@ -4,8 +4,8 @@ JAX's own cache compresses files with `zstandard` where it is installed (Python 
 files with one flipped bit, 35 ended the process, 10 gave wrong numbers without an error, and 118 stayed damaged. With
 `zlib` all 200 stayed damaged. Of 100 processes that were killed while they wrote, 24 left a file that no later process
 replaced. Figures: `python benchmarks/jax_cache.py`, jax and jaxlib 0.10.2, zstandard 0.25.0, November 2026. The class
-Entries can go when that command prints "whole" for every case. `docs/compilation.md` promises that the program of a
-damaged file is compiled and written anew.
+Entries can go when that command prints "whole" for every case. `docs/compilation-cache.md` promises that the program
+of a damaged file is compiled and written anew.
 
 Compilation may begin early: a thread compiles a jitted step before the first call of the step.
 """

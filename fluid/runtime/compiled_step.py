@@ -13,7 +13,6 @@ import jax
 from fluid import errors
 from fluid.core import TRAIN, Program
 from fluid.core.explain import leak_in_own_words
-from fluid.place import OneDevice
 from fluid.reader.on_device import Fed
 from fluid.runtime.absent_feeds import AbsentFeeds, without
 from fluid.runtime.compilation_cache import Ahead
@@ -126,7 +125,6 @@ class CompiledStep:
         self.buckets = engine.buckets(program)
         self._program = program
         self._scope = engine.scope
-        self._mesh = None if isinstance(engine.layout, OneDevice) else engine.layout
         self._names = program.output_names if request.fetch is None else request.fetch
         self._absent = AbsentFeeds(program, request.feeds)
         # The sets of scalar overrides for which absent feeds were checked: scalars get their sizes from the feeds.
@@ -231,21 +229,14 @@ class CompiledStep:
 
     def _new_form(self) -> _Form:
         """Return a new _Form, with the jitted step for the names that are frozen now."""
-        engine, mesh = self.engine, self._mesh
+        engine, layout = self.engine, self.engine.layout
         rules = engine.rules.get(self._program.name, ())
-        step = Step(self._program, rules, self.request, engine.function, self._frozen, mesh)
+        step = Step(self._program, rules, self.request, engine.function, self._frozen, layout.gathering)
         train, test = engine.strategy.functions(step)
-        jit = engine.layout.jit if isinstance(engine.layout, OneDevice) else jax.jit
         if not step.training:
-            test = self._recording(test, 1)
-            run = jit(test) if mesh is None else mesh.taking(jax.jit(test, out_shardings=mesh.results))
-            return _Form(step, run)
-        train = self._recording(train, 2)
-        if mesh is None:
-            return _Form(step, jit(train, donate_argnums=(0,)))
-        state, _ = engine.arguments(step)  # each result of a step has the sharding of the array that it replaces
-        shardings = (mesh.shardings(state), mesh.results)
-        return _Form(step, jax.jit(train, donate_argnums=0, out_shardings=shardings))
+            return _Form(step, layout.jit_test(self._recording(test, 1)))
+        state, _ = engine.arguments(step)
+        return _Form(step, layout.jit_train(self._recording(train, 2), state))
 
     def _several(self) -> Any:
         """Return the jitted function that trains on several minibatches in one call."""
@@ -277,7 +268,7 @@ class CompiledStep:
             stand_ins = self._absent.stand_ins(feeds, rest[0] if rest else {})
             return without(lambda zeros: function(*before, {**feeds, **zeros}, *rest), stand_ins)
 
-        return call if self._mesh is None else self._mesh.traced(call, position)
+        return call
 
     def _check_replaced(self) -> None:
         for average, arrays in self.engine.replaced.items():

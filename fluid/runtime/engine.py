@@ -1,16 +1,13 @@
 """Engine: the state of a Session, and all that its compiled steps share."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from fluid import errors
-from fluid.core import TRAIN, Program, Scope, check_same_nets
-from fluid.place import OneDevice
+from fluid.core import TRAIN, Layout, Program, Scope, check_same_nets
 from fluid.reader.buckets import MAX_COMPILATIONS, Buckets, Ladders, check_names
 from fluid.reader.converter import named
 from fluid.reader.values import NaNs
@@ -22,9 +19,6 @@ from fluid.runtime.interrupts import InterruptGuard
 from fluid.runtime.parameter_updates import Rates, Rule, rules_of
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.runtime.step import Constants, Single, Step, TrainingState
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
 
 
 class Compilation(NamedTuple):
@@ -97,7 +91,7 @@ class Engine:
 
     def __init__(
         self,
-        layout: OneDevice | OnMesh,
+        layout: Layout,
         seed: int = 0,
         *,
         strategy: Single | None = None,
@@ -273,7 +267,7 @@ class Engine:
         """Put a tree of arrays on the device; with several devices, a whole copy on each one."""
         return self.layout.place(value)
 
-    def move(self, layout: OneDevice | OnMesh) -> None:
+    def move(self, layout: Layout) -> None:
         """Move all arrays to another device, or a whole copy to each of several devices, before the first run."""
         self.layout = layout
         for program in self.programs.values():

@@ -13,10 +13,10 @@ keep their dtype.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,19 +24,14 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.lazy import load_optax_ahead, optax
-from fluid.core import ParameterSpec, Program, decide, warn
+from fluid.core import Gathering, ParameterSpec, Program, decide, warn
 from fluid.core.equations import filled, unneeded
 from fluid.optimizer.base import Optax, innermost
 from fluid.optimizer.loss_scale import skip_overflows
+from fluid.optimizer.optax_chain import replaced
 from fluid.param_attr import ParamAttr
 from fluid.regularizer import L2Decay
 from fluid.runtime.sparse_update import Rows, keeps_other_rows, update
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
-from collections.abc import Callable, Iterable
-
-from fluid.optimizer.optax_chain import replaced
 
 # In bytes. A larger optimizer state is created on the device, so that it need not be transferred.
 _MOST_BY_NUMPY = 1 << 26
@@ -128,7 +123,7 @@ class Rule(NamedTuple):
         rows: Mapping[str, Rows],
         slots: Any,
         parameters: Mapping[str, Any],
-        mesh: OnMesh | None = None,
+        gathering: Gathering | None = None,
     ) -> tuple[dict[str, Any], Any]:
         """Update the parameters. All optimizer updates go through this method.
 
@@ -138,14 +133,14 @@ class Rule(NamedTuple):
           rows: gradients of the tables, by name.
           slots: the optimizer state.
           parameters: all parameters, whole, including the frozen ones.
-          mesh: the layout on several devices; None for one.
+          gathering: reads sharded arrays; None if no array is sharded.
 
         Returns:
           The new parameters without the frozen ones, and the new optimizer state.
         """
         still = {n: jnp.zeros_like(parameters[n]) for n in self.frozen}
         every = {**gradients, **still}
-        changed, slots = update(self._transformation(self._at(rate)), every, rows, slots, parameters, mesh)
+        changed, slots = update(self._transformation(self._at(rate)), every, rows, slots, parameters, gathering)
         return {n: changed[n] for n in self.parameters}, slots
 
     def _at(self, rate: Any) -> Any:

@@ -11,6 +11,8 @@ of these names, shapes and dtypes have passed the checks before. Only the Infere
 """
 
 import contextlib
+import csv
+import io
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,8 +22,11 @@ import jax
 import numpy as np
 
 from fluid import errors
+from fluid._util.paths import PathLike, local_path
+from fluid.checkpoint import replaced
 from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, Scope, SequenceBatch, warn, warn_once
 from fluid.place import Place
+from fluid.reader import Table
 from fluid.reader.columns import add_outliers, batch_size, repeat_last
 from fluid.reader.pipeline import InputPipeline
 from fluid.runtime.compiled_step import CompiledStep, bind
@@ -50,6 +55,32 @@ class Constant(NamedTuple):
     def has_rows(self) -> bool:
         """True if there is a feed, or an override that is no scalar: such arrays cannot be padded with a minibatch."""
         return bool(self.feeds) or any(value.shape for value in self.overrides.values())
+
+
+def continued(feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the feeds of the next part of a stream: outputs replace the feeds with their names.
+
+    Args:
+      feeds: the feeds of this part by name, sequences as SequenceBatches.
+      outputs: the outputs of this part by name.
+
+    Returns:
+      All feeds by name; None if no sequence has grown, so that the stream has ended.
+
+    Raises:
+      ArgumentError: no output is a sequence with the name of a feed.
+    """
+    replaced = {name: value for name, value in outputs.items() if name in feeds}
+    sequences = [name for name, value in replaced.items() if isinstance(value, SequenceBatch)]
+    if not sequences:
+        raise errors.ArgumentError(
+            f"a stream continues the sequences that a model returns with the names of their feeds; found the outputs "
+            f"{', '.join(map(repr, outputs)) or 'without names'} and the feeds {', '.join(map(repr, feeds))}, "
+            f'expected a common name, as in return {{"prompt": layers.sequence_concat([prompt, text]), "text": text}}'
+        )
+    if not any(np.sum(replaced[name].lengths) > np.sum(feeds[name].lengths) for name in sequences):
+        return None
+    return {**feeds, **replaced}
 
 
 class Ensemble(Protocol):
@@ -141,15 +172,83 @@ class Predictions(Iterator[Results]):
 
     Args:
       results: an iterator of Results.
+      classes: the classes of the label, for the names of columns; empty if they are unknown.
 
     Example:
       >>> [results["p"] for results in Predictions(iter([Results([1], ["p"]), Results([2], ["p"])]))]
       [1, 2]
     """
 
-    def __init__(self, results: Iterator[Results]):
+    def __init__(self, results: Iterator[Results], classes: Sequence[str] = ()):
         self._results = results
+        self._classes = tuple(classes)
         self._ended = False
+
+    def to_pandas(self) -> Any:
+        """Compute the results of all minibatches, and return them as a pandas DataFrame with a row for each example.
+
+        A result with one value for each row is a column of its name, or `output_0` for the first result without a name.
+        Other results have a column for each value: `name[0]`, `name[1]`; or `name[yes]`, `name[no]` if the model has a
+        table with as many classes, see `fluid.reader.frame`.
+
+        Raises:
+          ArgumentError: pandas is not installed; or a result is a sequence, or has no row for each example.
+
+        Example:
+          >>> predictions = Predictions(iter([Results([np.array([[0.2, 0.8]])], ["p"])]), ["no", "yes"])
+          >>> predictions.to_pandas().to_dict("records")
+          [{'p[no]': 0.2, 'p[yes]': 0.8}]
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise errors.ArgumentError(
+                "predict(...).to_pandas() needs pandas, which is not installed: pip install 'fluid-jax[table]'"
+            ) from error
+        parts = [pandas.DataFrame(self._columns(results)) for results in self]
+        return pandas.concat(parts, ignore_index=True) if parts else pandas.DataFrame()
+
+    def to_csv(self, path: PathLike) -> None:
+        """Compute the results minibatch by minibatch, and write them to a CSV file with a line for each example.
+
+        The columns are named as by `to_pandas`. The file replaces an existing file when it is complete.
+
+        Args:
+          path: the path of the file.
+
+        Raises:
+          ArgumentError: a result is a sequence, or has no row for each example.
+          ParameterFileError: the file cannot be written.
+        """
+        with replaced(local_path(path)) as (_, file):
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+            writer = csv.writer(text)
+            for number, results in enumerate(self):
+                columns = self._columns(results)
+                if number == 0:
+                    writer.writerow(columns)
+                writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+            text.detach()
+
+    def _columns(self, results: Results) -> dict[str, np.ndarray]:
+        """Return the columns `[rows]` of the results of a minibatch, by name."""
+        names = results.names or [f"output_{index}" for index in range(len(results))]
+        columns: dict[str, np.ndarray] = {}
+        rows = None
+        for name, value in zip(names, results, strict=True):
+            array = None if isinstance(value, _SEQUENCES) else np.asarray(value)
+            if array is None or not array.ndim or rows not in (None, len(array)):
+                raise errors.ArgumentError(
+                    f"the result {name!r} has no row for each example, found "
+                    f"{'sequences' if array is None else f'the shape {list(array.shape)}'}; choose other results: "
+                    f"predict(reader, fetch=['prediction'])"
+                )
+            rows = len(array)
+            flat = array.reshape(rows, -1)
+            width = flat.shape[1]
+            keys = self._classes if len(self._classes) == width else range(width)
+            columns |= {name: flat[:, 0]} if width == 1 else {f"{name}[{k}]": flat[:, i] for i, k in enumerate(keys)}
+        return columns
 
     def __iter__(self) -> "Predictions":
         if self._ended:
@@ -195,14 +294,17 @@ class Predictions(Iterator[Results]):
         )
 
 
-def stream(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Predictions:
+def stream(
+    pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]], table: Table | None = None
+) -> Predictions:
     """Return the results of minibatches, in order. While the device computes, the next minibatch is read.
 
     Args:
       pipeline: the input pipeline; its next pass over the data is read.
       begin: starts the step of a feed without waiting, and returns a function that waits for its results.
+      table: the Table of the program, or None.
     """
-    return Predictions(_streamed(pipeline, begin))
+    return Predictions(_streamed(pipeline, begin), (table and table.classes) or ())
 
 
 def _streamed(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Iterator[Results]:
@@ -368,6 +470,8 @@ class FastPath:
         """
         if not isinstance(plan.step, FastStep) or any(spec.limits is not None for _, spec in plan.feeds):
             return
+        if _is_eager():  # inside `fluid.debug.eager` the step is not prepared
+            return
         if any(type(value) is not np.ndarray or checked.get(name) is not value for name, value in feed.items()):
             return
         if any(isinstance(value, SequenceBatch | NestedSequenceBatch) for value in values):
@@ -441,6 +545,8 @@ class FastStep:
         if not self._scope.trained:
             try:
                 if self._shapes is None:
+                    if _is_eager():  # `fluid.debug.eager`
+                        return self._step(feeds, overrides, draw)
                     self._prepare(feeds)
                 return StepResults(self._jitted(self._arguments(), feeds))
             except jax.errors.UnexpectedTracerError:  # the CompiledStep fails too, with an error that explains the leak
@@ -502,6 +608,9 @@ class FastStep:
 
     def _call(self, arguments: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
         """Return the results of the step, as a pure function that JAX traces."""
+        if _is_eager():  # `fluid.debug.eager`: the program function itself gets the numbers
+            found = self._step(feeds)
+            return found.values, (), found.parts
         shapes = self._shapes or {}
         arrays: dict[str, Any] = {}
         for name, array in zip(self._single, arguments, strict=False):
@@ -513,8 +622,13 @@ class FastStep:
             arrays |= {name: part.reshape(shapes[name]) for name, part in zip(names, parts, strict=True)}
         traced = self._step.traced({n: jax.ShapeDtypeStruct(v.shape, v.dtype) for n, v in feeds.items()})
         leaves = [*map(arrays.__getitem__, shapes), *jax.tree.leaves(feeds)]
-        found = jax.core.eval_jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, *leaves)
-        return jax.tree.unflatten(traced.out_tree, found)
+        results = jax.core.eval_jaxpr(traced.jaxpr.jaxpr, traced.jaxpr.consts, *leaves)
+        return jax.tree.unflatten(traced.out_tree, results)
+
+
+def _is_eager() -> bool:
+    """Return whether this call runs inside `fluid.debug.eager`."""
+    return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def _filter_axes(jaxpr: Any, names: Sequence[str]) -> dict[str, tuple[int, ...]]:

@@ -1,18 +1,20 @@
 """Session: one Scope, any number of Programs, a device, and the compiled steps; and the repr of a Session."""
 
+import html
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from fluid import errors
-from fluid._util.text import counted, html_table, scaled
+from fluid._util.text import counted, described, html_table, scaled
 from fluid.compat.name_hints import KnownAttributes
 from fluid.core import (
     TEST,
     TRAIN,
+    Layout,
     Program,
     fitting,
     not_copied,
@@ -35,13 +37,6 @@ from fluid.runtime.request import Request, checked_mode
 from fluid.runtime.results import Results
 from fluid.runtime.seeds import Draw
 from fluid.runtime.state_io import SavesArrays
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
-import html
-from collections.abc import Iterable
-
-from fluid._util.text import described
 
 
 class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
@@ -171,7 +166,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         self._check_open()
         if place == self.place or place == self.device or str(place).lower() == self.place:
             return
-        if self.engine.layout.mesh is not None:
+        layout = self.engine.layout
+        if not isinstance(layout, OneDevice):
             raise errors.ArgumentError(
                 f"place = {place!r}: the arrays are divided among {len(self.place)} devices, which are given when a "
                 f"Session or Trainer is made: fluid.Trainer(program, optimizer, place=..., parallel=...)"
@@ -184,7 +180,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
                 f"session = fluid.Session(program, place={place!r}) and session.load_params(other.params())"
             )
         several = is_several(place) and self.engine.members is None
-        self.engine.move(_layout(place, True, None) if several else self.engine.layout.on(device_of(place)))
+        self.engine.move(_layout(place, True, None) if several else layout.on(device_of(place)))
 
     def __enter__(self) -> "Session":
         return self
@@ -214,6 +210,11 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
           The Program; its name is the name of the function, with a number if that name is taken.
         """
         program = self.engine.add(function, initial)
+        if program.table is not None and program.table.to_json() != self.table:
+            raise errors.ProgramError(
+                f"the programs of this Session have different tables of raw rows, and {program.name} has another one "
+                f"than those before it; make them with one table: train_reader.table"
+            )
         if program.minimizes:
             warn_if_alone()
         return program
@@ -373,7 +374,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         self.engine.close()
 
 
-def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> "OneDevice | OnMesh":
+def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> Layout:
     """Return the device or the mesh of devices for the arguments of a Session."""
     if parallel is None and is_several(place):
         parallel = True

@@ -8,16 +8,14 @@ looked-up rows, and not on the size of the table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fluid._util.lazy import optax
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
+from fluid.core import Gathering
 
 
 class Rows(NamedTuple):
@@ -32,14 +30,14 @@ class Rows(NamedTuple):
     values: Any
 
 
-def merge(ids: Sequence[Any], values: Sequence[Any], count: int, mesh: OnMesh | None = None) -> Rows:
+def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gathering | None = None) -> Rows:
     """Add up the gradients of look-ups, row by row.
 
     Args:
       ids: for each look-up, row numbers, integers `[...]`; `count` marks padding.
       values: for each look-up, gradients `[..., width]`.
       count: number of rows of the table.
-      mesh: the layout on several devices; None for one.
+      gathering: reads sharded arrays; None if no array is sharded.
 
     Example:
       >>> rows = merge([jnp.array([3, 1, 3])], [jnp.array([[1.0], [2.0], [4.0]])], count=5)
@@ -47,7 +45,8 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, mesh: OnMesh | 
       ([1, 3, 5], [[2.0], [5.0], [0.0]])
     """
     flat = jnp.concatenate([i.reshape(-1) for i in ids])
-    flat = flat if mesh is None else mesh.together(flat)  # all ids on each device, because each device sorts them all
+    if gathering is not None:
+        flat = gathering.replicate(flat)  # because each device sorts all ids
     width = values[0].shape[-1]
     gradients = jnp.concatenate([v.reshape(-1, width) for v in values])
     unique, places = jnp.unique(flat, return_inverse=True, size=flat.size, fill_value=count)
@@ -61,7 +60,7 @@ def update(
     rows: Mapping[str, Rows],
     slots: Any,
     params: Mapping[str, Any],
-    mesh: OnMesh | None = None,
+    gathering: Gathering | None = None,
 ) -> tuple[dict[str, Any], Any]:
     """Update parameters with an optax transformation: of embedding tables only the looked-up rows.
 
@@ -71,7 +70,7 @@ def update(
       rows: gradients of the tables, by name.
       slots: the optax state of the whole parameters.
       params: all parameters, whole, by name.
-      mesh: the layout on several devices; None for one.
+      gathering: reads sharded arrays; None if no array is sharded.
 
     Returns:
       The new parameters and the new optimizer state, whole.
@@ -79,7 +78,7 @@ def update(
     if not rows:
         updates, slots = transformation.update(dict(gradients), slots, dict(params))
         return optax.apply_updates(dict(params), updates), slots
-    tables = {n: _WholeTable() if mesh is None else mesh.table(n) or _WholeTable() for n in rows}
+    tables = {n: (None if gathering is None else gathering.table(n)) or _WholeTable() for n in rows}
 
     def read(name: str, array: Any) -> Any:
         return tables[name].read(array, rows[name].ids)
@@ -127,7 +126,7 @@ def _compare(transformation: optax.GradientTransformation) -> bool:
 
 
 class _WholeTable:
-    """A reader and writer of rows of a whole table on a device; `fluid.parallel.tables` is for divided tables."""
+    """A reader and writer of rows of a whole table on a device, see `fluid.core.layout.TableRows`."""
 
     def read(self, array: Any, ids: Any) -> Any:
         return array.at[ids].get(mode="fill", fill_value=0, indices_are_sorted=True, unique_indices=True)

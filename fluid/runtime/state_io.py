@@ -91,6 +91,11 @@ class SavesArrays:
     programs: dict[str, Program]
     _closed: bool
 
+    @property
+    def table(self) -> dict[str, Any] | None:
+        """The JSON of the `fluid.reader.Table` of the programs; None without a table."""
+        return next((program.table.to_json() for program in self.programs.values() if program.table is not None), None)
+
     def save(self, path: PathLike) -> None:
         """Write parameters, states, optimizer state, step counter and random root to one file, atomically."""
         with self.scope.lock:
@@ -137,6 +142,8 @@ class SavesArrays:
             self.load_params(path, strict, rename, skip, names)
             return
         whole_file = strict and not rename and not skip and names is None
+        if strict:
+            checkpoint.Source({}, os.fspath(path), table=found.table).check_table(self.table)
         state = found.arrays if whole_file else self._part_of(found, path, strict, rename, skip, names)
         check_state(self, state, path, checkpoint.TAKE_A_PART, found.sites)
         self.restore(state)
@@ -386,6 +393,8 @@ class SavesArrays:
           advice: a sentence for error messages that says how to resolve a difference.
         """
         self._check_open()
+        if not allow_missing:
+            source.check_table(self.table)
         specs = self.scope.specs if program is None else program.parameters | program.states
         wanted = {name: (spec.shape, spec.dtype) for name, spec in specs.items()}
         report = checkpoint.choose(
@@ -409,10 +418,10 @@ class SavesArrays:
         sites = creation_sites(self.scope.specs)
         mesh = self.engine.layout.mesh
         if mesh is None or not mesh.is_multi_process:
-            checkpoint.save_arrays(path, arrays, kind, sites)
+            checkpoint.save_arrays(path, arrays, kind, sites, self.table)
             return
         if group().is_first:
-            checkpoint.save_arrays(path, arrays, kind, sites)
+            checkpoint.save_arrays(path, arrays, kind, sites, self.table)
         group().meet(f"the file {os.fspath(path)} that was written")
 
     def params(self) -> ReadOnlyArrays:

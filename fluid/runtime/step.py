@@ -7,33 +7,25 @@ mode, the fetch list, the given feeds and the overrides. The gradient of a named
 A strategy runs the step once, for several minibatches in one call, or for many trainings at once.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from fluid.core import TRAIN, Applied, Program, data_of
+from fluid.core import TRAIN, Applied, Gathering, ParameterSpec, Program, data_of
 from fluid.core.explain import step_in_own_words
 from fluid.optimizer.loss_scale import scale_of, was_skipped
 from fluid.optimizer.optax_chain import norm, ratio
+from fluid.reader.on_device import Fed, Picks
 from fluid.runtime.custom_step import Machinery, StepFunction, TrainingStep, check_result
 from fluid.runtime.fetch import GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO
-from fluid.runtime.parameter_updates import Rule
+from fluid.runtime.parameter_updates import Rates, Rule
 from fluid.runtime.request import Found, Request, RequestedValues, with_inner, with_lines
-from fluid.runtime.sparse_update import merge
-
-if TYPE_CHECKING:
-    from fluid.parallel import OnMesh
-import numpy as np
-
-from fluid.core import ParameterSpec
-from fluid.reader.on_device import Fed, Picks
-from fluid.runtime.parameter_updates import Rates
 from fluid.runtime.seeds import Draw, root_of
+from fluid.runtime.sparse_update import merge
 
 
 class TrainingState(NamedTuple):
@@ -113,7 +105,7 @@ class Step:
       request: mode, fetched values, feeds and overrides of the step.
       function: a custom training step, see `TrainingStep`; None for one gradient and one update.
       frozen: names of parameters and states that training keeps as they are.
-      mesh: the devices that share the arrays; None for one device.
+      gathering: reads sharded arrays, see `Layout.gathering`; None if no array is sharded.
 
     Attributes:
       program: the program.
@@ -135,7 +127,7 @@ class Step:
         request: Request,
         function: StepFunction | None = None,
         frozen: frozenset[str] = frozenset(),
-        mesh: OnMesh | None = None,
+        gathering: Gathering | None = None,
     ):
         self.program = program
         self.training = request.trains
@@ -149,7 +141,7 @@ class Step:
         # In train mode, layers see the frozen names, even in a run that updates nothing.
         self._frozen = frozen if request.mode == TRAIN else frozenset()
         self._function = function if self.rules else None
-        self._mesh = mesh
+        self._gathering = gathering
         self.draws = program.random or self._function is not None
         if self._function is not None:
             self._requested.check_custom_step()
@@ -191,13 +183,14 @@ class Step:
           overrides: values that replace named values.
           key: random key of the step; None for a program that draws nothing.
         """
-        mesh, requested = self._mesh, self._requested
+        gather = None if self._gathering is None else self._gathering.gather
+        requested = self._requested
         overrides = {requested.inside(name): value for name, value in overrides.items()}
 
         def apply(variables: Variables) -> Applied:
             every = {**arrays, **variables.arrays}
             return self.program.apply(
-                every if mesh is None else mesh.gather(every),
+                every if gather is None else {n: gather(n, array) for n, array in every.items()},
                 feeds,
                 key=key,
                 mode=self._request.mode,
@@ -207,7 +200,7 @@ class Step:
                 parts=self._request.parts,
                 labelling=requested.reads_equations,
                 frozen=self._frozen,
-                gather=None if mesh is None else mesh.gather_one,
+                gather=gather,
                 until=requested.last_needed(),
             )
 
@@ -252,7 +245,7 @@ class Step:
             return [jnp.reshape(loss, ())], applied
 
         # On a mesh, parameters are gathered again in the backward pass instead of being kept whole.
-        function = losses if self._mesh is None else self._mesh.gathering_again(losses)
+        function = losses if self._gathering is None else self._gathering.gathering_again(losses)
         values, pull, applied = jax.vjp(function, variables, has_aux=True)
 
         @functools.cache
@@ -316,12 +309,12 @@ class Step:
             found = gradients_of(i)
             dense = {n: found.arrays[n] for n in rule.parameters if n not in rule.tables}
             rows = {
-                n: merge(applied.lookups[n], found.row_perturbations[n], arrays[n].shape[0], self._mesh)
+                n: merge(applied.lookups[n], found.row_perturbations[n], arrays[n].shape[0], self._gathering)
                 for n in rule.tables
             }
             before = {n: parameters[n] for n in rule.parameters}
             frozen = {n: arrays[n] for n in rule.frozen}
-            changed, slots[i] = rule.update(rate, dense, rows, slots[i], {**before, **frozen}, self._mesh)
+            changed, slots[i] = rule.update(rate, dense, rows, slots[i], {**before, **frozen}, self._gathering)
             parameters |= changed
             if (GRAD_NORM, i) in wanted:
                 measured[f"{GRAD_NORM}_{i}"] = norm({**dense, **{n: of_rows.values for n, of_rows in rows.items()}})

@@ -15,13 +15,15 @@ import math
 import pathlib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from fluid import errors
+from fluid.runtime.prediction import continued
 from fluid.serving import http, protocol
 from fluid.serving.batching import Closed, Job, QueueFull, Values
-from fluid.serving.http import AccessPolicy, Refusal, Request, Response, json_response
+from fluid.serving.http import AccessPolicy, EventStream, Refusal, Request, Response, json_response, server_sent
 from fluid.serving.models import Models, Version
 from fluid.serving.settings import Settings
 
@@ -205,10 +207,67 @@ class App(http.Application):
         length = self.json_length(request.headers.get(protocol.HEADER_LENGTH), body)
         is_long = (len(body) if length is None else length) > protocol.LONG or len(body) > _LARGE
         inference, job = await self._run(is_long, lambda: self._parse(version, body, length, is_long))
+        if request.headers.get("accept") == "text/event-stream":
+            return await self._stream(request, find, version, inference, job)
         version, job = self._submit(request, find, version, inference, job)
         values = await self._result(request, version, job)
         is_long = _size(values) > (_LARGE if inference.binary else _LARGE_AS_JSON)
         return await self._run(is_long, lambda: _inference_response(version, inference, values))
+
+    async def _stream(
+        self,
+        request: Request,
+        find: Callable[[], Version],
+        version: Version,
+        inference: protocol.InferRequest,
+        job: Job,
+    ) -> EventStream:
+        """Return a response in parts; the first part is computed before, so an error in it has its own status."""
+        if inference.binary or any(output.binary for output in inference.outputs or ()):
+            raise Refusal(400, "the events of a stream are JSON; leave out binary_data and binary_data_output")
+        parts = self._parts(request, find, version, inference, job)
+        first = await anext(parts, None)
+
+        async def events() -> AsyncIterator[bytes]:
+            try:
+                if first is not None:
+                    yield first
+                    async for part in parts:
+                        yield part
+            except Exception as error:  # too late for a status of the response
+                yield server_sent(self.error_response(error).body, "error")
+
+        return EventStream(events=events())
+
+    async def _parts(
+        self,
+        request: Request,
+        find: Callable[[], Version],
+        version: Version,
+        inference: protocol.InferRequest,
+        job: Job,
+    ) -> AsyncIterator[bytes]:
+        """Run a model again and again, on the sequences that it has continued; yield an event for each run.
+
+        Each run is a job like an ordinary request: it waits in the queue, and shares batches with other requests. The
+        runs end when no sequence grows, or when the client disconnects.
+        """
+        disconnect = asyncio.ensure_future(request.receive())
+        try:
+            while not disconnect.done():
+                version, job = self._submit(request, find, version, inference, job)
+                values = await self._result(request, version, job)
+                feeds = continued(job.values, values)
+                if feeds is None:
+                    return
+                call = functools.partial(_inference_response, version, inference, values)
+                event = server_sent((await self._run(_size(values) > _LARGE_AS_JSON, call)).body)
+                request.sent += len(event)
+                yield event
+                inference = replace(inference, inputs=protocol.to_tensors(feeds))
+                job = self._job(version, inference)
+        finally:
+            disconnect.cancel()
 
     async def _run(self, is_long: bool, call: Callable[[], T]) -> T:
         """Return the result of `call`; a long call runs in the worker thread, so as not to block the event loop."""
@@ -236,9 +295,11 @@ class App(http.Application):
     def _job(self, version: Version, inference: protocol.InferRequest) -> Job:
         levels = {name: spec.lod_level for name, spec in version.runner.signature.feeds.items()}
         _check_outputs(version, inference)
-        return version.runner.job(
-            protocol.from_tensors(inference.inputs, levels), self.settings.timeout, inference.seed
-        )
+        if inference.rows is not None:
+            values = version.runner.encoded(inference.rows)
+        else:
+            values = protocol.from_tensors(inference.inputs, levels)
+        return version.runner.job(values, self.settings.timeout, inference.seed)
 
     def _submit(
         self,

@@ -5,7 +5,7 @@ import json
 import re
 import urllib.parse
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -92,6 +92,37 @@ class Connection:
             self._kept.append(connection)
             return answer.status, found, text
 
+    def events(self, path: str, body: bytes, headers: Mapping[str, str]) -> Iterator[bytes]:
+        """Send a POST request, and yield the data of each server-sent event of its response.
+
+        The request has a connection of its own, which closes when the caller stops reading.
+
+        Raises:
+          FluidError: the server responds with an error, at once or in an event.
+          RemoteError: the server does not respond, or not with events.
+        """
+        connection = self._connect()
+        try:
+            connection.request("POST", path, body, {**self._headers, "Accept": "text/event-stream", **headers})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise self.error(answer.status, answer.read())
+            if (found := answer.headers.get_content_type()) != "text/event-stream":
+                raise errors.RemoteError(f"{self.url} answered with {found}, expected text/event-stream; use infer")
+            kind = b"message"
+            for line in answer:
+                field, _, value = line.rstrip(b"\r\n").partition(b": ")
+                if field == b"event":
+                    kind = value
+                elif field == b"data" and kind == b"error":
+                    raise self.error(None, value)
+                elif field == b"data":
+                    yield value
+        except (OSError, http.client.HTTPException) as error:
+            raise errors.RemoteError(f"{self.url} has stopped answering: {error!r}") from error
+        finally:
+            connection.close()
+
     def call(self, method: str, path: str) -> bytes:
         """Send a request without a body, and return the body of its response.
 
@@ -107,12 +138,12 @@ class Connection:
         """Send a request without a body, and return the JSON object of its response; see `call`."""
         return protocol.read_json(self.call(method, path))
 
-    def error(self, status: int, body: bytes) -> errors.FluidError:
-        """Return the error that the body of a response reports; of an unknown class, a RemoteError."""
+    def error(self, status: int | None, body: bytes) -> errors.FluidError:
+        """Return the error that the body of a response, or an event, reports; of an unknown class, a RemoteError."""
         message, kind = reported(body)
         if kind in self._kinds:
             return self._kinds[kind](message)
-        return errors.RemoteError(f"{self.url} answered {status}: {message}")
+        return errors.RemoteError(f"{self.url} answered{'' if status is None else f' {status}'}: {message}")
 
     def _connect(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
@@ -204,28 +235,46 @@ class RemoteModel:
           UnknownNameError: the model has no such feed or output.
           RemoteError: the server does not respond, or refuses.
         """
-        signature = self.signature
         names = self._checked_fetch(fetch)
-        values = {name: check_feed(spec, feed[name]) for name, spec in self._checked_names(feed).items()}
-        if values:
-            batch_size(values)
-        request = protocol.InferRequest(
-            protocol.to_tensors(values),
-            [protocol.Wanted(n, True) for n in names],
-            binary=True,
-            seed=self._seed(seed),
-        )
-        body, length = protocol.write_request(request)
+        body, length = self._request(feed, names, seed, binary=True)
         status, headers, answer = self._connection.exchange(
             "POST", f"{self._path}/infer", body, {protocol.HEADER_LENGTH: str(length)}
         )
         if status != 200:
             raise self._connection.error(status, answer)
         found = headers.get(protocol.HEADER_LENGTH)
-        response = protocol.read_response(answer, None if found is None else int(found))
-        results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in signature.outputs})
+        return self._results(answer, None if found is None else int(found), names, fetch is not None, return_numpy)
+
+    def stream(
+        self, feed: Mapping[str, Any], fetch: str | Sequence[str] | None = None, seed: int | None = None
+    ) -> Iterator[Results]:
+        """Yield the outputs of the model part by part; see `Inferencer.stream`."""
+        names = self._checked_fetch(fetch)
+        body, length = self._request(feed, names, seed, binary=False)
+        headers = {protocol.HEADER_LENGTH: str(length)}
+        for event in self._connection.events(f"{self._path}/infer", body, headers):
+            yield self._results(event, None, names, fetch is not None, return_numpy=True)
+
+    def _request(
+        self, feed: Mapping[str, Any], names: Sequence[str], seed: int | None, binary: bool
+    ) -> tuple[bytes, int]:
+        """Return the body of a request for the outputs `names`, and the number of bytes of JSON at its start."""
+        values = {name: check_feed(spec, feed[name]) for name, spec in self._checked_names(feed).items()}
+        if values:
+            batch_size(values)
+        outputs = [protocol.Wanted(name, binary) for name in names]
+        return protocol.write_request(
+            protocol.InferRequest(protocol.to_tensors(values), outputs, binary=binary, seed=self._seed(seed))
+        )
+
+    def _results(
+        self, answer: bytes, length: int | None, names: Sequence[str], fetched: bool, return_numpy: bool
+    ) -> Results:
+        """Return the outputs `names` in the body of a response, whose first `length` bytes are JSON."""
+        response = protocol.read_response(answer, length)
+        results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in self.signature.outputs})
         ready = [_converted(protocol.padded_as_before(results[name]), return_numpy) for name in names]
-        return Results(ready, tuple(names) if signature.named or fetch is not None else None)
+        return Results(ready, tuple(names) if self.signature.named or fetched else None)
 
     def _seed(self, seed: int | None) -> int | None:
         """Return the seed of a request; None if the server chooses the seed, or the model draws no random numbers."""

@@ -9,7 +9,7 @@ import logging
 import pathlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
@@ -68,6 +68,27 @@ class Response:
         ]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventStream(Response):
+    """A response in parts: server-sent events, each of which is sent as soon as its data is computed.
+
+    Attributes:
+      events: the bytes of each event, from `server_sent`.
+    """
+
+    events: AsyncIterator[bytes]
+    body: bytes = b""
+    content_type: str = "text/event-stream"
+
+    async def send(self, send: Send) -> None:
+        """Send this response as ASGI messages, one for each event."""
+        headers = [(b"content-type", self.content_type.encode("latin-1")), *_SAFE]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        async for event in self.events:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 class Request:
@@ -398,11 +419,8 @@ class Application(abc.ABC):
             if request.method != method:
                 raise Refusal(405, f"the method of this path is {method}")
             return await endpoint(request)
-        except errors.FluidError as error:
-            return self._error_response(error)
-        except Exception:  # the client does not get its message, which may contain internals
-            self.log.exception("a request failed")
-            return self._error_response(Refusal(500, self.failed))
+        except Exception as error:
+            return self.error_response(error)
         finally:
             self.pending.remove(request.received)
 
@@ -410,11 +428,14 @@ class Application(abc.ABC):
         """Check the origin of a web page that sends a request; see `AccessPolicy.check_origin`."""
         self.access.check_origin(request.headers)
 
-    def _error_response(self, error: errors.FluidError) -> Response:
+    def error_response(self, error: Exception) -> Response:
         """Return the response for an error: the message without folders of this machine, and the class of the error.
 
         A client of fluid raises an error of the same class.
         """
+        if not isinstance(error, errors.FluidError):  # the client gets no message that may contain internals
+            self.log.error("a request failed", exc_info=error)
+            error = Refusal(500, self.failed)
         text = str(error)
         if isinstance(error, Refusal):
             status = error.status
@@ -513,6 +534,16 @@ async def run_in_thread(call: Callable[[], T], executor: Executor | None = None)
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = {}) -> Response:  # noqa: B006
     """Return a response whose body is `value` as JSON."""
     return Response(json.dumps(value).encode(), status, headers=headers)
+
+
+def server_sent(data: bytes, kind: str = "message") -> bytes:
+    """Return a server-sent event with JSON in one line as its data.
+
+    Example:
+      >>> server_sent(b'{"a": 1}')
+      b'data: {"a": 1}\\n\\n'
+    """
+    return (b"" if kind == "message" else b"event: %b\n" % kind.encode()) + b"data: %b\n\n" % data
 
 
 def without_folders(text: str, folders: Mapping[str, str] = {}) -> str:  # noqa: B006

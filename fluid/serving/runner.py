@@ -121,7 +121,8 @@ class Runner:
         self._warm = 0
         self._seconds: dict[tuple[Any, int], float] = {}
         self._quick: set[tuple[Any, int]] = set()
-        self.signature = Signature(self._specs, (), program.output_names is not None, program.draws)
+        named = program.output_names is not None
+        self.signature = Signature(self._specs, (), named, program.draws, program.table)
         self.together = False
         self._padded = False
         self._name = name
@@ -185,6 +186,32 @@ class Runner:
         key = self._shapes.key(rung, checked)
         self._check_key(key)
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
+
+    def encoded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the feeds for the raw rows of a request, by the table of the model.
+
+        Args:
+          rows: a dict for each row, with every column of the table; None stands for a missing value.
+
+        Raises:
+          FeedError: the model has no table, there are too many rows, or a row lacks a column or does not fit.
+        """
+        table = self.signature.table
+        if table is None:
+            raise errors.FeedError(
+                f'found "rows", but this model has no table of raw rows; send tensors of '
+                f'{", ".join(map(repr, self._specs))} as "inputs"'
+            )
+        self._check_most(len(rows))
+        names = (*table.numbers, *table.categories)
+        for number, row in enumerate(rows):
+            if lacking := [name for name in names if name not in row]:
+                raise errors.FeedError(
+                    f"row {number} has no {lacking[0]!r}, expected {', '.join(map(repr, names))}; null stands for a "
+                    f"missing value"
+                )
+        feeds = table({name: [row[name] for row in rows] for name in names})
+        return {name: array for name, array in feeds.items() if name in self._specs}
 
     def check_sizes(self, tensors: Sequence[Tensor]) -> None:
         """Check that tensors given as lists have no more numbers than the largest batch.

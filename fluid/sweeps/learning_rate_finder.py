@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from fluid.reader.pipeline import InputPipeline
 from fluid.runtime import Request
 from fluid.runtime.compiled_step import bind
 from fluid.trainer import Trainer
+from fluid.trainer.dry_run import unchanged
 
 # The decay per step of the running mean of the losses. The sweep ends when this mean has grown too much.
 _KEPT = 0.9
@@ -175,7 +176,10 @@ def find_learning_rate(
     losses: list[float] = []
     mean = 0.0
     best = math.inf
-    with _put_back(trainer, reader), contextlib.closing(_losses(trainer, reader, feed_order)) as losses_of_steps:
+    with (
+        unchanged(trainer.session, reader),
+        contextlib.closing(_losses(trainer, reader, feed_order)) as losses_of_steps,
+    ):
         for done, rate in enumerate(rates):
             session.set_learning_rates([*declared[:which], float(rate), *declared[which + 1 :]], trainer.program)
             losses.append(next(losses_of_steps))
@@ -199,20 +203,3 @@ def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Gene
         with contextlib.closing(pipeline.start()) as batches:
             for batch in batches:
                 yield float(np.reshape(step(batch.feed).values[0], ()))
-
-
-@contextlib.contextmanager
-def _put_back(trainer: Trainer, reader: ReaderLike) -> Iterator[None]:
-    """Surround a block after which the session's arrays and learning rates, and the reader's position, are restored.
-
-    A reader without `state` and `restore` is not moved back.
-    """
-    keeps_position = hasattr(reader, "state") and hasattr(reader, "restore")
-    position = reader.state() if keeps_position else None  # type: ignore[union-attr]
-    state = {name: np.array(value) for name, value in trainer.session.state().items()}
-    try:
-        yield
-    finally:
-        trainer.session.restore(state)
-        if keeps_position:
-            reader.restore(position)  # type: ignore[union-attr]

@@ -387,6 +387,8 @@ def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], A
         write = "event_handler=on_event, with def on_event(event): ..."
         if isinstance(handler, type) and issubclass(handler, Handler):
             write = f"handlers=[{handler.__name__}(...)], an object of the class"
+        elif isinstance(handler, list | tuple):
+            write = "handlers=[...] for several"
         raise errors.ArgumentTypeError(
             f"a handler is a function of one event or a fluid.Handler object, found {handler!r}; write {write}"
         )

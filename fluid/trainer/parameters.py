@@ -294,6 +294,14 @@ class HasParameters:
           >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2]]})[0].shape
           (1, 1)
         """
+        results = self._export(path, fetch, program, **options)
+        if results is not None:
+            self._report(f"exported: {results}; fetch=[...] or Trainer(infer_func=) chooses others")
+
+    def _export(
+        self, path: PathLike, fetch: Fetch | None, program: str | ProgramFunction | None, **options: Any
+    ) -> object | None:
+        """Export a program, see `save_inference_model`; return the results that were chosen for the user, or None."""
         from fluid import export  # imported here, because few trainings export
 
         inference = self._inference
@@ -304,14 +312,14 @@ class HasParameters:
             if fetch is None and options.get("feed") is None:
                 results = export.unlabelled(found)
                 export.save(path, found, self.session.params(), fetch=results.fetch, **options)
-                self._report(f"exported: {results}; fetch=[...] or Trainer(infer_func=) chooses others")
-                return
+                return results
         export.save(path, found, self.session.params(), fetch=fetch, **options)
+        return None
 
     def save_training_step(self, path: PathLike, program: str | ProgramFunction | None = None, **options: Any) -> None:
         """Export a training step, with all arrays that it starts from, to one file that runs without fluid.
 
-        The file holds StableHLO and the reader `standalone.py`, which needs jax, numpy and flatbuffers. The update is
+        The file holds StableHLO and the reader `standalone.py`, which needs jax and numpy. The update is
         a function of arrays by name: parameters, moving statistics, optimizer state, step counter, random root and
         learning rates, which may be set. A step has the bits of a step of this Trainer on feeds of equal shapes.
 

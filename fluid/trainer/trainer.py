@@ -1,6 +1,7 @@
 """Trainer: an object that trains, tests and saves program functions with their optimizers; and the function `train`."""
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from fluid.place import Parallel, Place
 from fluid.reader.base import ReaderLike
 from fluid.reader.buckets import MAX_COMPILATIONS, Ladders
 from fluid.reader.feeder import FeedOrder
+from fluid.reader.table import check_reader
 from fluid.runtime import Results, Session, StepFunction
 from fluid.runtime.fetch import Fetch
 from fluid.runtime.finite import holding, spoilt
@@ -26,6 +28,7 @@ from fluid.trainer.agreement import Agreement, compare
 from fluid.trainer.checkpoint import CheckpointConfig, Checkpoints
 from fluid.trainer.checkpoint.train_calls import Calls, HasCheckpoints, Readers
 from fluid.trainer.device_calls import StepsPerCall, StepsPerDispatch, compile_ahead
+from fluid.trainer.dry_run import Check, DryRun
 from fluid.trainer.evaluation.evaluate import Evaluator, Predicting
 from fluid.trainer.evaluation.history import History
 from fluid.trainer.evaluation.means import Interval
@@ -411,9 +414,59 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         rows: bool = True,
         **looked_at: Any,
     ) -> Results:
+        check_reader("test", reader, self._member(program, "test").program.table)
         # A test that a handler runs may be long; Ctrl-C ends the test between two minibatches.
         signals = self._signals if self._training else None
         return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals, **looked_at)
+
+    @fitting("trainer.check")
+    def check(self, reader: ReadersLike = None, feed_order: FeedOrder = None) -> Check:
+        """Run one minibatch through train, test, save and export, and report what works and what fails.
+
+        The Trainer is as before afterwards, bit for bit: parameters, optimizer state, counters, random numbers, history
+        and checkpoints. Files are written to a temporary folder. A later training uses the step that was compiled.
+
+        - "read" converts the first minibatch of the reader to a feed.
+        - "train" runs a training step, and counts the parameters that it changes; it fails for a loss that is not
+          finite.
+        - "test" runs `test` on the minibatch.
+        - "save" writes and reads the parameters, and the whole state.
+        - "export" runs `save_inference_model` for all its platforms, and computes the exported model here.
+
+        Args:
+          reader: as in `train`. The position of a reader of fluid is restored; an iterator that can be read only once
+            loses a minibatch.
+          feed_order: as in `train`.
+
+        Returns:
+          A Check, which prints as a table: `check.ok`, `check["train"].error`.
+
+        Raises:
+          ArgumentError: training runs, or in several processes.
+          ArgumentTypeError: there is no reader, or it is no reader.
+
+        Example:
+          >>> import fluid, numpy as np
+          >>> def program():
+          ...     guess = fluid.layers.fc(fluid.layers.data("x", shape=[2]), size=1, name="guess")
+          ...     y = fluid.layers.data("y", shape=[1])
+          ...     return {"loss": fluid.layers.mean(fluid.layers.square_error_cost(guess, y)), "guess": guess}
+          >>> reader = fluid.reader.arrays({"x": np.ones((4, 2)), "y": np.ones((4, 1))}, batch_size=4)
+          >>> fluid.Trainer(program, fluid.optimizer.SGD(0.1)).check(reader).ok
+          True
+        """
+        if self._training or group().size > 1:
+            raise errors.ArgumentError(
+                f"check() was called {'while training runs' if self._training else 'in several processes'}, expected "
+                f"before the training, in one process: trainer.check(reader), then trainer.train(reader)"
+            )
+        readers = readers_of(self._members, reader)
+
+        def export(path: str, program: str) -> object:
+            return self._export(path, None, program if self._inference is None else None)
+
+        run = DryRun(self.session, copy.copy(self._evaluator), export)
+        return run.run(self._members, readers, feed_order)
 
     def pause(self) -> None:
         """Pause training after the current step; the next `train` with the same reader continues after this step.

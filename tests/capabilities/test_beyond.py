@@ -315,7 +315,7 @@ ONLY_JAX_AND_NUMPY = """
     import importlib.metadata
     import sys
 
-    ALLOWED = {"jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum", "standalone", "flatbuffers"}  # of JAX
+    ALLOWED = {"jax", "jaxlib", "numpy", "scipy", "ml_dtypes", "opt_einsum", "standalone"}  # of JAX
 
 
     class Refuse(importlib.abc.MetaPathFinder):

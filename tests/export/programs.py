@@ -76,6 +76,7 @@ EXAMPLE_PROGRAMS = {
     "label_semantic_roles": lambda module: module.make_programs(2, 8)[1],
     "machine_translation": lambda module: module.make_programs(8)[1],
     "language_model": lambda module: module.make_programs(50, 1, 8, 12)[1],
+    "write_characters": lambda module: module.make_programs(50, 8)[1],
     "ctc_digits": lambda module: module.inference_program,
     "detect_shapes": lambda module: module.inference_program,
     "serve_digits": lambda module: module.inference_program,

@@ -11,7 +11,7 @@ from fluid import errors, export, layers
 from fluid.__main__ import main
 
 HERE = all(importlib.util.find_spec(name) for name in ("jax2onnx", "onnxruntime"))
-needs_onnx = pytest.mark.skipif(not HERE, reason="jax2onnx or onnxruntime is absent, see docs/deploy.md")
+needs_onnx = pytest.mark.skipif(not HERE, reason="jax2onnx or onnxruntime is absent, see docs/onnx.md")
 EXAMPLES = ["fit_a_line", "recognize_digits.conv", "word2vec", "understand_sentiment.conv", "run_a_2018_model"]
 
 

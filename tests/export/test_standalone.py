@@ -1,4 +1,4 @@
-"""The reader in every artifact runs without fluid, in an environment that holds jax, numpy and flatbuffers only."""
+"""The reader in every artifact runs without fluid, in an environment that holds jax and numpy only."""
 
 import hashlib
 import importlib.metadata
@@ -68,7 +68,7 @@ def python(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bare") / "venv"
     venv.create(folder, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
-    for distribution in map(importlib.metadata.distribution, needed("jax", "jaxlib", "numpy", "flatbuffers")):
+    for distribution in map(importlib.metadata.distribution, needed("jax", "jaxlib", "numpy")):
         for top in {pathlib.PurePath(file).parts[0] for file in distribution.files} - {"..", "__pycache__"}:
             (packages / top).symlink_to(distribution.locate_file(top))
     return folder / "bin" / "python"
@@ -131,4 +131,4 @@ def test_it_says_what_is_in_a_file(python, tmp_path):
 
 def test_the_reader_is_short():
     text = pathlib.Path(fluid.__file__).parent.joinpath("export", "standalone.py").read_text()
-    assert len(text.splitlines()) <= 135 and "import fluid" not in text
+    assert len(text.splitlines()) <= 160 and "import fluid" not in text

@@ -23,7 +23,7 @@ def watch(monkeypatch):
     known, found = {}, []
 
     def watched(self, train, *fed):
-        there = fed if self._mesh is not None else jax.device_put(fed, self._scope.step.sharding)
+        there = fed if self.engine.layout.mesh is not None else jax.device_put(fed, self._scope.step.sharding)
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(there))
         if (id(train), shapes) not in known:
             state, constants = self.engine.arguments(self._form.step)

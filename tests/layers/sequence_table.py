@@ -94,6 +94,16 @@ def teacher_forced(x, last, time_major):
     return layers.reduce_sum(outputs, dim=0) if time_major else outputs, *states, lengths
 
 
+def written(prompt):
+    """The text that a recurrent net writes after a prompt."""
+
+    def step(ids, state):
+        states = layers.dynamic_gru(layers.fc(layers.embedding(ids, [5, 4]), 9), 3, h_0=state)
+        return layers.fc(states, 5), layers.sequence_last_step(states)
+
+    return layers.generate(step, prompt, 4, jnp.zeros([prompt.shape[0], 3]), temperature=0, end_id=1)
+
+
 def _steps(data, lengths=(4, 1, 2)):
     """A sequence batch of given data, with zeros for its padding."""
     return fluid.SequenceBatch.from_rows([row[:n] for row, n in zip(data, lengths, strict=True)], time=data.shape[1])
@@ -237,6 +247,7 @@ SEQUENCE_ROWS = [
     Row("sequence_erase", lambda x: layers.sequence_erase(x, [0, 3]), _numbers()),
     Row("sequence_scatter", layers.sequence_scatter,
         {"x": real(3, 5), "i": _numbers()["x"], "y": sequence(3, 4, 1, lengths=[4, 1, 2])}),
+    Row("generate", written, _numbers()),
     Row("lod_reset", lambda x: layers.lod_reset(x, target_lod=[0, 2, 2, 3]), _seq(), mixes=True, shortest=1),
     Row("lod_reset", lambda x, y: layers.lod_reset(y, x), _two_seqs(), mixes=True, lengths="given", label="like"),
     Row("lod_append", lambda x: layers.lod_append(x, [0, 1, 1, 2, 3, 4, 7, 7]), _seq(), mixes=True, lengths="given"),

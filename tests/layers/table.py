@@ -570,6 +570,10 @@ ROWS = [
     Row("beam_search", lambda x, **k: layers.beam_search(
         lambda ids, state: (jnp.where(ids[:, None] % 2, -1, 1) * state - 5, state), x, 0, 4, 2, 3, **k),
         {"x": np.linspace(-3, 4, 10, dtype="float32").reshape(2, 5)}, False, "int32", wrong=FLAT),
+    Row("generate", lambda x, **k: layers.generate(
+        lambda ids, state: (jnp.where(ids.data % 2, -1, 1) * state[:, None], state), jnp.int32(x[:, :2] > 0), 3, x, 0,
+        **k).data, {"x": np.linspace(-3, 4, 10, dtype="float32").reshape(2, 5)}, False, "int32",
+        wrong={"x": real(2, 1, 5)}),
     Row("prior_box", lambda x, **k: layers.prior_box(x, x, [2.0], [3.0], [2.0], flip=True, **k), IMAGE, False,
         "float32", wrong=FLAT),
     Row("density_prior_box", lambda x, **k: layers.density_prior_box(x, x, [2], [2.0], [1.0, 2.0], **k), IMAGE, False,

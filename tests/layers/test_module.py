@@ -196,3 +196,49 @@ def test_sequences_are_refused():
 
     with pytest.raises(errors.ShapeError, match="sequence"):
         fluid.Program(build)
+
+
+def predicted_by_library(kind, updated):
+    """The result of the updated module in test mode, computed by its library alone."""
+    if kind == "linen":
+        return Linen().apply(updated, X, train=False)
+    if kind == "haiku":
+        transformed = haiku.transform_with_state(haiku_net)
+        return transformed.apply(*updated, None, X, is_training=False)[0]
+    updated.eval()
+    return updated(X)
+
+
+def test_trained_values_return_to_the_module(kind):
+    net = Nnx(nnx.Rngs(0)) if kind == "nnx-made" else NETS[kind]
+
+    def scoped():
+        x, y = feeds(x=X, y=Y)
+        with fluid.name_scope("body"):
+            guess = layers.module(net, x, name="net")
+        return {"loss": layers.mse_loss(guess, y), "guess": guess}
+
+    trainer = fluid.Trainer(scoped, fluid.optimizer.Adam(0.05))
+    trainer.train(fluid.reader.arrays({"x": X, "y": Y}, batch_size=8), num_epochs=3)
+    updated = fluid.io.update_module(net, trainer, name="body/net")
+    expected = trainer.run({"x": X, "y": Y}, fetch=["guess"], mode="test")[0]
+    np.testing.assert_allclose(predicted_by_library(kind, updated), expected, rtol=1e-4, atol=1e-5)
+    assert (updated is net) == (kind == "nnx-made")
+
+
+def test_update_of_transformed_function_is_its_parameters():
+    transformed = haiku.transform(lambda x: haiku.Linear(3, name="a")(x))
+    with fluid.Session(lambda: layers.module(transformed, feeds(x=X)[0])) as session:
+        params = fluid.io.update_module(transformed, session)
+        np.testing.assert_allclose(transformed.apply(params, None, X), session.run(feed={"x": X})[0], rtol=1e-5)
+
+
+def test_update_of_unknown_name_or_module():
+    net = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    with fluid.Session(lambda: layers.module(net, feeds(x=X)[0])) as session:
+        with pytest.raises(errors.UnknownNameError, match=r"begins with 'modul_0/'.*Did you mean 'module_0'\?"):
+            fluid.io.update_module(net, session, name="modul_0")
+        with pytest.raises(errors.UnknownNameError, match="array 'hidden/bias' that the program lacks"):
+            fluid.io.update_module(Nnx, session)
+        with pytest.raises(errors.ArgumentTypeError, match="layers.module takes a module of Flax"):
+            fluid.io.update_module(3, session)

@@ -1,6 +1,6 @@
 """Gradients that are the derivative here and are not in the original, against formulas in NumPy.
 
-`docs/from-fluid.md` lists them. That of `spectral_norm` is tested beside its layer.
+`docs/from-fluid-differences.md` lists them. That of `spectral_norm` is tested beside its layer.
 """
 
 import jax

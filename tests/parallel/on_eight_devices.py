@@ -322,9 +322,10 @@ def test_nan_is_reported():
 
 
 @pytest.mark.slow
-def test_the_page_is_true(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", ["parallel.md", "mesh.md", "pipeline.md"])
+def test_the_page_is_true(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    check("parallel.md", capsys, monkeypatch)
+    check(page, capsys, monkeypatch)
 
 
 def test_a_step_compiled_ahead_is_the_one_that_runs_also_where_parts_are_computed_again():

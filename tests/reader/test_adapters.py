@@ -246,3 +246,8 @@ def test_a_readers_own_position_moves_with_its_minibatches():
     rows = minibatches(mine)()
     next(rows), next(rows)
     assert mine.state()["given"] == 2
+
+
+def test_arrays_of_unequal_rows_name_the_reader_to_write():
+    with pytest.raises(errors.ArgumentError, match=r"'words' with rows of different shapes.*fluid.reader.batch\("):
+        reader.arrays({"words": [[1, 2], [3]], "label": [0, 1]}, batch_size=2)

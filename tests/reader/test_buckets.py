@@ -177,6 +177,28 @@ def test_what_is_known_to_come_is_held_by_the_first_shape():
     assert shapes(buckets, [minibatch(ONE, [(100,)] * 8)])[0][0][1] >= 100
 
 
+# The rows of the table in the docstring of `Buckets._grow`: the steps and the rows of each minibatch, and the sizes.
+GROWN = {
+    "rare batch size": ({}, [(16, 8), (16, 8), (5, 3)], [16, 16, 16]),
+    "announced": ({"price": 100.0}, [(9, 1)], [20]),
+    "first, cheap": ({}, [(9, 1)], [10]),
+    "first, dear": ({"price": 1e9}, [(9, 1)], [16]),
+    "second, dear": ({"price": 1e9}, [(9, 1), (20, 1)], [16, 64]),
+    "fifth, cheap": ({}, [(9, 1), (17, 1), (33, 1), (65, 1), (129, 1)], [10, 32, 64, 128, 512]),
+    "other": ({}, [(9, 1), (20, 1)], [10, 32]),
+}
+
+
+@pytest.mark.parametrize("case", GROWN)
+def test_a_new_shape_is_chosen_as_the_table_says(case):
+    options, fed, wanted = GROWN[case]
+    buckets = Buckets(ONE, **options)
+    if case == "announced":
+        buckets.expect(minibatch(ONE, [(20,)]), 1)
+    found = shapes(buckets, [minibatch(ONE, [(steps,)] * rows) for steps, rows in fed])
+    assert [size[0][1] for size in found] == wanted
+
+
 def test_a_state_from_before_anything_was_known_to_come_is_taken():
     state = Buckets(ONE).state()
     del state["coming"], state["together"]

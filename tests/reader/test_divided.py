@@ -7,7 +7,7 @@ import pytest
 from divided_readers import share
 
 import fluid
-from fluid.parallel.placing import rows_here
+from fluid.parallel.batch_sharding import rows_here
 from fluid.reader.adapters import minibatches
 
 reader = fluid.reader

@@ -1,5 +1,5 @@
 """Files of rows, on this machine or in an object store: list the files, choose their format, and read them in order."""
 
-from fluid.reader.files.reader import files
+from fluid.reader.files.reader import column_names, files
 
-__all__ = ["files"]
+__all__ = ["column_names", "files"]

@@ -4,6 +4,7 @@ Fields select the fields of the rows of a file, with their names and dtypes.
 """
 
 import abc
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -247,6 +248,22 @@ class Format(abc.ABC):
           ReaderError: a field is absent, or has a type that no feed has.
         """
         return [Piece(file)]
+
+    def columns(self, file: File) -> list[str]:
+        """Return the names of the columns of a file: the fields of its first row, or none for a file without rows.
+
+        Args:
+          file: the file.
+
+        Raises:
+          ReaderError: the first row cannot be read.
+        """
+        every = Fields(None, None)
+        for piece in self.pieces(file, every):
+            with contextlib.closing(self.read(piece, 0, every)) as rows:
+                for raw in rows:
+                    return list(self.decoded(raw, piece, piece.first, every))
+        return []
 
     @abc.abstractmethod
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:

@@ -104,6 +104,31 @@ def files(
     return Reader(stream.iterate, plan, stream.in_blocks)
 
 
+def column_names(paths: "Path | Sequence[Path]", format: str | None = None) -> list[str]:
+    """Return the names of the columns of files; of several files, the first one counts.
+
+    Args:
+      paths: as for `files`.
+      format: as for `files`.
+
+    Raises:
+      ArgumentError: a file does not exist, or the format is unknown.
+      ReaderError: the file cannot be read.
+
+    Example:
+      >>> import pathlib
+      >>> _ = pathlib.Path("a.csv").write_text("x,label\\n0.5,1\\n")
+      >>> column_names("a.csv")
+      ['x', 'label']
+    """
+    # Imported on use, as in `files`.
+    from fluid.reader.files.formats import format_of
+    from fluid.reader.files.listing import listed
+
+    found = listed(paths, None)
+    return format_of(found, format).columns(found[0])
+
+
 def _sizes(parts: int | None, batch_size: int | None, pieces: "Pieces") -> tuple[int, int]:
     """Check that `parts` and `batch_size` fit each other and the format of the files; return both numbers."""
     if parts is None or batch_size is None:

@@ -35,6 +35,8 @@ class InferRequest:
       id: a text of the client that the response repeats, or None.
       binary: whether outputs are sent as bytes if `outputs` does not say it.
       seed: seed of the random numbers of a model that samples; with None, each response has other random numbers.
+      rows: raw rows for a model with a table, instead of `inputs`: a dict of columns for each row, whose values are
+        texts, numbers or None.
     """
 
     inputs: Sequence[Tensor]
@@ -42,6 +44,7 @@ class InferRequest:
     id: str | None = None
     binary: bool = False
     seed: int | None = None
+    rows: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class _Header(NamedTuple):
     id: str | None
     binary: bool
     seed: int | None
+    rows: Sequence[Mapping[str, Any]] | None
 
 
 # A cache of parsed JSON: clients with binary tensors send the same few hundred bytes of JSON in each request, and
@@ -156,7 +160,8 @@ def read_request(body: bytes, header_length: int | None = None, most_inputs: int
     """
     header, rest = _split(body, header_length)
     found = _KNOWN.get((header, most_inputs)) or _read_header(header, most_inputs)
-    return InferRequest(_read_tensors(found.inputs, rest), found.outputs, found.id, found.binary, found.seed)
+    tensors = _read_tensors(found.inputs, rest)
+    return InferRequest(tensors, found.outputs, found.id, found.binary, found.seed, found.rows)
 
 
 def write_request(request: InferRequest) -> tuple[bytes, int]:
@@ -256,7 +261,10 @@ def _read_header(header: bytes, most_inputs: int) -> _Header:
     found = read_json(header, in_thread=True)
     parameters = _parameters(found, "the request")
     inputs = _listed(found, "inputs", most_inputs)
-    if not inputs:
+    rows = _rows(found.get("rows"))
+    if rows is not None and inputs:
+        raise errors.ProtocolError('a request has "inputs" or "rows", found both')
+    if not inputs and rows is None:
         raise errors.ProtocolError('a request has "inputs": a list of tensors, found none')
     outputs = _listed(found, "outputs", most_inputs)
     binary = _flag(parameters, "binary_data_output")
@@ -264,18 +272,34 @@ def _read_header(header: bytes, most_inputs: int) -> _Header:
     if identity is not None and not isinstance(identity, str):
         raise errors.ProtocolError("the id of a request is a string")
     read = _Header(
-        _described(inputs),
+        _described(inputs or ()),
         None if outputs is None else [_wanted(o, binary) for o in outputs],
         identity,
         binary,
         _seed(parameters),
+        rows,
     )
-    repeated = identity is None and read.seed is None
+    repeated = identity is None and read.seed is None and rows is None
     if len(header) <= _SHORT and repeated and all(tensor.size is not None for tensor in read.inputs):
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
         _KNOWN[header, most_inputs] = read
     return read
+
+
+def _rows(found: Any) -> list[dict[str, Any]] | None:
+    """Check and return the raw rows of a request; None if it has none."""
+    if found is None:
+        return None
+    if not isinstance(found, list) or not found or not all(isinstance(row, dict) for row in found):
+        raise errors.ProtocolError('"rows" is a list of objects, at least one: {"rows": [{"age": 39, "city": "Oslo"}]}')
+    for number, row in enumerate(found):
+        for name, value in row.items():
+            if not isinstance(value, str | int | float | None):
+                raise errors.ProtocolError(
+                    f"row {number}: {short(name)} is {short(value)}, expected a text, a number or null"
+                )
+    return found
 
 
 def _described(found: Sequence[Any]) -> list[_Described]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fluid import errors
 from fluid.core import FeedSpec, NestedSequenceBatch, SequenceBatch
+from fluid.reader import Table
 from fluid.reader.buckets import padded_time
 from fluid.serving.protocol.tensors import ANY, DTYPES, Tensor, datatype_of
 
@@ -42,18 +43,22 @@ class Signature:
       named: whether the program names its outputs.
       random: whether the model draws random numbers, so that a `seed` repeats a response; None if the server does not
         report it.
+      table: the Table by which the model encodes raw rows, or None.
     """
 
     feeds: Mapping[str, FeedSpec]
     outputs: Sequence[Output]
     named: bool = True
     random: bool | None = None
+    table: Table | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return this signature as JSON, a part of the metadata of a model."""
         inputs = [part for spec in self.feeds.values() for part in _described(spec, _limits(spec))]
         outputs = [part for output in self.outputs for part in _described(output, {})]
-        return {"inputs": inputs, "outputs": outputs, "parameters": {"named": self.named, "random": bool(self.random)}}
+        parameters: dict[str, Any] = {"named": self.named, "random": bool(self.random)}
+        parameters |= {} if self.table is None else {"table": self.table.to_json()}
+        return {"inputs": inputs, "outputs": outputs, "parameters": parameters}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], site: str) -> "Signature":
@@ -71,8 +76,9 @@ class Signature:
             outputs = [Output(*_read(tensor)) for tensor in _values(found["outputs"])]
             parameters = found.get("parameters", {})
             named, random = bool(parameters.get("named", True)), parameters.get("random")
-            return cls({f.name: f for f in feeds}, outputs, named, None if random is None else bool(random))
-        except (KeyError, TypeError, AttributeError) as error:
+            table = Table.from_json(parameters["table"]) if "table" in parameters else None
+            return cls({f.name: f for f in feeds}, outputs, named, None if random is None else bool(random), table)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise errors.ProtocolError(f"the metadata of {site} makes no sense: {error!r}") from error
 
 

@@ -92,7 +92,7 @@ def beam_search(
 
     Example:
       >>> import fluid.static as fluid
-      >>> fluid.layers.beam_search.__name__  # docs/static.md has a decoder
+      >>> fluid.layers.beam_search.__name__  # docs/static-details.md has a decoder
       'beam_search'
     """
     del level
@@ -178,7 +178,7 @@ def beam_search_decode(
 
     Example:
       >>> import fluid.static as fluid
-      >>> fluid.layers.beam_search_decode.__name__  # docs/static.md has a decoder
+      >>> fluid.layers.beam_search_decode.__name__  # docs/static-details.md has a decoder
       'beam_search_decode'
     """
     beams = next((v for v in ids.program.variables.values() if isinstance(v, BeamVariable) and ids in v.arrays), None)

@@ -21,6 +21,7 @@ import numpy as np
 
 from fluid import errors
 from fluid._util.text import described
+from fluid.checkpoint import Source
 from fluid.checkpoint.folder import newest_whole
 from fluid.checkpoint.object_store import folder_of
 from fluid.core import Program, creation_sites, own_array
@@ -87,7 +88,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
       where: the checkpoint in words, for messages.
 
     Raises:
-      ParameterError: names, shapes or dtypes differ.
+      ParameterError: names, shapes or dtypes differ, or the table of raw rows.
     """
     found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in meta["arrays"].items()}
     before = meta.get("optimizers")
@@ -98,6 +99,7 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     same_parameters = _parameters(found) == _parameters(session.state())
     advice = _OTHER_OPTIMIZER.format(changed or "another one than now") if same_parameters else _OTHER_PROGRAM
     check_state(session, found, where, advice, meta.get("sites") or {})
+    Source({}, where, table=meta.get("table")).check_table(session.table)
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")
@@ -402,6 +404,8 @@ class Checkpoints(NoCheckpoints):
             "digests": digests_of(self._programs),
             "sites": creation_sites(self._session.scope.specs),
         }
+        if (table := self._session.table) is not None:
+            described["table"] = table
         position = self._progress.snapshot()
         self._writer.start(step, arrays, lambda: {"position": position(), **described, "versions": _versions()})
 

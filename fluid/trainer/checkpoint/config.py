@@ -34,7 +34,7 @@ class CheckpointConfig:
     Args:
       checkpoint_dir: a folder for the checkpoints of this training only, created if necessary; `checkpoints` in the
         current folder by default. Or an address such as "s3://bucket/run" in an object store, for a training in one
-        process; see `docs/resume.md`.
+        process; see `docs/object-store.md`.
       max_num_checkpoints: the number of newest checkpoints to keep, at least 1; None keeps all.
       epoch_interval: the number of epochs between two saves at the ends of epochs; None saves at no end of an epoch.
         The end of training is always saved.

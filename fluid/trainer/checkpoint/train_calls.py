@@ -1,7 +1,7 @@
 """Calls of `train` beside checkpoints: a call starts a new training, continues one, or was finished earlier.
 
-`docs/resume.md` promises identical bits for a program with several calls of `train` that is killed in one call and run
-again. Therefore a checkpoint holds the index of its call, and the position of the readers after each earlier call.
+`docs/exactness.md` promises identical bits for a program with several calls of `train` that is killed in one call and
+run again. Therefore a checkpoint holds the index of its call, and the position of the readers after each earlier call.
 `HasCheckpoints` has the methods of a Trainer that save and restore checkpoints.
 """
 

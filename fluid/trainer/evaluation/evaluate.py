@@ -30,6 +30,7 @@ from fluid.reader.adapters import minibatches
 from fluid.reader.base import ReaderLike
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
+from fluid.reader.table import check_reader
 from fluid.runtime import CompiledStep, Request, Results, Session, check_fetch
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.fetch import GRAD, Fetch, is_inner, is_line
@@ -495,6 +496,7 @@ class Predicting(ShowsProgram, KnownAttributes):
         member = self._member(program, "predict")
         found = member.program
         names = None if fetch is None else check_fetch(found, fetch)
+        check_reader("predict", reader, found.table)
         source = minibatches(check_data("predict", member.reads, reader), order_of_results(found, names))
         fixed = constant(session, found, feed)
         needed = needed_feeds(session, found, names, fixed)
@@ -515,7 +517,7 @@ class Predicting(ShowsProgram, KnownAttributes):
             return lambda: Results(on_host(values), shown)
 
         convert = member.converter(feed_order, session.engine.buckets(found), only)
-        return stream(InputPipeline(source, [convert], check), begin)
+        return stream(InputPipeline(source, [convert], check), begin, found.table)
 
     @fitting("trainer.run")
     def run(

@@ -13,7 +13,6 @@ import jax
 from fluid import errors
 from fluid.core import TEST, FeedSpec, Program, warn
 from fluid.distributed import group
-from fluid.place import OneDevice
 from fluid.reader import data_sets
 from fluid.reader.adapters import Minibatches, minibatches
 from fluid.reader.base import ReaderLike
@@ -21,6 +20,7 @@ from fluid.reader.buckets import Buckets
 from fluid.reader.converter import Converter
 from fluid.reader.feeder import FeedOrder
 from fluid.reader.pipeline import InputPipeline
+from fluid.reader.table import check_reader
 from fluid.runtime import CompiledStep, Request, Session, check_fetch
 from fluid.runtime.compiled_step import bind
 from fluid.runtime.prediction import Constant, needed_feeds
@@ -133,9 +133,9 @@ class Member:
         layout = self._session.engine.layout
         if self.has_sequences or any(spec.lod_level or spec.shape[:1] != (None,) for spec in self.reads.values()):
             return
-        if isinstance(layout, OneDevice) and self.reads:
+        if layout.mesh is None and self.reads:
             source.compact()
-        elif self.is_shared and not isinstance(layout, OneDevice):
+        elif self.is_shared:
             source.divide(layout.rows_here)
 
     def expected(self, source: Minibatches) -> dict[str, jax.ShapeDtypeStruct] | None:
@@ -242,10 +242,11 @@ def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None
 
     Raises:
       ArgumentTypeError: a program has feeds and no reader, no program has a reader, or `given` is arrays.
-      ArgumentError: no program uses the given reader.
+      ArgumentError: no program uses the given reader, or it has another table of raw rows than the program.
       UnknownNameError: a reader is given for an unknown program.
     """
     if len(members) == 1 and members[0].declared.reader is None:
+        check_reader("train", given, members[0].program.table)
         return (check_data("train", members[0].reads, given, second),)
     found = {member.name: member.declared.reader for member in members}
     if isinstance(given, Mapping):
@@ -276,6 +277,8 @@ def readers_of(members: Sequence[Member], given: ReadersLike, second: Any = None
             f"train needs a reader, since an epoch ends with one, and no program has feeds; a reader of as many items "
             f"as its program shall have steps in an epoch will do: trainer.train({{{members[0].name!r}: range(1000)}})"
         )
+    for member in members:
+        check_reader("train", found[member.name], member.program.table)
     return tuple(found[member.name] for member in members)
 
 

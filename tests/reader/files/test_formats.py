@@ -16,6 +16,7 @@ import zstandard
 from hypothesis import given, settings
 
 from fluid import errors, reader
+from fluid.reader.files import column_names
 from fluid.reader.files.formats import arrow
 from fluid.reader.files.formats.json_lines import lines
 from fluid.reader.files.listing import File
@@ -230,3 +231,9 @@ def test_pickled_objects_are_never_read(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([{}], object))
     with pytest.raises(errors.ReaderError, match=r"a\.npz: .*Python objects are never read"):
         list(reader.files(tmp_path / "a.npz"))
+
+
+@pytest.mark.parametrize("name", sorted(written_files.FORMATS))
+def test_column_names_equal_the_names_in_rows(name, tmp_path):
+    pattern = written_files.write(tmp_path, name, [3, 2])
+    assert column_names(pattern) == list(next(iter(reader.files(pattern))))

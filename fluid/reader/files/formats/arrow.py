@@ -5,6 +5,8 @@ requested columns are read.
 """
 
 import contextlib
+import csv
+import io
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -132,18 +134,23 @@ class Csv(Format):
     extensions = (".csv",)
     delimiter = ","
 
+    def columns(self, file: File) -> list[str]:
+        """Return the names in the first line of a file."""
+        with file.open() as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text:
+            return next(csv.reader(text, delimiter=self.delimiter), [])
+
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """Yield the rows of a file, as dicts of values by column name."""
         name = piece.file.name
         pa = library("pyarrow", f"{name!r} is a file of comma separated values")
-        csv = library("pyarrow.csv", f"{name!r} is a file of comma separated values")
+        pa_csv = library("pyarrow.csv", f"{name!r} is a file of comma separated values")
         types = {source: _type(pa, dtype) for source, dtype in fields.source_dtypes.items()}
         with piece.file.open() as stream, _named_rows(pa, piece.file):
-            reading = csv.open_csv(
+            reading = pa_csv.open_csv(
                 pyarrow_streams.Stream(stream),
-                read_options=csv.ReadOptions(use_threads=False),  # with threads, error messages lack the row number
-                parse_options=csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-                convert_options=csv.ConvertOptions(column_types=types),
+                read_options=pa_csv.ReadOptions(use_threads=False),  # with threads, error messages lack the row number
+                parse_options=pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                convert_options=pa_csv.ConvertOptions(column_types=types),
             )
             try:
                 columns = fields.present(reading.schema.names)
@@ -206,6 +213,11 @@ class Parquet(Format):
             kinds = {name: kind(schema.field(name).type) for name in fields.present(schema.names)}
             counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         return [Piece(file, i, sum(counts[:i]), count, kinds) for i, count in enumerate(counts) if count]
+
+    def columns(self, file: File) -> list[str]:
+        """Return the names of the columns in the schema of a file."""
+        with file.open() as stream:
+            return list(_library(file).ParquetFile(stream).schema_arrow.names)
 
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
         """Yield the rows of a row group, as dicts of values by column name."""

@@ -1,14 +1,62 @@
-"""Feeds on a mesh: rows on the host become arrays on the devices."""
+"""Batch sharding: the rows of feeds are divided over the axes "data" and "fsdp" of a mesh, and over its processes."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from fluid.parallel.mesh import batch_axes
+from fluid.core import DATA, FSDP, Program
+from fluid.place import own
+
+
+class BatchSharding:
+    """The shardings of feeds on a mesh: an array that follows the batch is divided by rows, another one is whole.
+
+    Args:
+      mesh: the devices.
+    """
+
+    def __init__(self, mesh: jax.sharding.Mesh):
+        self._mesh = mesh
+        self._device = mesh.local_devices[0]
+        self._whole: set[str] = set()  # feeds and arrays that have no rows of a batch
+        # True if a step gets arrays on the host, and transfers them faster than a call before the step would.
+        self._takes_from_host = mesh.size == 1 and self._device.platform == "cpu"
+
+    def add(self, program: Program) -> None:
+        """Register the feeds of a program, and its arrays, which a user can replace by feeds."""
+        self._whole |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
+        self._whole |= program.parameters.keys() | program.states.keys()
+
+    def sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
+        """Return the sharding of an array of a feed inside a step."""
+        return NamedSharding(self._mesh, PartitionSpec()) if name in self._whole else rows_sharding(shape, self._mesh)
+
+    def fed(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
+        """Return the sharding of an array of a feed that `take` returned; None for host memory."""
+        return None if self._takes_from_host else self.sharding(name, shape)
+
+    def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Copy a feed from the caller's memory, and divide its rows among the devices."""
+        taken = {n: jax.tree.map(lambda array: own(array, self._device), value) for n, value in feed.items()}
+        if self._takes_from_host and all(type(array) is np.ndarray for array in jax.tree.leaves(taken)):
+            return taken
+        shardings = {n: jax.tree.map(lambda a, n=n: self.sharding(n, a.shape), value) for n, value in taken.items()}
+        # One call for all arrays: each call of JAX that puts arrays on devices costs as much as a small step.
+        placed: dict[str, Any] = put(taken, shardings)
+        return placed
+
+    def split(self, feed: Mapping[str, Any]) -> dict[str, Any]:
+        """Divide the rows of a feed inside a compiled step, see `split_rows`."""
+        return {n: v if n in self._whole else split_rows(v, self._mesh) for n, v in feed.items()}
+
+
+def batch_axes(mesh: jax.sharding.Mesh) -> tuple[str, ...]:
+    """Return the axes of a mesh that divide the batch, outermost first."""
+    return tuple(name for name in mesh.axis_names if name in (DATA, FSDP))
 
 
 def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:

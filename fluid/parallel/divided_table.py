@@ -8,9 +8,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 
 class DividedTable:
-    """A reader and writer of rows of a sharded table, or of its optimizer state, inside a compiled step.
-
-    All devices know the ids `[n]` of the rows: ascending and unique, then padding that equals the number of rows.
+    """The implementation of `fluid.core.layout.TableRows` for a sharded table. All devices know the ids of the rows.
 
     Args:
       sharding: the sharding of the table, which divides its first dimension.

@@ -1,4 +1,4 @@
-"""Parts of a net on different devices: each device compiles and runs the equations of its part."""
+"""Layers on different devices: each device compiles and runs the equations of its part of a net."""
 
 import fnmatch
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -67,7 +67,7 @@ class OnDevices(OneDevice):
         )
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Return copies of arrays on the devices of the arrays that they replace; see `OneDevice.replace`."""
+        """Return copies of arrays on the devices of the arrays that they replace."""
         return {name: own_array(jax.device_put(value, old[name].sharding)) for name, value in new.items()}
 
     def device_at(self, path: Sequence[Any]) -> jax.Device | None:
@@ -75,9 +75,13 @@ class OnDevices(OneDevice):
         names = (getattr(entry, "key", None) for entry in path)
         return next((self._devices[name] for name in names if name in self._devices), None)
 
-    def jit(self, function: Callable[..., Any], donate_argnums: Sequence[int] = ()) -> "InParts":
-        """Return a pure step as a function that is compiled in parts."""
-        return InParts(function, self, bool(donate_argnums))
+    def jit_train(self, step: Callable[..., Any], state: Any) -> "InParts":
+        """Return a training step that is compiled in parts."""
+        return InParts(step, self, updates=True)
+
+    def jit_test(self, step: Callable[..., Any]) -> "InParts":
+        """Return a step that is compiled in parts, and changes no arrays."""
+        return InParts(step, self, updates=False)
 
 
 class _Part(NamedTuple):

@@ -1,4 +1,23 @@
-"""Sharding rules: the axis of a mesh over which each dimension of a parameter is divided."""
+"""Sharding rules: the axes of a mesh that divide the dimensions of each parameter.
+
+The first of these rules that applies to a parameter decides:
+
+1. `shardings=`: the first entry whose name or glob matches. `{"fc_*.w_0": (None, "model")}` divides the columns of
+   `fc_0.w_0` over `model`. An entry is for the whole array, also in `layers.repeat`, where the array is a stack.
+2. `ParamAttr(sharding=("model",))` divides the rows. In a block of `layers.repeat`, it is for the array of one block.
+3. Otherwise the parameter is whole on every device.
+
+Two rules divide further dimensions:
+
+4. The first dimension of a stack of `layers.repeat(pipeline="stage")` is divided over `stage`, unless rule 1 names
+   another axis for it.
+5. On a mesh with `fsdp`, a parameter of at least 4096 elements is also divided over `fsdp`: a table by rows, another
+   parameter along its longest dimension that is free and divisible. Rules 1 and 2 prevent this if they name `fsdp`, or
+   no axis at all: `{"emb.w_0": (None,)}` keeps a table whole.
+
+States, such as the statistics of `batch_norm`, follow rules 1 to 4. The optimizer state of a parameter is divided like
+the parameter.
+"""
 
 import fnmatch
 import math
@@ -20,19 +39,8 @@ Divided = Mapping[str, tuple[tuple[int, ...], PartitionSpec]]
 _SMALL = 4096
 
 
-class Rules:
-    """Sharding rules for the parameters of programs, in the order of precedence:
-
-    1. The first of `shardings` whose name or glob matches. `{"fc_*.w_0": (None, "model")}` divides the columns.
-    2. The parameter's own `ParamAttr(sharding=("model",))`.
-    3. Otherwise a parameter is whole on every device.
-
-    If the mesh has an axis `fsdp`, a parameter of at least 4096 elements is also divided over this axis: a table by
-    rows, another parameter along the longest dimension that is free and divisible. Rules 1 and 2 prevent this by
-    naming `fsdp` themselves, or no axis at all: `{"emb.w_0": (None,)}` keeps a table whole.
-
-    For arrays of `layers.repeat`, rule 2 describes the array of one block, and rule 1 the whole stack. The first
-    dimension of a stack is always divided over the axis of its pipeline.
+class ShardingRules:
+    """The sharding rules of a mesh, as the docstring of this module lists them.
 
     Args:
       mesh: the devices.
@@ -44,16 +52,20 @@ class Rules:
     Example:
       >>> import fluid, jax
       >>> mesh = fluid.Mesh(fsdp=1, model=1).over(jax.devices()[:1])
-      >>> rules = Rules(mesh, {"fc_*.w_0": (None, "model")})
-      >>> tuple(rules.of("fc_0.w_0", ParameterSpec("fc_0.w_0", (4, 6), "float32", None, True)))
+      >>> rules = ShardingRules(mesh, {"fc_*.w_0": (None, "model"), "whole.w_0": (None,)})
+      >>> def spec_of(name, shape, sharding=None, table=False):
+      ...     attr = fluid.ParamAttr(sharding=sharding)
+      ...     return tuple(rules.of(name, ParameterSpec(name, shape, "float32", None, True, attr), table))
+      >>> spec_of("fc_0.w_0", (4, 6), sharding=("model",))  # rule 1 comes before rule 2
       (None, 'model')
-      >>> tuple(rules.of("fc_1.w_0", ParameterSpec("fc_1.w_0", (4000, 6), "float32", None, True)))
-      ('fsdp', 'model')
-      >>> tuple(rules.of("emb.w_0", ParameterSpec("emb.w_0", (4000, 6), "float32", None, True)))
-      ('fsdp', None)
-      >>> whole = Rules(mesh, {"emb.w_0": (None,)})
-      >>> tuple(whole.of("emb.w_0", ParameterSpec("emb.w_0", (4000, 6), "float32", None, True)))
-      (None,)
+      >>> spec_of("out.w_0", (4, 6), sharding=("model",))  # rule 2
+      ('model',)
+      >>> spec_of("out.w_0", (4, 6))  # rule 3
+      ()
+      >>> spec_of("fc_0.w_0", (4000, 6)), spec_of("out.w_0", (6, 4000))  # rules 1 and 5, rules 3 and 5
+      (('fsdp', 'model'), (None, 'fsdp'))
+      >>> spec_of("emb.w_0", (6, 4000), table=True), spec_of("whole.w_0", (6, 4000))  # a table by rows; no axis at all
+      (('fsdp', None), (None,))
     """
 
     def __init__(self, mesh: jax.sharding.Mesh, shardings: Shardings | None = None):
@@ -75,16 +87,21 @@ class Rules:
           ArgumentError: a sharding is invalid, names an axis that the mesh does not have, or does not divide the shape.
         """
         stack = self._stack(name, spec)
-        for pattern, sharding in self._shardings.items():
-            if pattern == name or fnmatch.fnmatchcase(name, pattern):
-                found = self._fitting(f"shardings[{pattern!r}]", _with_stack(stack, sharding), spec)
-                return self._also_divided(found, sharding, spec, table)
+        pattern = next((p for p in self._shardings if p == name or fnmatch.fnmatchcase(name, p)), None)
         own = getattr(spec.settings, "sharding", None)
-        if own is not None:
+        found, keeps_whole = partition(stack) if any(stack) else PartitionSpec(), False
+        if pattern is not None:
+            sharding = self._shardings[pattern]
+            found = self._fitting(f"shardings[{pattern!r}]", _with_stack(stack, sharding), spec)
+            keeps_whole = not any(sharding)
+        elif own is not None:
             owner = f"ParamAttr(sharding=) of {name}"
             found = self._fitting(owner, stack + axes_of(owner, own, self._mesh.shape), spec)
-            return self._also_divided(found, own, spec, table)
-        return self._also_divided(partition(stack) if any(stack) else PartitionSpec(), (FSDP,), spec, table)
+            keeps_whole = not any(own)
+        used = {axis for entry in found for axis in ((entry,) if isinstance(entry, str) else entry or ())}
+        if keeps_whole or FSDP in used or spec.trainable is None:
+            return found
+        return self._divided(spec.shape, table, found, len(stack_axes(spec)))
 
     def check_used(self, names: Collection[str]) -> None:
         """Check that each name and glob in `shardings` matches one of `names`.
@@ -110,19 +127,6 @@ class Rules:
             if known is not None and known[0][: len(shape)] == shape:
                 return PartitionSpec(*known[1][: len(shape)])
         return self._divided(shape, table=False)
-
-    def _also_divided(
-        self, found: PartitionSpec, said: Sequence[Any], spec: ParameterSpec, table: bool
-    ) -> PartitionSpec:
-        """Return the PartitionSpec `found`, with the axis "fsdp" added to a free dimension, as by `_divided`.
-
-        `found` is returned unchanged for a state, if it names "fsdp" already, or if the user's sharding `said` names no
-        axis.
-        """
-        used = {axis for entry in found for axis in ((entry,) if isinstance(entry, str) else entry or ())}
-        if not any(said) or FSDP in used or spec.trainable is None:
-            return found
-        return self._divided(spec.shape, table, found, len(stack_axes(spec)))
 
     def _stack(self, name: str, spec: ParameterSpec) -> Axes:
         """Return the axes over which the stack dimensions of an array are divided."""

@@ -1,0 +1,37 @@
+"""Debugging: `eager` runs a step without compilation, so that the program function sees numbers."""
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Run the steps inside a `with` block operation by operation, and compile nothing.
+
+    Each step calls the program function with the data of the step. `print` shows numbers, and a debugger stops in the
+    program, at `breakpoint()` or at an exception. A training step wraps its values to compute gradients: they print
+    their numbers as `primal`. Loops such as `layers.scan` run iteration by iteration. Results equal compiled ones up
+    to rounding, and take far longer.
+
+    A new program is still traced once on stand-in data, so a program function cannot branch on its values. An exported
+    model has no program function, and a call to a server runs elsewhere: neither changes inside the block.
+
+    Returns:
+      A context manager for the current thread.
+
+    Example:
+      >>> import fluid
+      >>> seen = []
+      >>> def program():
+      ...     seen.append(fluid.layers.data("x", shape=[2]) * 2)
+      ...     return seen[-1]
+      >>> inferencer = fluid.Inferencer(program, params={})
+      >>> with fluid.debug.eager():
+      ...     results = inferencer.infer({"x": [[1.0, 2.0]]})
+      >>> print(seen[-1])
+      [[2. 4.]]
+    """
+    with jax.disable_jit():
+        yield

@@ -1,0 +1,47 @@
+"""Check a wheel, installed where this runs, and the sdist beside it: `python packaged.py WHEEL SDIST`.
+
+The wheel has the type stubs and the templates of `fluid new`, the sdist has what builds an equal wheel, and a program
+trains without any package that fluid does not name.
+"""
+
+import pathlib
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import numpy as np
+
+import fluid
+
+
+def program():
+    x, y = fluid.layers.data("x", shape=[2]), fluid.layers.data("y", shape=[1])
+    return fluid.layers.mean(fluid.layers.square_error_cost(fluid.layers.fc(x, size=1), y))
+
+
+def main(wheel, sdist):
+    """Check the two files, and train, save and load once."""
+    assert "site-packages" in fluid.__file__, fluid.__file__
+    held = set(zipfile.ZipFile(wheel).namelist())
+    assert {"fluid/py.typed", "fluid/__init__.pyi", "fluid/layers/__init__.pyi"} <= held
+    with tarfile.open(sdist) as archive:
+        sources = {name.partition("/")[2] for name in archive.getnames()}
+    missing = {name for name in held if name.startswith("fluid/")} - sources
+    assert not missing and {"README.md", "LICENSE", "pyproject.toml"} <= sources, missing
+    x = np.random.default_rng(0).normal(size=(64, 2)).astype("float32")
+    trainer = fluid.Trainer(program, fluid.optimizer.SGD(0.1))
+    reader = fluid.reader.arrays({"x": x, "y": x[:, :1] - 2 * x[:, 1:]}, batch_size=16)
+    trainer.train(reader, num_epochs=20)
+    assert float(trainer.test(reader)[0]) < 1e-3
+    trainer.save_params("line.params")
+    again = fluid.Trainer(program, fluid.optimizer.SGD(0.1), param_path="line.params")
+    assert float(again.test(reader)[0]) == float(trainer.test(reader)[0])
+    command = pathlib.Path(sys.executable).with_name("fluid")
+    help_text = subprocess.run([command, "--help"], check=True, capture_output=True, text=True).stdout
+    assert "serve" in help_text
+    print(f"{wheel} and {sdist}: fluid {fluid.__version__} trains from the wheel alone")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
