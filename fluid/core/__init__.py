@@ -30,7 +30,6 @@ from fluid.core.axes import (
     partition,
     refuse_mesh,
 )
-from fluid.core.block_tracing import Staged, Stages
 from fluid.core.discovery import Shapes
 from fluid.core.explain import shape_text
 from fluid.core.frame import (
@@ -53,7 +52,7 @@ from fluid.core.frame import (
     warn_once,
 )
 from fluid.core.layout import Gathering, Layout
-from fluid.core.loop_body import Body, Stack, check_stages, inner_frame, leave, stack_axes, stack_depth
+from fluid.core.loop_body import Body, Stack, Staged, Stages, check_stages, inner_frame, leave, stack_axes, stack_depth
 from fluid.core.name_scopes import NameScope, name_scope
 from fluid.core.program import Applied, Minimize, Program, warn_of_adversaries, warn_of_unused_layers
 from fluid.core.reduction import Part, Reduced, Reduction

@@ -19,8 +19,7 @@ from fluid.core import fitting, whole_number
 from fluid.online.control import Control
 from fluid.online.journal import Accepted, Journal
 from fluid.online.minibatches import Minibatches, Split
-from fluid.online.moving_test import MovingTest
-from fluid.online.publishing import Publisher
+from fluid.online.publishing import MovingTest, Publisher
 from fluid.online.rows import Packed, RowFormat
 from fluid.optimizer.base import OptimizerLike
 from fluid.reader.adapters import minibatches

@@ -19,8 +19,7 @@ from fluid import core, errors
 from fluid._util.lazy import optax
 from fluid.core import whole_number
 from fluid.optimizer.base import Minimizer, OptimizerLike, as_optimizer
-from fluid.optimizer.loss_scale import Scaled
-from fluid.optimizer.optax_chain import Accumulated, Rate, replaced
+from fluid.optimizer.optax_chain import Accumulated, Rate, Scaled, replaced
 
 
 class Wrapped(NamedTuple):

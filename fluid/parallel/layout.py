@@ -12,8 +12,7 @@ from fluid.core import FSDP, Layout, Program, own_array
 from fluid.parallel.batch_sharding import BatchSharding, put, rows_here
 from fluid.parallel.gathering import MeshGathering
 from fluid.parallel.layers_on_devices import OnDevices
-from fluid.parallel.parameter_shardings import ParameterShardings
-from fluid.parallel.sharding_rules import ShardingRules
+from fluid.parallel.sharding_rules import ParameterShardings, ShardingRules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh, OneDevice, Parallel, Place, device_of, devices_of
 

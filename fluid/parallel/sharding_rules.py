@@ -25,11 +25,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from fluid import errors
 from fluid._util.globs import select
-from fluid.core import FSDP, Axes, ParameterSpec, axes_of, check_stages, partition, stack_axes
+from fluid.core import FSDP, Axes, ParameterSpec, Program, axes_of, check_stages, partition, stack_axes
 from fluid.param_attr import Shardings
 
 # The shape and the PartitionSpec of each parameter, by name.
@@ -181,3 +181,44 @@ def _with_stack(stack: Axes, sharding: Axes) -> Axes:
     """Return `sharding`, in which stack dimensions without an axis get the axes of `stack`."""
     longer = sharding + ((),) * (len(stack) - len(sharding))
     return tuple(said or mine for said, mine in zip(longer, stack, strict=False)) + longer[len(stack) :]
+
+
+class ParameterShardings:
+    """The sharding of each array by name, as the rules divide it.
+
+    Args:
+      mesh: the devices.
+      rules: the sharding rules.
+
+    Attributes:
+      mesh: the devices.
+      rules: the sharding rules.
+    """
+
+    def __init__(self, mesh: jax.sharding.Mesh, rules: ShardingRules):
+        self.mesh = mesh
+        self.rules = rules
+        self._divided: dict[str, tuple[tuple[int, ...], PartitionSpec]] = {}
+
+    def add(self, program: Program) -> None:
+        """Register the arrays of a program; an array of an earlier program keeps its sharding.
+
+        Raises:
+          ArgumentError: a parameter cannot be divided as its rule says.
+        """
+        arrays = program.parameters | program.states
+        found = {n: (spec.shape, self.rules.of(n, spec, n in program.lookups)) for n, spec in arrays.items()}
+        self._divided = found | self._divided
+
+    def sharding(self, name: str) -> NamedSharding:
+        """Return the sharding of a parameter or a state."""
+        return NamedSharding(self.mesh, self._divided[name][1])
+
+    def slot_shapes(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
+        """Return the shape, dtype and sharding of each array of the initial optimizer state of an update rule."""
+
+        def shape(path: Any, slot: Any) -> jax.ShapeDtypeStruct:
+            spec = self.rules.follow(path, slot.shape, self._divided)
+            return jax.ShapeDtypeStruct(slot.shape, slot.dtype, sharding=NamedSharding(self.mesh, spec))
+
+        return jax.tree_util.tree_map_with_path(shape, jax.eval_shape(rule.init, parameters))

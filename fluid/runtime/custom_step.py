@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fluid import errors
 from fluid.core import Applied, Array, warn
-from fluid.optimizer.loss_scale import scale_of
+from fluid.optimizer.optax_chain import scale_of
 from fluid.runtime.parameter_updates import Rule
 
 

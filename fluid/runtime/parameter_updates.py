@@ -27,8 +27,7 @@ from fluid._util.lazy import load_optax_ahead, optax
 from fluid.core import Gathering, ParameterSpec, Program, decide, warn
 from fluid.core.equations import filled, unneeded
 from fluid.optimizer.base import Optax, innermost
-from fluid.optimizer.loss_scale import skip_overflows
-from fluid.optimizer.optax_chain import replaced
+from fluid.optimizer.optax_chain import replaced, skip_overflows
 from fluid.param_attr import ParamAttr
 from fluid.regularizer import L2Decay
 from fluid.runtime.sparse_update import Rows, keeps_other_rows, update

@@ -17,8 +17,7 @@ import numpy as np
 
 from fluid.core import TRAIN, Applied, Gathering, ParameterSpec, Program, data_of
 from fluid.core.explain import step_in_own_words
-from fluid.optimizer.loss_scale import scale_of, was_skipped
-from fluid.optimizer.optax_chain import norm, ratio
+from fluid.optimizer.optax_chain import norm, ratio, scale_of, was_skipped
 from fluid.reader.on_device import Fed, Picks
 from fluid.runtime.custom_step import Machinery, StepFunction, TrainingStep, check_result
 from fluid.runtime.fetch import GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO

@@ -2,14 +2,28 @@
 
 import asyncio
 import collections
+import itertools
+import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
+import numpy as np
+
 from fluid import errors
+from fluid.core import TEST, FeedSpec, NestedSequenceBatch, Program, SequenceBatch
+from fluid.reader.columns import batch_size, read_feed
+from fluid.reader.ragged import Sizes, padded, sizes_of
+from fluid.runtime import Request, Session
+from fluid.runtime.compiled_step import bind
+from fluid.runtime.seeds import Draw, Seeds
+from fluid.serving.protocol import Output, Signature, Tensor, count_numbers
+from fluid.serving.settings import Settings
 
 Values = dict[str, Any]
 
@@ -222,3 +236,434 @@ class Batcher:
             return 0
         rows = sum(job.rows for job in waiting if job.shape == waiting[0].shape)
         return self._choose(waiting[0].shape, min(rows, self._max_rows))
+
+
+LOG = logging.getLogger("fluid.serving")
+Rung = Mapping[str, Sizes]
+"""By feed, the number of time steps to which its sequences are padded; for nested sequences, two numbers."""
+_LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
+# The largest relative difference that counts as rounding between the results of two batch sizes. A larger difference
+# means that the rows depend on each other.
+_NEAR = 1e-2
+# The most seconds for which a model may block the event loop.
+_QUICK = 1e-3
+
+
+class Shapes:
+    """The sizes for which a model is compiled: numbers of rows, and rungs.
+
+    A rung has the numbers of time steps to which the sequences of all feeds are padded in one batch.
+
+    Args:
+      program: the Program of the model; an exported model may fix its sizes.
+      settings: the sizes for all other models.
+
+    Attributes:
+      rows: numbers of rows, in increasing order.
+      rungs: the rungs, in increasing order of time steps.
+    """
+
+    def __init__(self, program: Program, settings: Settings):
+        self._specs = {name: spec for name, spec in program.feeds.items() if spec.lod_level}
+        self.rows = _exported_rows(program, settings) or settings.sizes()
+        self.rungs = _rungs(self._specs, program.buckets or {}, settings)
+        self._open = [n for n, s in program.feeds.items() if None in s.shape[1:] or s.shape[:1] != (None,)]
+
+    def rung(self, values: Mapping[str, Any]) -> int:
+        """Return the index of the smallest rung that is long enough for all sequences of the feeds `values`.
+
+        Raises:
+          FeedError: a sequence is longer than the last rung.
+        """
+        needs = {name: found for name in self._specs if (found := sizes_of(values[name])) is not None}
+        for index, rung in enumerate(self.rungs):
+            if all(need <= most for name in needs for need, most in zip(needs[name], rung[name], strict=True)):
+                return index
+        last = self.rungs[-1]
+        name = next(n for n in needs if any(need > most for need, most in zip(needs[n], last[n], strict=True)))
+        raise errors.FeedError(
+            f"feed {name!r}: found a row of {' x '.join(map(str, needs[name]))} steps, expected at most "
+            f"{' x '.join(map(str, last[name]))}; cut longer ones, or serve the model with larger buckets: --buckets"
+        )
+
+    def key(self, rung: int, values: Mapping[str, Any]) -> Hashable:
+        """Return a key for feeds padded to a rung; feeds with equal keys may run as one batch."""
+        return (rung, *(values[name].shape[1:] for name in self._open))
+
+    def padded_rows(self, rows: int) -> int:
+        """Return the number of rows to which `rows` rows are padded."""
+        return next((size for size in self.rows if size >= rows), rows)
+
+    def padded(self, rung: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the feeds `values` with their sequences padded to the rung of index `rung`."""
+        return {n: padded(v, self.rungs[rung][n]) if n in self._specs else v for n, v in values.items()}
+
+
+class Runner:
+    """A compiled model that runs the rows of several requests as one batch.
+
+    Args:
+      session: the Session with the parameters of the model.
+      program: the Program of the model.
+      settings: the sizes to compile for, and the limits.
+      name: name of the model, for error messages.
+      seeds: returns seeds for requests without a seed; None begins with a seed from the operating system.
+
+    Attributes:
+      signature: feeds and outputs of the model; the outputs are known after `warm_up`.
+      together: whether a batch may have rows of several requests; known after `warm_up`.
+    """
+
+    def __init__(self, session: Session, program: Program, settings: Settings, name: str, seeds: Seeds | None = None):
+        self.session = session
+        self._seeds = seeds or Seeds("serve")
+        self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds)))
+        site = f"the model {name}"
+        # The declarations with another site, because error messages to clients must not contain paths of this machine.
+        self._specs = {
+            n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
+        }
+        self._program, self._settings = program, settings
+        self._shapes = Shapes(program, settings)
+        self._names = _names_of(program)
+        self._keys: set[Any] = set()
+        self._lock = threading.Lock()
+        self._warm = 0
+        self._seconds: dict[tuple[Any, int], float] = {}
+        self._quick: set[tuple[Any, int]] = set()
+        named = program.output_names is not None
+        self.signature = Signature(self._specs, (), named, program.draws, program.table)
+        self.together = False
+        self._padded = False
+        self._name = name
+        self._warned = False  # whether a warning was logged about a seed for a model without random numbers
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of a batch."""
+        return self._shapes.rows[-1]
+
+    @property
+    def compilations(self) -> int:
+        """Number of compilations of the model so far."""
+        return self._step.compiled
+
+    def warm_up(self) -> None:
+        """Compile and time every size; then set `signature` and `together` from trial runs with random feeds."""
+        random = np.random.default_rng(0)
+        sizes = self._shapes.rows if self._has_rows() else (1,)
+        for index, rung in enumerate(self._shapes.rungs):
+            for size in sizes:
+                feeds = random_feeds(self._specs, size, rung, random)
+                key = self._shapes.key(index, feeds)
+                self._keys.add(key)
+                values = self._run(feeds)
+                self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
+        self.signature = replace(self.signature, outputs=self._outputs(values))
+        self._padded = self._has_rows() and self._is_independent(random)
+        self.together = self._padded and not self._program.draws  # a random key serves one request only
+        self._warm = len(self._keys)
+        if self.together and self.session.device.platform == "cpu":
+            code = str(self._step.lowered(feeds).compile().as_text())
+            self._quick = {k for k, seconds in self._seconds.items() if seconds <= _QUICK} if is_steady(code) else set()
+
+    def job(self, values: Mapping[str, Any], timeout: float, seed: int | None = None) -> Job:
+        """Return a job with the feeds of a request, checked, and with sequences padded to a rung.
+
+        Args:
+          values: feeds by name.
+          timeout: seconds until the deadline of the job.
+          seed: of random numbers, or None.
+
+        Raises:
+          FeedError: a feed is missing or does not fit its declaration, or has more rows or steps than the sizes.
+        """
+        missing = [name for name in self._specs if name not in values]
+        if missing:
+            raise errors.FeedError(
+                f"the inputs {', '.join(map(repr, missing))} are missing; expected {', '.join(map(repr, self._specs))}"
+            )
+        if seed is not None and not self._program.draws and not self._warned:
+            self._warned = True
+            LOG.warning("a request for the model %s has a seed, and its answers are the same with any", self._name)
+        if self._has_rows():
+            self._check_most(max(map(_count, values.values())))  # first, because `read_feed` takes time for each row
+        checked = {name: read_feed(spec, values[name]) for name, spec in self._specs.items()}
+        rung = self._shapes.rung(checked)
+        rows = batch_size(checked) if self._has_rows() else 1
+        self._check_rows(rows)
+        checked = self._shapes.padded(rung, checked)
+        key = self._shapes.key(rung, checked)
+        self._check_key(key)
+        return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
+
+    def encoded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the feeds for the raw rows of a request, by the table of the model.
+
+        Args:
+          rows: a dict for each row, with every column of the table; None stands for a missing value.
+
+        Raises:
+          FeedError: the model has no table, there are too many rows, or a row lacks a column or does not fit.
+        """
+        table = self.signature.table
+        if table is None:
+            raise errors.FeedError(
+                f'found "rows", but this model has no table of raw rows; send tensors of '
+                f'{", ".join(map(repr, self._specs))} as "inputs"'
+            )
+        self._check_most(len(rows))
+        names = (*table.numbers, *table.categories)
+        for number, row in enumerate(rows):
+            if lacking := [name for name in names if name not in row]:
+                raise errors.FeedError(
+                    f"row {number} has no {lacking[0]!r}, expected {', '.join(map(repr, names))}; null stands for a "
+                    f"missing value"
+                )
+        feeds = table({name: [row[name] for row in rows] for name in names})
+        return {name: array for name, array in feeds.items() if name in self._specs}
+
+    def check_sizes(self, tensors: Sequence[Tensor]) -> None:
+        """Check that tensors given as lists have no more numbers than the largest batch.
+
+        The conversion of a list to an array follows, during which no other thread runs.
+
+        Raises:
+          FeedError: a list has more numbers.
+        """
+        for tensor in tensors:
+            spec = self._specs.get(tensor.name)
+            if spec is None or not isinstance(tensor.data, list) or None in spec.shape[1:]:
+                continue
+            most = (
+                self.max_rows
+                * math.prod(self._shapes.rungs[-1].get(spec.name, ()))
+                * math.prod(size or 1 for size in spec.shape[1:])
+            )
+            if (found := count_numbers(tensor.data)) > most:
+                raise errors.FeedError(
+                    f"feed {spec.name!r}: found {found} numbers, expected at most {most}, {self.max_rows} rows of the "
+                    f"longest; send them in several requests, or serve the model with larger buckets: --buckets"
+                )
+
+    def is_quick(self, job: Job) -> bool:
+        """Return whether a batch of this job alone takes a millisecond at most, whatever its values are.
+
+        False on any device but a CPU, because other work may keep an accelerator busy.
+        """
+        return (job.shape, self._shapes.padded_rows(job.rows)) in self._quick
+
+    def choose(self, key: Hashable, rows: int) -> int:
+        """Return how many of `rows` waiting rows to run next: all with padding, or as many as need no padding.
+
+        The choice takes the least seconds for each row, as measured for each size after its compilation. Padding
+        takes as long as other rows if arithmetic takes most of the time. It takes no time if reading the parameters
+        does.
+        """
+        more = self._shapes.padded_rows(rows)
+        fewer = max((size for size in self._shapes.rows if size <= rows), default=more)
+        if more == fewer or (key, more) not in self._seconds:
+            return rows
+        return rows if self._seconds[key, more] / rows <= self._seconds[key, fewer] / fewer else fewer
+
+    def run(self, jobs: Sequence[Job]) -> list[Values]:
+        """Run jobs of equal shapes as one batch; return the results of each job by name."""
+        draw = self._draw(jobs[0].seed) if self._program.draws else None
+        rows = sum(job.rows for job in jobs)
+        size = self._shapes.padded_rows(rows)
+        if not self._padded or (len(jobs) == 1 and rows == size):
+            return [dict(zip(self._names, self._run(jobs[0].values, draw), strict=True))]
+        values = self._run(joined([job.values for job in jobs], size), draw)
+        ends = itertools.accumulate(job.rows for job in jobs)
+        return [
+            {name: rows_of(value, end - job.rows, end) for name, value in zip(self._names, values, strict=True)}
+            for job, end in zip(jobs, ends, strict=True)
+        ]
+
+    def _run(self, feeds: Mapping[str, Any], draw: Draw | None = None) -> list[Any]:
+        # No `jax.tree.map` for a single array: it takes longer than copying a small array.
+        return [
+            np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
+            for value in self._step(feeds, draw=draw).values
+        ]
+
+    def _draw(self, seed: int | None) -> Draw | None:
+        """Return the random key for a request with the given seed, or with the next of `seeds`."""
+        return self.session.engine.draw(self._seeds.next() if seed is None else seed)
+
+    def _timed(self, feeds: Mapping[str, Any]) -> float:
+        """Run a batch, and return how many seconds it takes."""
+        start = time.perf_counter()
+        self._run(feeds)
+        return time.perf_counter() - start
+
+    def _has_rows(self) -> bool:
+        """Return whether the first dimension of every feed is the number of rows of the batch."""
+        specs = self._specs.values()
+        return bool(specs) and all(spec.shape[:1] == (None,) for spec in specs)
+
+    def _check_most(self, rows: int) -> None:
+        if rows > self.max_rows:
+            raise errors.FeedError(
+                f"found {rows} rows, expected at most {self.max_rows}; send them in several requests"
+            )
+
+    def _check_rows(self, rows: int) -> None:
+        self._check_most(rows)
+        sizes = self._shapes.rows
+        if not self._padded and self._has_rows() and rows not in sizes:
+            raise errors.FeedError(
+                f"found {rows} rows, expected one of {', '.join(map(str, sizes))}: the rows of this model depend on "
+                f"each other, so that none can be added"
+            )
+
+    def _check_key(self, key: Any) -> None:
+        """Record a new shape; raise a FeedError if `max_shapes` new shapes were compiled since `warm_up`."""
+        if key in self._keys:
+            return
+        with self._lock:  # the worker thread checks large requests, and the event loop all others
+            if len(self._keys) - self._warm >= self._settings.max_shapes:
+                raise errors.FeedError(
+                    f"no more than {self._settings.max_shapes} shapes are compiled for inputs whose sizes are not "
+                    f"fixed, and this would be another one; pad the inputs, or serve the model with a larger max_shapes"
+                )
+            self._keys.add(key)
+
+    def _outputs(self, values: Sequence[Any]) -> list[Output]:
+        found = []
+        for name, array, value in zip(self._names, self._program.outputs, values, strict=True):
+            level = _LEVELS.get(type(value), 0)
+            shape = (*array.shape[:1], *array.shape[1 + level :])
+            found.append(Output(name, shape, str(np.dtype(value.dtype)), level))
+        return found
+
+    def _is_independent(self, random: np.random.Generator) -> bool:
+        """Return whether the results of a row depend neither on the other rows of its batch, nor on their number.
+
+        A trial compares them: between other rows bit by bit, and between batch sizes up to `_NEAR`.
+        """
+        if any(output.shape[:1] != (None,) for output in self.signature.outputs):
+            return False
+        small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
+        if not small:
+            return True  # every batch has one row, so that there are no other rows
+        rung = self._shapes.rungs[0]
+        mine = random_feeds(self._specs, 1, rung, random)
+        others = [random_feeds(self._specs, small - 1, rung, random) for _ in range(3)]
+        found = [self._first_row(joined([mine, other], small)) for other in others]
+        most = self._first_row(joined([mine, others[0]], sizes[-1]))
+        return all(_same(found[0], each) for each in found) and _near(found[0], most)
+
+    def _first_row(self, feeds: Mapping[str, Any]) -> list[Any]:
+        return [rows_of(value, 0, 1) for value in self._run(feeds)]
+
+
+def _count(value: Any) -> int:
+    """Return the number of rows of the data of a feed; 0 for a scalar."""
+    data = value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
+    return len(data) if isinstance(data, list) or np.ndim(data) else 0
+
+
+def is_steady(code: str) -> bool:
+    """Return whether compiled code takes equally long for all values, as it has neither loops nor calls of Python."""
+    return " while(" not in code and "callback" not in code
+
+
+def _names_of(program: Program) -> list[str]:
+    """Return the names of the outputs; outputs without names are called output_0, output_1 and so on."""
+    if program.output_names is not None:
+        return list(program.output_names)
+    return [f"output_{i}" for i in range(len(program.outputs))]
+
+
+def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    pairs = zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
+
+
+def _near(first: Sequence[Any], second: Sequence[Any]) -> bool:
+    pairs = [
+        (np.asarray(a, np.float64), np.asarray(b, np.float64))
+        for a, b in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True)
+    ]
+    return all(np.allclose(a, b, _NEAR, _NEAR * (np.abs(a).max(initial=0) + 1e-6), equal_nan=True) for a, b in pairs)
+
+
+def joined(parts: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
+    """Join feeds of several requests to feeds of `rows` rows, padded with copies of the last row.
+
+    A row of zeros could be an invalid value for the model.
+    """
+    return {name: _joined([part[name] for part in parts], rows) for name in parts[0]}
+
+
+def rows_of(value: Any, start: int, end: int) -> Any:
+    """Return the rows from `start` to before `end` of a result, which is an array or a batch of sequences."""
+    if isinstance(value, SequenceBatch):
+        return SequenceBatch(value.data[start:end], value.lengths[start:end])
+    if isinstance(value, NestedSequenceBatch):
+        return NestedSequenceBatch(value.data[start:end], value.lengths[start:end], value.inner_lengths[start:end])
+    return value[start:end]
+
+
+def random_feeds(specs: Mapping[str, FeedSpec], rows: int, rung: Rung, random: np.random.Generator) -> dict[str, Any]:
+    """Return random feeds of `rows` rows for the feeds of a model.
+
+    Sizes that `specs` leave open are 1, and all sequences have the lengths of the rung.
+    """
+    return {name: _random_feed(spec, rows, rung.get(name, ()), random) for name, spec in specs.items()}
+
+
+def _random_feed(spec: FeedSpec, rows: int, steps: Sizes, random: np.random.Generator) -> Any:
+    sizes = [1 if size is None else size for size in spec.shape]
+    shape = (rows, *steps, *sizes[1:]) if spec.shape[:1] == (None,) else tuple(sizes)
+    if spec.held.kind in "iub":
+        low, high, _ = spec.limits or (0, 2, None)
+        data = random.integers(low, high, shape).astype(spec.held)
+    else:
+        data = random.normal(size=shape).astype(spec.held)
+    if not steps:
+        return data
+    lengths = np.full(rows, steps[0], np.int32)
+    if len(steps) == 1:
+        return SequenceBatch(data, lengths)
+    return NestedSequenceBatch(data, lengths, np.full((rows, steps[0]), steps[1], np.int32))
+
+
+def _joined(values: Sequence[Any], rows: int) -> Any:
+    first = values[0]
+    if isinstance(first, SequenceBatch):
+        return SequenceBatch(_joined([v.data for v in values], rows), _joined([v.lengths for v in values], rows))
+    if isinstance(first, NestedSequenceBatch):
+        parts = ([v.data for v in values], [v.lengths for v in values], [v.inner_lengths for v in values])
+        return NestedSequenceBatch(*(_joined(part, rows) for part in parts))
+    missing = rows - sum(len(value) for value in values)
+    if missing:
+        values = [*values, np.repeat(values[-1][-1:], missing, axis=0)]
+    return values[0] if len(values) == 1 else np.concatenate(values)
+
+
+def _exported_rows(program: Program, settings: Settings) -> tuple[int, ...]:
+    """Return the numbers of rows that an exported model fixes, `max_batch` at most.
+
+    If all are larger, return the smallest. Return an empty tuple for a model that runs any number of rows.
+    """
+    found = program.batch_sizes or ()
+    return tuple(size for size in found if size <= settings.sizes()[-1]) or tuple(found[:1])
+
+
+def _rungs(specs: Mapping[str, FeedSpec], exported: Mapping[str, Any], settings: Settings) -> list[Rung]:
+    if not specs:
+        return [{}]
+    ladders = {name: list(_ladder(spec, exported.get(name), settings)) for name, spec in specs.items()}
+    count = max(map(len, ladders.values()))
+    return [{name: ladder[min(i, len(ladder) - 1)] for name, ladder in ladders.items()} for i in range(count)]
+
+
+def _ladder(spec: FeedSpec, exported: Any, settings: Settings) -> Iterator[Sizes]:
+    if spec.lod_level == 1:
+        yield from ((size,) for size in exported or settings.buckets)
+        return
+    outer, inner = exported or (settings.outer(), settings.buckets)
+    for i in range(max(len(outer), len(inner))):
+        yield outer[min(i, len(outer) - 1)], inner[min(i, len(inner) - 1)]

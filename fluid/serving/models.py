@@ -13,8 +13,7 @@ from fluid.inferencer import Inferencer
 from fluid.place import Place
 from fluid.runtime import Session
 from fluid.runtime.seeds import Seeds
-from fluid.serving.batching import Batcher, Job, Values
-from fluid.serving.runner import Runner
+from fluid.serving.batching import Batcher, Job, Runner, Values
 from fluid.serving.settings import Settings
 
 LOG = logging.getLogger("fluid.serving")

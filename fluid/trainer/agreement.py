@@ -14,9 +14,9 @@ from fluid.distributed import Group
 from fluid.reader.pipeline import Batches
 from fluid.runtime import Session
 from fluid.trainer.checkpoint.checkpoints import describe_optimizers, digests_of
+from fluid.trainer.device_calls import Call, Policy
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
-from fluid.trainer.step_hooks import Call, Policy
 
 _NONE = "none"
 

@@ -19,7 +19,7 @@ from fluid.runtime import CompiledStep, Request, Results, Session, bind
 from fluid.runtime.in_flight import IN_FLIGHT
 from fluid.trainer.agreement import Agreement
 from fluid.trainer.checkpoint import NoCheckpoints
-from fluid.trainer.device_calls import StepRequest, StepsPerCall
+from fluid.trainer.device_calls import Call, Policy, StepRequest, StepsPerCall
 from fluid.trainer.events import (
     BeginEpochEvent,
     BeginStepEvent,
@@ -33,7 +33,6 @@ from fluid.trainer.losses import Losses
 from fluid.trainer.programs import Member
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
-from fluid.trainer.step_hooks import Call, Policy
 
 # If reading the last minibatch took longer than this, in seconds, the handlers of the end of a step run before the next
 # minibatch is read.

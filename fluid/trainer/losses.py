@@ -9,7 +9,7 @@ import numpy as np
 
 from fluid.core import warn
 from fluid.runtime.in_flight import InFlight
-from fluid.trainer.step_hooks import Call, Policy
+from fluid.trainer.device_calls import Call, Policy
 
 
 class Waits:

@@ -10,7 +10,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from fluid.trainer.step_hooks import Call, Policy
+from fluid.trainer.device_calls import Call, Policy
 
 log = logging.getLogger("fluid")
 

@@ -7,7 +7,7 @@ import pytest
 
 import fluid
 from fluid import errors, layers
-from fluid.optimizer import loss_scale
+from fluid.optimizer import optax_chain
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(16, 4)).astype("float32")
@@ -52,11 +52,11 @@ def test_float16_has_dynamic_loss_scaling_and_follows_float32():
     exact, half = (np.asarray(session.scope["w"]) for session in sessions)
     assert np.abs(exact - start).max() > 0.1
     np.testing.assert_allclose(half, exact, atol=0.03)
-    assert scale_of(sessions[1]) == loss_scale.START
+    assert scale_of(sessions[1]) == optax_chain.START
 
 
 def test_without_the_scale_such_gradients_vanish(monkeypatch):
-    monkeypatch.setattr(loss_scale, "START", 1.0)
+    monkeypatch.setattr(optax_chain, "START", 1.0)
     session = session_of(fluid.optimizer.SGD(1e7), 1e-9)
     before = np.asarray(session.scope["w"])
     session.run(feed=FEED)
@@ -96,31 +96,31 @@ def test_what_overflows_is_left_out_and_halves_the_scale():
     session.run(feed=FEED)
     before = arrays_of(session, ("scale", "finite", "@step"))
     norm, scale = session.run(feed=BIG, fetch=["grad_norm_0", "loss_scale_0"])
-    assert not np.isfinite(norm) and scale == loss_scale.START
+    assert not np.isfinite(norm) and scale == optax_chain.START
     after = arrays_of(session, ("scale", "finite", "@step"))
     assert all(after[n].tobytes() == v.tobytes() for n, v in before.items()), "nothing else has changed"
-    assert scale_of(session) == loss_scale.START / 2 and int(session.scope.step) == 2
+    assert scale_of(session) == optax_chain.START / 2 and int(session.scope.step) == 2
     session.run(feed=FEED)
     assert session.scope["kept"] == 2 and not np.array_equal(session.scope["fc_0.w_0"], before["fc_0.w_0"])
 
 
 def scales_by_hand(finite, patience):
     """What the scale is before each step, from which of them had finite gradients."""
-    scale, count, found = loss_scale.START, 0, []
+    scale, count, found = optax_chain.START, 0, []
     for good in finite:
         found.append(scale)
         count = count + 1 if good else 0
         if not good:
             scale = max(scale / 2, 1.0)
         elif count == patience:
-            scale, count = min(scale * 2, loss_scale.MOST), 0
+            scale, count = min(scale * 2, optax_chain.MOST), 0
     return found
 
 
 def test_the_scale_grows_after_so_many_finite_steps(monkeypatch):
-    monkeypatch.setattr(loss_scale, "PATIENCE", 3)
+    monkeypatch.setattr(optax_chain, "PATIENCE", 3)
     finite = [True] * 7 + [False] * 3 + [True] * 4 + [False] + [True] * 40
-    rule = loss_scale.skip_overflows(fluid.optimizer.SGD(0.1).rule())
+    rule = optax_chain.skip_overflows(fluid.optimizer.SGD(0.1).rule())
     params = {"w": jnp.ones(2), "b": jnp.ones(())}
     state = rule.init(params)
     update = jax.jit(rule.update)
@@ -130,7 +130,7 @@ def test_the_scale_grows_after_so_many_finite_steps(monkeypatch):
         bad = (jnp.nan, jnp.inf)[i % 2]
         updates, state = update({"w": jnp.array([1.0, 1.0 if good else bad]), "b": jnp.float32(2.0)}, state, params)
         np.testing.assert_allclose([updates["w"][0], updates["b"]], (-0.1, -0.2) if good else (0.0, 0.0))
-    assert scales == scales_by_hand(finite, 3) and max(scales) == loss_scale.MOST
+    assert scales == scales_by_hand(finite, 3) and max(scales) == optax_chain.MOST
 
 
 def test_gradients_that_are_fetched_are_those_of_the_loss():
@@ -204,7 +204,7 @@ def test_each_minimize_has_a_scale_of_its_own():
     before = session.params()
     session.run(feed=BIG)
     scales = [float(v) for v in session.run(feed=FEED, fetch=["loss_scale_0", "loss_scale_1"])]
-    assert scales == [loss_scale.START / 2, loss_scale.START]
+    assert scales == [optax_chain.START / 2, optax_chain.START]
     assert not np.array_equal(before["v"], session.scope["v"])
 
 
@@ -221,7 +221,7 @@ def test_a_sparse_table_skips_too():
     ids = [[1], [2], [1]]
     before = np.asarray(sessions[1].scope["table"])
     sessions[1].run(feed={"ids": ids, "factor": np.full((3, 1), 1e3)})
-    assert np.array_equal(before, sessions[1].scope["table"]) and scale_of(sessions[1]) == loss_scale.START / 2
+    assert np.array_equal(before, sessions[1].scope["table"]) and scale_of(sessions[1]) == optax_chain.START / 2
     for session in sessions:
         session.run(feed={"ids": ids, "factor": np.ones((3, 1))})
     np.testing.assert_allclose(sessions[1].scope["table"], sessions[0].scope["table"], atol=2e-3)
@@ -252,7 +252,7 @@ def test_the_scale_is_saved_and_a_resumed_training_ends_with_the_same_bits(tmp_p
     with pytest.raises(Killed):
         make("cut").train(data, 3, event_handler=kill)
     resumed = make("cut")
-    assert scale_of(resumed.session) == loss_scale.START / 2
+    assert scale_of(resumed.session) == optax_chain.START / 2
     resumed.train(data, 3)
     found, wanted = arrays_of(resumed.session), arrays_of(whole.session)
     assert found.keys() == wanted.keys() and all(found[n].tobytes() == v.tobytes() for n, v in wanted.items())
@@ -265,7 +265,7 @@ def test_an_overflow_of_the_scale_is_no_alarm():
     data = fluid.reader.arrays((np.concatenate([X, X * 20, X]), np.tile(Y, (3, 1))), batch_size=16)
     trainer = fluid.Trainer(linear(fluid.optimizer.SGD(0.01)), precision="float16")
     trainer.train(data, handlers=[fluid.handlers.TerminateOnNaN(report=True)])
-    assert scale_of(trainer.session) == loss_scale.START / 2
+    assert scale_of(trainer.session) == optax_chain.START / 2
 
 
 def rooted():
@@ -279,7 +279,7 @@ def test_a_gradient_that_is_nan_at_every_scale_is_not_hidden():
     trainer = fluid.Trainer(rooted, fluid.optimizer.SGD(0.1), precision="float16")
     with pytest.raises(errors.NonFiniteError, match=r"The loss is finite, and the gradient with respect to 'square_0"):
         trainer.train(data, handlers=[fluid.handlers.TerminateOnNaN(report=True)])
-    assert int(trainer.session.scope.step) == np.log2(loss_scale.START) and scale_of(trainer.session) == 1
+    assert int(trainer.session.scope.step) == np.log2(optax_chain.START) and scale_of(trainer.session) == 1
 
 
 def test_a_loss_that_is_nan_is_reported_at_once():
@@ -305,7 +305,7 @@ def test_a_step_of_ones_own_is_scaled_too():
     found, wanted = arrays_of(sessions[1]), arrays_of(sessions[0])
     for name, value in wanted.items():
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
-    assert scale_of(sessions[1]) == loss_scale.START / 2
+    assert scale_of(sessions[1]) == optax_chain.START / 2
 
 
 def test_only_float16_has_a_scale():
@@ -325,7 +325,7 @@ def test_gradient_monitor_logs_the_scale():
         handlers=[fluid.handlers.GradientMonitor()],
         event_handler=lambda e: isinstance(e, fluid.MeasuredEvent) and seen.append(float(e.metrics["loss_scale_0"])),
     )
-    assert seen == [loss_scale.START, loss_scale.START, loss_scale.START / 2]
+    assert seen == [optax_chain.START, optax_chain.START, optax_chain.START / 2]
 
 
 def test_inference_in_float16():

@@ -21,7 +21,7 @@ def at_the_end():
 atexit.register(at_the_end)
 
 import fluid
-from fluid.serving.runner import Runner
+from fluid.serving.batching import Runner
 from serving import served
 
 inside, ending = threading.Event(), threading.Event()

@@ -12,9 +12,9 @@ from serving.served import DIGITS, ask, digits, image_request, params_of, post, 
 
 import fluid
 from fluid.serving import app, batching
+from fluid.serving.batching import Runner, is_steady
 from fluid.serving.connection import BufferedTransport
 from fluid.serving.http import run_in_thread
-from fluid.serving.runner import Runner, is_steady
 from fluid.serving.server import _listening
 
 

@@ -300,7 +300,7 @@ def test_row_46_a_model_that_fails_tells_nothing_and_the_server_lives(server, mo
 
 def test_row_46_it_is_not_ready_before_everything_is_compiled(files, monkeypatch):
     go_on = threading.Event()
-    from fluid.serving.runner import Runner
+    from fluid.serving.batching import Runner
 
     warm_up = Runner.warm_up
     monkeypatch.setattr(Runner, "warm_up", lambda self: (go_on.wait(), warm_up(self)))
@@ -318,7 +318,7 @@ def test_row_46_it_is_not_ready_before_everything_is_compiled(files, monkeypatch
 
 
 def test_row_46_a_model_that_does_not_compile(files, monkeypatch):
-    from fluid.serving.runner import Runner
+    from fluid.serving.batching import Runner
 
     def broken(self):
         raise FloatingPointError("broken")

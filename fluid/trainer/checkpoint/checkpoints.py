@@ -32,9 +32,9 @@ from fluid.runtime.finite import Health
 from fluid.runtime.state_io import check_state, names_here
 from fluid.trainer.checkpoint.config import BestMeasured, CheckpointConfig, Score, check_shared
 from fluid.trainer.checkpoint.writer import Writer
+from fluid.trainer.device_calls import Call, Policy
 from fluid.trainer.handlers import Handler
 from fluid.trainer.resume import Progress
-from fluid.trainer.step_hooks import Call, Policy
 
 
 def describe_optimizers(programs: Sequence[Program]) -> list[str]:
