@@ -18,16 +18,16 @@ from fluid.compat.name_hints.table import HINTS
 
 # Families of layers: a title, and the modules below `fluid.layers` whose functions a page has.
 FAMILIES = {
-    "data": ("Data and parameters", ["data", "fc", "embedding", "custom", "adapters"]),
+    "data": ("Data and parameters", ["data", "fc", "embedding", "custom", "overview"]),
     "tensor-create": ("Create arrays", ["tensor.create", "tensor.random"]),
-    "tensor-math": ("Arithmetic", ["tensor.arithmetic", "tensor.elementwise"]),
+    "tensor-math": ("Arithmetic", ["tensor.arithmetic"]),
     "tensor-matrix": ("Matrices", ["tensor.matrix"]),
     "tensor-reduce": ("Reduce and search", ["tensor.reduce", "tensor.search"]),
     "tensor-compare": ("Compare", ["tensor.compare"]),
-    "tensor-shape": ("Reshape, join and pad", ["tensor.reshape", "tensor.concat", "tensor.pad"]),
+    "tensor-shape": ("Reshape, join and pad", ["tensor.reshape", "tensor.concat"]),
     "tensor-index": ("Index, gather and scatter", ["tensor.index"]),
     "activation": ("Activations", ["activation"]),
-    "image": ("Convolution and pooling", ["image.conv", "image.conv_transpose", "image.pool"]),
+    "image": ("Convolution and pooling", ["image.conv", "image.pool"]),
     "image-shape": ("Resize and rearrange images", ["image"]),
     "norm": ("Normalisation and dropout", ["norm"]),
     "loss": ("Losses of classes", ["loss.cross_entropy", "loss.classification", "loss.sampled"]),
@@ -37,7 +37,7 @@ FAMILIES = {
     "attention": ("Attention", ["attention"]),
     "control": ("Branches, loops and stacks", ["control"]),
     "structured": ("Decoding and structured prediction", ["structured"]),
-    "detection": ("Detection: boxes", [f"detection.{n}" for n in ("prior", "matching", "box", "sampling", "roi")]),
+    "detection": ("Detection: boxes", [f"detection.{n}" for n in ("prior", "matching", "box", "roi")]),
     "detection-heads": ("Detection: heads and losses", ["detection"]),
     "schedule": ("Learning-rate schedules", ["lr"]),
 }

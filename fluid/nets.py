@@ -323,6 +323,7 @@ def _one_each(argument: str, value: Any, count: int) -> list[Any]:
     return values
 
 
+@layer
 def table_columns(table: Table) -> dict[str, jax.Array]:
     """Declare the feeds of a table of raw rows, and return its columns.
 
@@ -369,6 +370,7 @@ def table_columns(table: Table) -> dict[str, jax.Array]:
     return columns
 
 
+@layer
 def table_features(table: Table, size: int = 8) -> jax.Array:
     """Declare the feeds of a table of raw rows, and return all columns as one array of numbers.
 

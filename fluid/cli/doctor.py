@@ -25,10 +25,12 @@ EXTRAS = {
     "export": "exported models: fluid export",
     "files": "data files in CSV, Parquet and other formats, object stores",
     "iree": "exported models without Python",
+    "keras": "weights of Keras: fluid.io.load_state_dict",
     "mlflow": "logs to MLflow",
     "original": "model files of PaddlePaddle",
     "safetensors": "parameters in .safetensors",
     "serve": "servers: fluid serve, online, remote",
+    "table": "tables of raw rows: fluid.reader.frame",
     "tensorboard": "logs to TensorBoard",
     "wandb": "logs to Weights & Biases",
 }

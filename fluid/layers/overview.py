@@ -10,7 +10,7 @@ __all__ = ["overview"]
 
 
 class Row(NamedTuple):
-    """A layer in the table: its name, what it computes, and its names in other libraries."""
+    """A line of the table: the name of a layer, its effect, and its names in other libraries."""
 
     layer: str
     computes: str
@@ -28,7 +28,7 @@ class Overview(tuple[Row, ...]):
 
 
 def overview(search: str = "") -> Overview:
-    """List layers, one line each: the name, what the layer computes, and its names in Keras, PyTorch and Flax.
+    """List layers, one line each: the name, the effect, and the names in Keras, PyTorch and Flax.
 
     Args:
       search: show only layers that have this text in their line; capitals do not matter. By default all layers.

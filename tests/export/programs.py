@@ -56,6 +56,10 @@ SOME_SIZES = {
 
 # Examples without a program that could be exported, and why.
 NOT_DEPLOYED = {
+    "bert_classifier": "`tests/peers` compares it with its original; `docs/fine-tuning.md` exports merged adapters",
+    "gpt2": "`tests/peers` compares it with its original; write_characters exports a program that generates",
+    "low_rank_digits": "a plain net after merge_low_rank, as docs/fine-tuning.md exports it",
+    "resnet50": "`tests/peers` compares it with its original; image_classification exports a residual net",
     "plan_gpt": "nothing is trained: it is about a training to come",
     "population_digits": "the net of recognize_digits, many times",
     "seq2seq_2018": "its programs are written down, and saved by the Executor as in 2018",

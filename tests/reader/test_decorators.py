@@ -69,7 +69,7 @@ operations = st.lists(
 def test_every_decorator_is_among_the_operations():
     used = {name for _, function in OPERATIONS.values() for name in function.__code__.co_names}
     decorators = {name for name in reader.__all__ if name.islower() and not name.endswith("_readers")}
-    assert decorators - {"arrays", "files", "prefetch"} <= used  # two make readers, one ends them
+    assert decorators - {"arrays", "files", "frame", "prefetch"} <= used  # three make readers, one ends them
 
 
 def build(size, steps):
