@@ -8,6 +8,8 @@ import pytest
 import fluid
 from fluid import errors, layers
 
+pytestmark = pytest.mark.peers
+
 X = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
 Y = X.sum(axis=1, keepdims=True)
 

@@ -12,6 +12,8 @@ import transformers
 import fluid
 from fluid import errors, layers
 
+pytestmark = pytest.mark.peers
+
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 
 
