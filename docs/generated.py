@@ -14,7 +14,6 @@ import re
 import types
 
 import fluid
-from fluid.compat.name_hints.table import HINTS
 
 # Families of layers: a title, and the modules below `fluid.layers` whose functions a page has.
 FAMILIES = {
@@ -285,15 +284,8 @@ layers-*
 
 def _table_of_layers() -> str:
     """Return the index of layers: one line each, with the names that other libraries use."""
-    others: dict[str, list[str]] = {}
-    for hints in HINTS.values():
-        for other, advice in hints.items():
-            if found := re.match(r"layers\.(\w+)", advice):
-                others.setdefault(found.group(1), []).append(other)
     text = io.StringIO()
     writer = csv.writer(text)
-    for name in sorted(fluid.layers.__all__, key=str.lower):
-        first = (inspect.getdoc(getattr(fluid.layers, name)) or "").split("\n")[0]
-        link = f"[`{name}`](#fluid.layers.{name})"
-        writer.writerow([link, first, ", ".join(sorted(set(others.get(name, []))))])
+    for row in sorted(fluid.layers.overview(), key=lambda row: row.layer.lower()):
+        writer.writerow([f"[`{row.layer}`](#fluid.layers.{row.layer})", row.computes, ", ".join(row.elsewhere)])
     return text.getvalue()

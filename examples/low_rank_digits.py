@@ -14,7 +14,7 @@ from fluid import layers
 
 
 def net(param_attr=None):
-    """Return the probabilities of five digits; `param_attr` is that of the two hidden layers."""
+    """Return the probabilities of five digits; `param_attr` belongs to the two hidden layers."""
     x = layers.data("image", shape=[64])
     for name in ("first", "second"):
         x = layers.fc(x, size=128, act="relu", param_attr=param_attr, name=name)

@@ -23,7 +23,7 @@ WINDOW, BATCH, PART = 64, 32, 16  # characters in a window, windows in a batch, 
 
 
 def load_text():
-    """Read paragraphs, without repeated ones and code, and join them to one text of ASCII characters."""
+    """Join the paragraphs of Python's documentation to one ASCII text, without code and repetitions."""
     pieces = (piece for topic in topics.topics.values() for piece in re.split(r"\n\s*\n", topic))
     prose = dict.fromkeys(piece for piece in pieces if piece[:1].isalpha() and len(piece) > 40)
     return re.sub(r"[^ -~]+", " ", "  ".join(prose))

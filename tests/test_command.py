@@ -484,7 +484,7 @@ def test_control_c_ends_without_a_traceback(monkeypatch):
 
 @pytest.fixture
 def shell(in_tmp, monkeypatch):
-    """A function that runs lines in bash, where `fluid` and `python` are those of this test."""
+    """Return a function that runs lines in bash, with `fluid` and `python` of this test."""
     (in_tmp / "bin").mkdir()
     for name, call in (("fluid", "-m fluid "), ("python", "")):
         path = in_tmp / "bin" / name

@@ -23,7 +23,7 @@ Functions = list[tuple[Mapping[str, int], Callable[..., Any]]]
 
 
 class ExportedProgram(Program):
-    """An entry point of an exported model, which a Session or an Inferencer runs like any other program.
+    """A Program for one entry point of an exported model: a Session or an Inferencer runs it like any other.
 
     The program runs in test mode only. Only exported values can be fetched.
 

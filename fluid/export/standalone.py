@@ -12,6 +12,7 @@ Sequences are lists of rows of any length, or tuples of padded data and lengths;
 """
 
 import dataclasses
+import functools
 import hashlib
 import io
 import itertools
@@ -122,12 +123,14 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
     manifest, entries = read(path)
     check_version(manifest)
     known = manifest["entries"][entry or next(iter(manifest["entries"]))]
+    if "module" not in known["functions"][0]:
+        raise ValueError("an earlier fluid wrote this file; use the standalone.py inside it, or fluid.Inferencer")
     arrays = {name: array_of(manifest["arrays"][name], entries) for name in known["arrays"]}
     like = array_of(manifest["key"], entries) if known["random"] else None
     if seed is not None and like is None:
         warnings.warn("load(seed=...): this model draws no random numbers, so that a seed does nothing", stacklevel=2)
     blobs = [(f, entries[f["file"]]) for f in known["functions"]]
-    functions = [(f["sizes"], callable_of(f, blob, manifest["platforms"], arrays, like)) for f, blob in blobs]
+    ready = functools.cache(lambda i: callable_of(*blobs[i], manifest["platforms"], arrays, like))  # once it is called
 
     def run(feeds: dict[str, Any], seed: int | None = None) -> list[Any]:
         if seed is not None and like is None:
@@ -137,14 +140,14 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
         shapes = [np.shape(values[f["name"]][0] if f["lod_level"] else values[f["name"]]) for f in known["feeds"]]
         every = [d for f, shape in zip(known["feeds"], shapes, strict=True) for d in zip(f["dims"], shape, strict=True)]
         sizes = {dim: size for dim, size in every if isinstance(dim, str)}
-        for fixed, function in functions:
-            if fixed.items() <= sizes.items():
-                found = function(arrays, values, key)
+        for i, (function, _) in enumerate(blobs):
+            if function["sizes"].items() <= sizes.items():
+                found = ready(i)(arrays, values, key)
                 changed, results = found if manifest["format"] == STEP else ({}, found)
                 arrays.update(changed)
                 results = jax.tree.map(np.asarray, results)
                 return [tuple(result) if isinstance(result, list) else result for result in results]
-        raise ValueError(f"found the sizes {sizes}, exported for {[fixed for fixed, _ in functions]}")
+        raise ValueError(f"found the sizes {sizes}, exported for {[f['sizes'] for f, _ in blobs]}")
 
     run.arrays = arrays  # type: ignore[attr-defined]
     return run

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from typing import NamedTuple
 
 from fluid.compat.name_hints.table import HINTS
@@ -44,12 +45,13 @@ def overview(search: str = "") -> Overview:
       True
     """
     layers = importlib.import_module("fluid.layers")  # on use, because this module is one of its names
-    elsewhere: dict[str, list[str]] = {}
-    for name, instead in HINTS["fluid.layers"].items():
-        called = instead.partition("(")[0].removeprefix("layers.")
-        elsewhere.setdefault(called, []).append(name)
+    elsewhere: dict[str, set[str]] = {}
+    for hints in HINTS.values():
+        for name, instead in hints.items():
+            if found := re.match(r"layers\.(\w+)", instead):
+                elsewhere.setdefault(found[1], set()).add(name)
     rows = []
     for name in layers.__all__:
         lines = (inspect.getdoc(getattr(layers, name)) or "").splitlines() or [""]
-        rows.append(Row(name, lines[0], tuple(elsewhere.get(name, ()))))
+        rows.append(Row(name, lines[0], tuple(sorted(elsewhere.get(name, ())))))
     return Overview(row for row in rows if search.lower() in " ".join((*row[:2], *row[2])).lower())

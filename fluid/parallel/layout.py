@@ -48,7 +48,7 @@ def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> 
 
 
 def mesh_of(parallel: Parallel) -> Mesh:
-    """Return the mesh for a value of `parallel=`.
+    """Convert the argument `parallel=` to a Mesh: True divides the batch, "fsdp" also the parameters.
 
     Raises:
       ArgumentError: `parallel` is no valid value.

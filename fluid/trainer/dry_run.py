@@ -151,7 +151,7 @@ class DryRun:
         return value
 
     def _read(self, member: Member, reader: ReaderLike | None, order: FeedOrder) -> tuple[str, tuple[Any, Any]]:
-        """Read a minibatch; return it as the reader yields it, and as the feed of a step."""
+        """Read one minibatch; return its shapes, and a pair: the rows from the reader, and the feed of a step."""
         if reader is None:
             return "no feeds", ({}, {})
         with contextlib.closing(minibatches(reader)()) as rows:

@@ -11,7 +11,7 @@ TESTS = pathlib.Path(__file__).resolve().parent.parent
 
 
 def finished(code, folder, **environment):
-    """Run code in a process; return the words that it prints and its exit status, 0 or that of SIGKILL."""
+    """Run code in a process that ends well or by SIGKILL; return the printed words and the exit status."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS / "helpers", TESTS.parent))),

@@ -182,7 +182,7 @@ def test_row_14_parts_of_a_graph_on_several_devices(on_four_devices):
 
 
 def test_row_14_unlike_layers_on_devices_of_their_own(tmp_path):
-    """Parts of a net of unlike layers have their own devices, and the numbers equal one device."""
+    """A net computes its layers on different devices, with the numbers of one device."""
     python(
         """
         import contextlib

@@ -132,3 +132,9 @@ def test_it_says_what_is_in_a_file(python, tmp_path):
 def test_the_reader_is_short():
     text = pathlib.Path(fluid.__file__).parent.joinpath("export", "standalone.py").read_text()
     assert len(text.splitlines()) <= 160 and "import fluid" not in text
+
+
+def test_a_file_without_places_of_code_names_its_own_reader():
+    earlier = pathlib.Path(__file__).parents[1] / "data" / "artifact" / "dense.fluid"
+    with pytest.raises(ValueError, match="the standalone.py inside it"):
+        standalone.load(earlier)

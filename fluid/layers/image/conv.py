@@ -189,7 +189,7 @@ def conv2d_transpose(
     name: str | None = None,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Apply a transposed convolution to images, which makes them larger.
+    """Enlarge images by a transposed convolution.
 
     A transposed convolution is the gradient of a `conv2d` that maps images of the size of the result to images of the
     size of the input. `stride`, `padding` and `dilation` are the arguments of this `conv2d`.

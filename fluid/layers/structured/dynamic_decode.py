@@ -436,7 +436,7 @@ class BeamSearchDecoder(Decoder):
         return output, new, self._inputs(output.predicted_ids), new.finished
 
     def finalize(self, outputs: BeamOutput, final_states: BeamState, sequence_lengths: Any) -> tuple[Any, BeamState]:
-        """Return the ids of the remaining hypotheses, `[steps, batch, beam]`, and the states after the last step."""
+        """Return the ids of the hypotheses in the last beam, `[steps, batch, beam]`, and the last states."""
         return trace_back(outputs.predicted_ids, outputs.parent_ids), final_states
 
     @property

@@ -248,7 +248,7 @@ def is_leaf(value: Any) -> bool:
 
 
 def is_value(value: Any) -> bool:
-    """Return whether a value can be fetched: an array or a sequence batch."""
+    """Return whether a value can be fetched, which arrays, SequenceBatches and NestedSequenceBatches can."""
     return isinstance(value, SEQUENCES) or (hasattr(value, "dtype") and hasattr(value, "shape"))
 
 

@@ -124,7 +124,7 @@ def constant(ids, state):
 
 
 def shares(rows=4096, feed=None, **arguments):
-    """How often each id is drawn."""
+    """Return the share of each id among the drawn ones."""
 
     def drawing():
         prompt = layers.data("prompt", shape=[1], dtype="int64")
