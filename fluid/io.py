@@ -433,9 +433,9 @@ def merge_low_rank(arrays: Mapping[str, Any]) -> dict[str, Any]:
       ['fc_0.b_0', 'fc_0.w_0']
       >>> inferencer = fluid.Inferencer(net, params=merged)
     """
-    from fluid.layers import low_rank
+    from fluid.layers import reparametrized
 
-    return low_rank.merged(arrays)
+    return reparametrized.merged(arrays)
 
 
 def update_module(module: Any, executor: Any, name: str = "module_0") -> Any:

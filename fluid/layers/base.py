@@ -142,24 +142,18 @@ class Layer:
                 f"each a ParamAttr with a name of its own"
             )
         self._check_settings(name, settings)
-        if isinstance(settings, WeightNormParamAttr):
+        if isinstance(settings, WeightNormParamAttr | LowRankParamAttr):
             if rows_only:
                 raise errors.ArgumentError(
-                    f"{self.name}: rows of a WeightNormParamAttr cannot be looked up; is_sparse=False"
+                    f"{self.name}: rows of a {type(settings).__name__} cannot be looked up; is_sparse=False"
                 )
-            from fluid.layers import weight_norm  # imported here, since few programs need weight normalization
+            from fluid.layers import reparametrized  # imported here, since few programs need it
 
+            create: Any = reparametrized.normalized_weight
+            if isinstance(settings, LowRankParamAttr):
+                create = reparametrized.adapted_weight
             kind = "" if settings.name else self.automatic_kind
-            return weight_norm.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
-        if isinstance(settings, LowRankParamAttr):
-            if rows_only:
-                raise errors.ArgumentError(
-                    f"{self.name}: rows of a LowRankParamAttr cannot be looked up; is_sparse=False"
-                )
-            from fluid.layers import low_rank  # imported here, since few programs have adapters
-
-            kind = "" if settings.name else self.automatic_kind
-            return low_rank.create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
+            return create(name, settings, shape, parameter_dtype(dtype), default, kind, self.owner)
         return core.create_parameter(
             name,
             shape,

@@ -16,7 +16,7 @@ from fluid._util.globs import select
 from fluid.checkpoint import PathLike
 from fluid.core import Array, Program, Scope, creation_sites, own_array, warn_once
 from fluid.distributed import group
-from fluid.distributed.arrays import whole
+from fluid.distributed.group import whole
 from fluid.runtime.engine import Engine
 from fluid.runtime.finite import spoilt, warn_of_spoilt
 from fluid.runtime.freezing import FROZEN

@@ -5,7 +5,7 @@ from typing import Any
 
 from fluid import nets
 from fluid.compat import input
-from fluid.static.tape.recording import recorded
+from fluid.static.tape.program import recorded
 
 embedding = recorded(input.embedding)
 one_hot = recorded(input.one_hot)

@@ -14,8 +14,7 @@ from fluid.static import unique_name
 from fluid.static.backward import Gradient, append_backward, excluded_parameters, pairs_of
 from fluid.static.scope import global_scope
 from fluid.static.tape.calls import minimized
-from fluid.static.tape.program import Program, default_main_program
-from fluid.static.tape.recording import in_a_function
+from fluid.static.tape.program import Program, default_main_program, in_a_function
 from fluid.static.tape.variable import Variable
 
 __all__ = optimizer.__all__  # noqa: PLE0605

@@ -17,7 +17,7 @@ import numpy as np
 from fluid import errors
 from fluid._util.text import counted
 from fluid.core import NestedSequenceBatch, SequenceBatch
-from fluid.distributed.arrays import whole
+from fluid.distributed.group import whole
 from fluid.reader.base import stages
 from fluid.reader.pipeline import Batch, Batches, InputPipeline
 from fluid.trainer.handlers import Dispatcher

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fluid import layers
 from fluid.param_attr import ParamSetting, to_attr
-from fluid.static.tape.recording import recorded
+from fluid.static.tape.program import recorded
 
 __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fluid import errors
 from fluid.static.tape.calls import minimized
-from fluid.static.tape.recording import in_a_function
+from fluid.static.tape.program import in_a_function
 
 __all__ = ["AutoMixedPrecisionLists", "decorate"]
 

@@ -1,5 +1,13 @@
-"""The layers of `fluid.layers`, and layers that assign; outside a program function, they record their calls."""
+"""The layers of `fluid.layers`, and layers that assign; outside a program function, they record their calls.
 
+A layer of `fluid.layers` is wrapped by `recorded` on its first use.
+"""
+
+import functools
+import inspect
+from typing import Any
+
+from fluid import layers as _layers
 from fluid.layers import __all__ as _of_fluid
 from fluid.static.layers.arrays import array_length, array_read, array_write, create_array
 from fluid.static.layers.assign import _decay_step_counter as _decay_step_counter
@@ -34,7 +42,6 @@ from fluid.static.layers.data import (
     read_file,
     softmax_with_cross_entropy,
 )
-from fluid.static.layers.recorded import __getattr__ as __getattr__
 from fluid.static.layers.rnn import DynamicRNN, StaticRNN
 from fluid.static.layers.sizes import (
     image_resize,
@@ -44,6 +51,7 @@ from fluid.static.layers.sizes import (
     resize_nearest,
     resize_trilinear,
 )
+from fluid.static.tape.program import recorded as _recorded
 
 __all__ = [
     *_of_fluid,
@@ -95,3 +103,15 @@ __all__ = [
     "warmup_cosine",
     "zeros",
 ]
+
+
+@functools.cache
+def _layer(name: str) -> Any:
+    found = getattr(_layers, name)
+    return _recorded(found) if inspect.isfunction(found) else found
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return _layer(name)

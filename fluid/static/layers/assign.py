@@ -15,8 +15,7 @@ from fluid import core, layers, lr
 from fluid.initializer import Constant
 from fluid.static import unique_name
 from fluid.static.layers.arrays import at_present_batch
-from fluid.static.tape.program import default_main_program
-from fluid.static.tape.recording import assigned, in_a_function, recorded
+from fluid.static.tape.program import assigned, default_main_program, in_a_function, recorded
 from fluid.static.tape.variable import Persistent, Variable
 
 # A variable, or a number, list or array that becomes a constant variable.

@@ -17,7 +17,7 @@ from fluid.layers.structured.beam import Beams, select, trace
 from fluid.static import unique_name
 from fluid.static.layers.arrays import ArrayVariable
 from fluid.static.tape.calls import running
-from fluid.static.tape.recording import assigned, in_a_function, recorded
+from fluid.static.tape.program import assigned, in_a_function, recorded
 from fluid.static.tape.variable import Variable
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from fluid import core, layers
 from fluid.static import unique_name
 from fluid.static.readers import PyReader
-from fluid.static.tape.recording import recorded
+from fluid.static.tape.program import recorded
 from fluid.static.tape.variable import Variable
 
 

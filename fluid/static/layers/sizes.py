@@ -11,7 +11,7 @@ import numpy as np
 from fluid import core, layers
 from fluid.static.layers.data import reshape as reshape_any
 from fluid.static.tape.calls import BATCHES, Call, Environment, inside
-from fluid.static.tape.recording import in_a_function, recorded
+from fluid.static.tape.program import in_a_function, recorded
 from fluid.static.tape.variable import Variable, dense_of, leaves
 
 # Layers and operators whose results depend on their arguments alone.

@@ -26,7 +26,7 @@ from fluid.checkpoint.folder import newest_whole
 from fluid.checkpoint.object_store import folder_of
 from fluid.core import Program, creation_sites, own_array
 from fluid.distributed import group
-from fluid.distributed.arrays import is_here
+from fluid.distributed.group import is_here
 from fluid.runtime import Session
 from fluid.runtime.finite import Health
 from fluid.runtime.state_io import check_state, names_here
