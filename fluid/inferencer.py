@@ -1,5 +1,7 @@
 """Inferencer: an object that computes the outputs of a program function, or of an exported model, for given data."""
 
+from __future__ import annotations
+
 import html
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,7 @@
 """IO: Fluid's functions to save and load parameters, whole Sessions, and models for inference."""
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

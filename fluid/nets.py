@@ -1,5 +1,7 @@
 """Nets: compositions of layers that many models use."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

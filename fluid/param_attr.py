@@ -1,5 +1,7 @@
 """ParamAttr: the user's settings for one parameter of a layer."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """Comparison of named arrays with the arrays of a program; LoadReport: the arrays taken, missing, extra, skipped."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """Weights of other libraries: files of PyTorch, Keras, NumPy and safetensors, and a table of names."""
 
+from __future__ import annotations
+
 import fnmatch
 import io
 import os

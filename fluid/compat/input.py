@@ -1,5 +1,7 @@
 """Input: `fluid.data`, `fluid.embedding` and `fluid.one_hot`, which differ from `fluid.layers` in their shapes."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,6 +4,8 @@ Discovery traces the function on stand-in data, without a device: once, and agai
 needed. A dimension that differs between the two traces depends on the batch size.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -3,6 +3,8 @@
 An ExportedProgram is a Program that calls the functions of the file; a Session or an Inferencer runs it.
 """
 
+from __future__ import annotations
+
 import io
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace

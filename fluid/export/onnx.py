@@ -1,5 +1,7 @@
 """ONNX: export of an inference program, by jax2onnx, as a model for ONNX Runtime."""
 
+from __future__ import annotations
+
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Saving of exported models: programs and parameters in, one file out; and of training steps, with all arrays."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

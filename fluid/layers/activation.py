@@ -1,5 +1,7 @@
 """Activations, and elementary functions of one array, such as `exp` and `sqrt`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Base of every layer: `@layer`, `Layer`, and functions that read input values."""
 
+from __future__ import annotations
+
 import copy
 import functools
 import os
@@ -80,7 +82,7 @@ class Layer:
         self._made: set[str] = set()
         self._named: dict[str, str] = {}
 
-    def here(self) -> "Layer":
+    def here(self) -> Layer:
         """Return a copy of this layer for the current frame, such as the frame inside a loop."""
         same = copy.copy(self)
         same.frame = core.current_frame(self._caller)

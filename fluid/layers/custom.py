@@ -1,5 +1,7 @@
 """Custom layers: the mode, random keys, states, Python functions, and modules of Flax and Haiku."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Embeddings: rows of a table, looked up by integer ids."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Fully connected layers: `fc` of Fluid, and `dense`, which maps the last axis."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

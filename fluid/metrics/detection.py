@@ -1,5 +1,7 @@
 """Object detection metrics: DetectionMAP."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

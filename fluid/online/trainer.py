@@ -1,5 +1,7 @@
 """OnlineTrainer: a training of a program on rows as they arrive, which loses no accepted row."""
 
+from __future__ import annotations
+
 import dataclasses
 import json
 import logging
@@ -303,7 +305,7 @@ class OnlineTrainer(KnownAttributes):
         self._control.stop()
         self._journal.close()
 
-    def __enter__(self) -> "OnlineTrainer":
+    def __enter__(self) -> OnlineTrainer:
         self.start()
         return self
 

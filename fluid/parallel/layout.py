@@ -1,5 +1,7 @@
 """OnMesh: the layout of the arrays of a Session on a mesh of devices."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any

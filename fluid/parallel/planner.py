@@ -5,6 +5,8 @@ neither. It counts the body of a loop, as in `layers.repeat`, only once: 65,538 
 in a `scan`, with jax 0.10.2. It counts no collectives.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 import re
@@ -85,7 +87,7 @@ class Work(NamedTuple):
     collectives: Mapping[str, int] = {}
     partial: bool = False
 
-    def __add__(self, other: "Work") -> "Work":  # type: ignore[override]
+    def __add__(self, other: Work) -> Work:  # type: ignore[override]
         return Work(
             self.flops + other.flops,
             _added(self.sent, other.sent),
@@ -93,7 +95,7 @@ class Work(NamedTuple):
             self.partial or other.partial,
         )
 
-    def times(self, count: int) -> "Work":
+    def times(self, count: int) -> Work:
         """Return the work of `count` repetitions of this work, such as the iterations of a loop."""
         sent = {kind: size * count for kind, size in self.sent.items()}
         collectives = {kind: number * count for kind, number in self.collectives.items()}

@@ -7,6 +7,8 @@ user's function is called once for each pass. To continue exactly, the function 
 in another process.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import inspect
@@ -92,18 +94,18 @@ class Reader:
         self._position: Position = (0, 0)
         self._latest: object = None
 
-    def __call__(self) -> "Pass":
+    def __call__(self) -> Pass:
         """Start the next pass: epoch 0, 1, 2, ...; after `restore`, the rest of the interrupted pass."""
         return self.start(self.iterate)
 
-    def start(self, iterate: Iterate) -> "Pass":
+    def start(self, iterate: Iterate) -> Pass:
         """Start the next pass, and read its rows with `iterate`: another form of the rows, as from `divided`."""
         epoch, start = self._next
         self._next = (epoch + 1, 0)
         self._position = (epoch, start)
         return Pass(self, epoch, start, iterate)
 
-    def __iter__(self) -> "Pass":
+    def __iter__(self) -> Pass:
         return self()
 
     def __len__(self) -> int:

@@ -1,5 +1,7 @@
 """Reader decorators: readers that batch, shuffle, group or combine other readers."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 from bisect import bisect_left

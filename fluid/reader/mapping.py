@@ -1,5 +1,7 @@
 """Mapping: apply functions to rows, in this thread, or in several threads or processes."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import inspect

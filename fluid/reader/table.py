@@ -1,5 +1,7 @@
 """Tables: encode raw rows of a DataFrame as feeds, by vocabularies and scales that the training rows have."""
 
+from __future__ import annotations
+
 import math
 import os
 from collections import Counter
@@ -78,7 +80,7 @@ class Table:
         weight: str | None = None,
         class_weight: str | Mapping[Any, float] | None = None,
         min_count: int = 1,
-    ) -> "Table":
+    ) -> Table:
         """Learn the vocabularies, the scales and the classes of training rows.
 
         Args:
@@ -187,7 +189,7 @@ class Table:
         }
 
     @classmethod
-    def from_json(cls, found: Any) -> "Table":
+    def from_json(cls, found: Any) -> Table:
         """Return the Table for a result of `to_json`.
 
         Raises:

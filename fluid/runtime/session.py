@@ -1,5 +1,7 @@
 """Session: one Scope, any number of Programs, a device, and the compiled steps; and the repr of a Session."""
 
+from __future__ import annotations
+
 import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -182,7 +184,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         several = is_several(place) and self.engine.members is None
         self.engine.move(_layout(place, True, None) if several else layout.on(device_of(place)))
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *exception: Any) -> None:

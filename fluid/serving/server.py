@@ -1,5 +1,7 @@
 """Servers: an ASGI application run by uvicorn, in a thread of a program or for a whole process."""
 
+from __future__ import annotations
+
 import asyncio
 import atexit
 import contextlib

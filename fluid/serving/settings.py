@@ -1,5 +1,7 @@
 """Settings: how a server batches requests, and its limits for clients."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -1,5 +1,7 @@
 """Gradients of recorded programs."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

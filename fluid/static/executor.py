@@ -5,6 +5,8 @@ differ from the declaration, the program is discovered again as it is fed. In se
 rows, and all compute the whole minibatch.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

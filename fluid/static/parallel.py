@@ -1,5 +1,7 @@
 """Fluid's classes for several devices: accepted, and run like a program of the Executor."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,12 +70,12 @@ class CompiledProgram:
         exec_strategy: ExecutionStrategy | None = None,
         share_vars_from: Any = None,
         places: Any = None,
-    ) -> "CompiledProgram":
+    ) -> CompiledProgram:
         """Return this object: one device computes the whole batch, with the results that several devices would have."""
         del loss_name, build_strategy, exec_strategy, share_vars_from, places
         return self
 
-    def with_inference_optimize(self, config: Any) -> "CompiledProgram":
+    def with_inference_optimize(self, config: Any) -> CompiledProgram:
         """Return this object: XLA optimises every program."""
         del config
         return self

@@ -1,5 +1,7 @@
 """Scopes: the values that are kept between runs, over one Session."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -35,11 +37,11 @@ class Tensor:
       ([2.5], [1])
     """
 
-    def __init__(self, scope: "Scope", name: str):
+    def __init__(self, scope: Scope, name: str):
         self._scope = scope
         self._name = name
 
-    def get_tensor(self) -> "Tensor":
+    def get_tensor(self) -> Tensor:
         """Return this handle itself."""
         return self
 
@@ -76,7 +78,7 @@ class Scope:
       True
     """
 
-    def __init__(self, outer: "Scope | None" = None):
+    def __init__(self, outer: Scope | None = None):
         self._outer = outer
         self._session: Session | None = None
         self._programs: dict[int, tuple[Program, int, core.Program]] = {}
@@ -105,12 +107,12 @@ class Scope:
 
     var = find_var
 
-    def new_scope(self) -> "Scope":
+    def new_scope(self) -> Scope:
         """Return a new inner scope: it shows the values of this scope until a startup program runs in the new scope."""
         return Scope(self)
 
     @property
-    def running(self) -> "Scope":
+    def running(self) -> Scope:
         """Return the scope in which programs run: this one, or an outer one if no startup program ran in this one."""
         return self if self._session is not None or self._outer is None else self._outer.running
 

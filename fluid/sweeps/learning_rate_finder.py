@@ -1,5 +1,7 @@
 """Tuning: `find_learning_rate`, which finds a good learning rate before a training begins."""
 
+from __future__ import annotations
+
 import contextlib
 import itertools
 import math

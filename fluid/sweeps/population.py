@@ -1,5 +1,7 @@
 """Population: a Trainer of many independent trainings of one program, which run as one XLA program."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn

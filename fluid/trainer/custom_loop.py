@@ -1,5 +1,7 @@
 """Loop: handlers and a progress bar around a custom training loop over a Session."""
 
+from __future__ import annotations
+
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -130,7 +132,7 @@ class Loop(HasParameters, KnownAttributes):
         """The measurements of the loop so far, as `Trainer.train` returns."""
         return self._keeper.history
 
-    def __enter__(self) -> "Loop":
+    def __enter__(self) -> Loop:
         saved = self._saved
         self._saved = None
         self.stopping = False

@@ -1,5 +1,7 @@
 """Trainer: an object that trains, tests and saves program functions with their optimizers; and the function `train`."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import inspect

@@ -1,5 +1,7 @@
 """Multi-head attention, and the cache of keys and values for step-by-step decoding."""
 
+from __future__ import annotations
+
 import functools
 import operator
 from collections.abc import Callable, Sequence

@@ -1,5 +1,7 @@
 """Positional encodings: sines added to steps, and rotations of queries and keys."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,6 +3,8 @@
 Before them come functions on pytrees of values, for loops as well: they fix dtypes, describe, compare and record them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

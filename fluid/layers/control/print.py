@@ -1,5 +1,7 @@
 """`Print`: show values while a program runs."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """TensorArray: a fixed number of arrays of one shape, which a loop writes one at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,6 +5,8 @@ image, or in pixels. A box in pixels includes the pixels `x2` and `y2`, so that 
 add the argument `pixel` to each width and height: 1 for boxes in pixels and 0 for normalized ones.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

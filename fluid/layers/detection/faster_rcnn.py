@@ -1,5 +1,7 @@
 """Faster R-CNN (Ren et al., 2015): proposals of regions, and samples with targets for the training of both stages."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

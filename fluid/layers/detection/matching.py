@@ -1,5 +1,7 @@
 """Matching of boxes, and the assignment of ground-truth objects to anchors or regions."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

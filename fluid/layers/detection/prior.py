@@ -1,5 +1,7 @@
 """Prior boxes and anchors: boxes on a grid over the image, the references for predicted offsets."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

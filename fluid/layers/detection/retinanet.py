@@ -1,5 +1,7 @@
 """RetinaNet (Lin et al., 2017): targets of anchors, and decoding of predictions."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import jax

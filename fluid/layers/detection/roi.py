@@ -3,6 +3,8 @@
 First come the helpers: regions in pixels of the map, and the map that each region reads; then the layers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

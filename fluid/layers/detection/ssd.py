@@ -1,5 +1,7 @@
 """SSD (Liu et al., 2016): heads, decoding of predictions, and the loss."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple

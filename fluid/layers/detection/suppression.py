@@ -1,5 +1,7 @@
 """Non-maximum suppression (NMS): keep only the best of overlapping boxes."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

@@ -1,5 +1,7 @@
 """YOLOv3 (Redmon and Farhadi, 2018): decoding of predictions, and the loss."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Convolutions of images and of volumes, and transposed convolutions."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

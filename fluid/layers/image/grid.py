@@ -1,5 +1,7 @@
 """Sampling of images at computed positions: `grid_sampler`, `affine_grid`, `deformable_conv`."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

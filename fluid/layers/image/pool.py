@@ -1,5 +1,7 @@
 """Pooling of images: the maximum or the mean of the pixels under a window."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Resizing of images, volumes and signals by interpolation."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Rearrangement of pixels: shuffles of channels and blocks, padding, and patches under a sliding window."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Classification losses besides cross entropy: ranking, Dice, distillation, focal, centre; and label smoothing."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Cross entropy: of probabilities, of the softmax of logits, and of the sigmoid of each logit."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

@@ -1,5 +1,7 @@
 """Metrics that a program computes: accuracy, precision, recall, the area under a curve, and others."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from typing import Any

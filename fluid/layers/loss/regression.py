@@ -1,5 +1,7 @@
 """Losses between numbers: squared and absolute differences, ranking, divergence and similarity."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

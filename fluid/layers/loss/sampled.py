@@ -1,5 +1,7 @@
 """Losses for many classes that compute few scores: noise contrast, a tree of classes, and a sampled softmax."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

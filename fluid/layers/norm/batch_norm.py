@@ -1,5 +1,7 @@
 """`batch_norm`: normalise each channel over the batch."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

@@ -1,5 +1,7 @@
 """Normalisation of the last axes, of groups of channels, and of single examples."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

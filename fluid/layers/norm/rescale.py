@@ -1,5 +1,7 @@
 """Rescaling: by norms, by statistics of all data so far, by singular values, and by an affine map per channel."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,7 @@
 """`GRUCell` and `LSTMCell`: gated cells that project their input."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

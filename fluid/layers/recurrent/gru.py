@@ -1,5 +1,7 @@
 """Gated recurrent units (Cho et al., 2014): over sequences, and as a single step."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

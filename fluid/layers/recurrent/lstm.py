@@ -1,5 +1,7 @@
 """LSTMs (Hochreiter and Schmidhuber, 1997): over sequences, with projection, and as a single step."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,5 +1,7 @@
 """`rnn`: the recurrence of a function or of an `RNNCell`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,5 +1,7 @@
 """Recurrences whose step is the body of a `with` block: `DynamicRNN` over sequences, `StaticRNN` over arrays."""
 
+from __future__ import annotations
+
 import abc
 import contextlib
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """Conversions between padded arrays and sequences: padding, and division into sequences of given lengths."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

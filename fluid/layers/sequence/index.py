@@ -1,5 +1,7 @@
 """Layers on sequences of ids and of indices: windows, removal, and addition at indices."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Pooling of sequences, and convolutions over their steps."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

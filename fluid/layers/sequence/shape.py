@@ -1,5 +1,7 @@
 """Layers that reverse, repeat, join, cut and reshape sequences."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

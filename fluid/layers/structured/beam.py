@@ -1,5 +1,7 @@
 """Beam search: `beam_search` as one loop, single steps for a loop of the user, and the traces of hypotheses."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -392,14 +394,14 @@ class Beams:
     lives: jax.Array
 
     @classmethod
-    def start(cls, sources: int, beam: int, steps: int) -> "Beams":
+    def start(cls, sources: int, beam: int, steps: int) -> Beams:
         """Return the Beams before step 0: the first row of each source has a prefix, each row is its own parent."""
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
         shape = (steps, sources * beam)
         return cls(rows, first, jnp.broadcast_to(rows, shape), jnp.broadcast_to(first, shape))
 
-    def noted(self, step: jax.Array) -> "Beams":
+    def noted(self, step: jax.Array) -> Beams:
         """Return a copy whose `parents` and `lives` record the current `parent` and `alive` at the index `step`."""
         parents = self.parents.at[step].set(self.parent, mode="drop")
         return Beams(self.parent, self.alive, parents, self.lives.at[step].set(self.alive, mode="drop"))

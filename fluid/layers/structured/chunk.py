@@ -1,5 +1,7 @@
 """Evaluation of sequences: chunks, and the edit distance."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

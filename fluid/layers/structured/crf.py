@@ -1,5 +1,7 @@
 """Conditional random fields: sequences of tags in which neighbours depend on each other."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

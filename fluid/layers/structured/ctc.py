@@ -1,5 +1,7 @@
 """Connectionist temporal classification: costs and decoding of labels that are not aligned with the steps."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

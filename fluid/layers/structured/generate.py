@@ -1,5 +1,7 @@
 """`generate`: write ids one after another, each the most probable next id or drawn from the probabilities."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple

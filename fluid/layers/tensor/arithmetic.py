@@ -3,6 +3,8 @@
 Between two values, Fluid's rule aligns the second value with dimensions of the first.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 import operator

@@ -1,5 +1,7 @@
 """Comparisons, logical operations, and tests for non-finite numbers."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Layers that join, split, repeat and reverse values."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

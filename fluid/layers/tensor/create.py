@@ -1,5 +1,7 @@
 """Creation of values and parameters, copies, and conversions."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Reads and writes of elements by index, and selection by a condition."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Products of matrices, vectors and batches of matrices, and distances between values."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

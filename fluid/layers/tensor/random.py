@@ -1,5 +1,7 @@
 """Random values, drawn in every step from a new key, which depends on the name of the layer."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

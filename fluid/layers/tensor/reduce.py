@@ -1,5 +1,7 @@
 """Sums, means, extremes and products over dimensions; and cumulative sums."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Layers that change shapes, that pad and crop, and that return a shape as an array."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """`fluid.reader.files`: read rows of files, on this machine or in an object store."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 
 @seed_with_shuffle
 def files(
-    paths: "Path | Sequence[Path]",
-    columns: "Columns | None" = None,
+    paths: Path | Sequence[Path],
+    columns: Columns | None = None,
     dtypes: Mapping[str, Any] | None = None,
     format: str | None = None,
     shuffle: bool = False,
@@ -104,7 +106,7 @@ def files(
     return Reader(stream.iterate, plan, stream.in_blocks)
 
 
-def column_names(paths: "Path | Sequence[Path]", format: str | None = None) -> list[str]:
+def column_names(paths: Path | Sequence[Path], format: str | None = None) -> list[str]:
     """Return the names of the columns of files; of several files, the first one counts.
 
     Args:
@@ -129,7 +131,7 @@ def column_names(paths: "Path | Sequence[Path]", format: str | None = None) -> l
     return format_of(found, format).columns(found[0])
 
 
-def _sizes(parts: int | None, batch_size: int | None, pieces: "Pieces") -> tuple[int, int]:
+def _sizes(parts: int | None, batch_size: int | None, pieces: Pieces) -> tuple[int, int]:
     """Check that `parts` and `batch_size` fit each other and the format of the files; return both numbers."""
     if parts is None or batch_size is None:
         raise errors.ArgumentError(

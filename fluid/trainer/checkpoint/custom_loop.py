@@ -1,5 +1,7 @@
 """Checkpoint: checkpoints of a custom training loop over a Session."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import json
@@ -122,7 +124,7 @@ class Checkpoint:
         log.warning("continuing from checkpoint %d in %s", self.restored, self._checkpoints.folder.name)
         return self.restored
 
-    def __enter__(self) -> "Checkpoint":
+    def __enter__(self) -> Checkpoint:
         self._position.check_storable()
         self._called = False
         self._first = int(self._session.scope.step)

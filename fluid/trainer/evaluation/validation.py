@@ -1,5 +1,7 @@
 """Validation: tests during training, and the handlers that `Trainer.train` adds to the handlers of the user."""
 
+from __future__ import annotations
+
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -73,7 +75,7 @@ class TestEvery(Handler):
         metrics: Metrics | None = None,
         feed_order: FeedOrder = None,
         name: str = "test",
-        average: "Average | None" = None,
+        average: Average | None = None,
         program: str | ProgramFunction | None = None,
     ):
         if average is not None:
@@ -225,7 +227,7 @@ class Validation:
             return []
         return [TestEvery(tests.reader, tests.every, tests.metrics, tests.feed_order)]
 
-    def _best_of(self, best: RestoreBest) -> "_BestOfCall":
+    def _best_of(self, best: RestoreBest) -> _BestOfCall:
         """Return the handler that restores the best parameters after training.
 
         Calls of `train` share the handler while they follow the same value, so that an interrupted call continues.

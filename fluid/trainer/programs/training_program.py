@@ -1,5 +1,7 @@
 """TrainingProgram: the declarations of trained programs, and their discovery, also of the inference program."""
 
+from __future__ import annotations
+
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
