@@ -15,7 +15,7 @@ from fluid.reader.columns import read_feed
 
 SPEC = FeedSpec("x", (None, 1), "int64", lod_level=1)
 MINIBATCHES, ROWS = 2000, 32
-CONSTANTS = {"_PRICE": (1.0, 2.0, 8.0), "_DEAR": (8, 32, 128)}
+CONSTANTS = {"_PRICE": (1.0, 2.0, 8.0), "_SPARE": (1.25, 1.5, 2.0)}
 
 
 def lengths() -> dict[str, np.ndarray]:

@@ -1,13 +1,15 @@
 """Buckets: choose the sizes to which sequences are padded, so that few compilations and little padding are needed.
 
 Compiled shapes are kept in a list, and a minibatch is padded to the shape in this list that adds the least padding. If
-no shape is large enough, a larger shape is added that holds all data so far. Its sizes are powers of two, so that this
-is rare. A finer shape is a smaller one that would add less padding. It is added once it would have saved as much as a
+no shape is large enough, a larger shape is added that holds rows half as long again as all rows so far, so that this is
+rare. A finer shape is a smaller one that would add less padding. It is added once it would have saved as much as a
 compilation costs, within the maximum number of compilations. Data of similar lengths therefore has one shape, and data
-grouped by length has one shape for each group. If a compilation costs as much as many minibatches, shapes leave space
-for longer rows, and finer shapes are rare. If the coming rows are known, the first shape holds all of them.
+grouped by length has one shape for each group. If the coming rows are known, the first shape holds all of them.
+
+`python benchmarks/padding.py` compares these sizes with the best of several lists by hand.
 """
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -28,13 +30,12 @@ either by feed name."""
 
 MAX_COMPILATIONS = 8
 _SHORTEST = 4
-# `python benchmarks/buckets.py` shows the cost of other values of `_PRICE` and `_DEAR`. A finer shape is added once it
+# `python benchmarks/buckets.py` shows the cost of other values of `_PRICE` and `_SPARE`. A finer shape is added once it
 # would have saved at least `_PRICE` times the cost of a minibatch of the largest shape. A `_PRICE` of 8 costs up to 7%
 # more.
 _PRICE = 2.0
-# If a compilation costs at least this number of minibatches, shapes leave space for rows that are longer than all rows
-# so far. A `_DEAR` of 8 costs up to 4% more, 128 up to 17%.
-_DEAR = 32
+# A shape that is added for longer rows holds rows that are this number of times as long as all rows so far.
+_SPARE = 1.5
 # The maximum number of finer shapes whose savings are recorded.
 _CANDIDATES = 256
 
@@ -140,9 +141,9 @@ class Buckets:
       (2, 16, 1)
 
       Sizes without `buckets=`, for the longest row of each minibatch: the first shape is rounded up slightly, and
-      larger shapes are rounded up to powers of two. A finer shape is added once it would have saved the cost of two
-      minibatches of the largest shape, here for the rows of 10 steps between rows of 100. If a compilation costs as
-      much as many minibatches, the first shape leaves space for longer rows.
+      larger shapes hold rows half as long again. A finer shape is added once it would have saved the cost of two
+      minibatches of the largest shape, here for the rows of 10 steps between rows of 100. With a price, it is added
+      later.
 
       >>> def sizes(longest, **settings):
       ...     buckets = Buckets({"words": spec}, **settings)
@@ -150,9 +151,9 @@ class Buckets:
       >>> sizes([9, 9, 20, 9, 40])
       [10, 10, 32, 10, 64]
       >>> sizes([100, 10, 10, 10, 10, 60, 10])
-      [112, 112, 112, 10, 10, 112, 10]
-      >>> sizes([9, 12, 20], price=1e9)
-      [16, 16, 64]
+      [104, 104, 104, 10, 10, 104, 10]
+      >>> sizes([100, 10, 10, 10, 10, 60, 10], price=2000)
+      [104, 104, 104, 104, 104, 104, 104]
     """
 
     def __init__(
@@ -290,7 +291,7 @@ class Buckets:
         price = max(self._price / max(need.rows * whole, 1), _PRICE)
         best = need.cheapest(shape for key, shape in seen.shapes if key == need.key and need.fits(shape))
         if best is None:
-            return self._grow(need, longest, usual, price >= _DEAR)
+            return self._grow(need, longest, usual)
         return self._refine(need, best, whole, price) if usual else best
 
     def _soon_needed(self, need: _Need) -> Sizes | None:
@@ -304,37 +305,33 @@ class Buckets:
         worth_it = seen.together * need.rows * need.cost(shape) <= self._price
         return shape if worth_it and need.fits(coming) else None
 
-    def _grow(self, need: _Need, longest: Sizes, usual: bool, dear: bool) -> Sizes:
-        """Add a shape that holds all data so far, and longer rows too if compilations are expensive; return the shape.
+    def _grow(self, need: _Need, longest: Sizes, usual: bool) -> Sizes:
+        """Add a shape that holds all data so far, and return the shape.
 
         The choices for one feed and 8 compilations; the first row of the table that applies decides:
 
         | minibatch | new shape | example |
         |---|---|---|
         | of a rare batch size | a known shape that holds all rows so far | 3 rows of 5 steps, known 16: 16 |
-        | first, longer rows are announced | holds these, on the fine grid | 9 steps, 20 announced: 20 |
-        | first, compilations are cheap | on the fine grid | 9 steps: 10 |
-        | first, compilations are dear | holds rows half as long again | 9 steps: 16 |
-        | second if dear, fifth if cheap, or later | holds rows twice as long as all so far | 20 steps: 64 |
-        | other | the power of two for the longest row so far | 20 steps: 32 |
+        | first, longer rows are announced | holds these, rounded up | 9 steps, 20 announced: 20 |
+        | first | rounded up | 9 steps: 10 |
+        | second to fourth | holds rows half as long again as all so far | 20 steps: 32 |
+        | fifth or later | holds rows twice as long as all so far | 20 steps: 40 |
 
         Args:
           need: the sizes that the minibatch needs.
           longest: the largest minimum sizes of all minibatches so far.
           usual: True if the fixed sizes of `need`, such as the batch size, are the most frequent ones so far.
-          dear: True if a compilation costs as much as many minibatches.
         """
         seen = self._seen
         budget = self._budget or 0
-        shape = tuple(map(padded_time, longest))
+        spare = _SPARE if seen.growths < budget // 2 else 2
+        shape = _fine(tuple(math.ceil(n * spare) for n in longest))
         # A minibatch with rare fixed sizes, for example a short last minibatch, uses a shape that is known already.
         if not usual:
             shape = need.cheapest(known for _, known in seen.shapes if _holds(known, longest)) or shape
         elif not seen.shapes and budget > 2:
-            room = tuple(padded_time(n + n // 2) for n in need.sizes) if dear else _fine(need.sizes)
-            shape = self._soon_needed(need) or room
-        elif seen.growths >= (1 if dear else budget // 2):
-            shape = tuple(padded_time(2 * n) for n in longest)
+            shape = self._soon_needed(need) or _fine(need.sizes)
         if usual:
             seen.growths += 1
             seen.savings = {}
@@ -382,14 +379,16 @@ def _holds(sizes: Sizes, need: Sizes) -> bool:
 def _fine(need: Sizes) -> Sizes:
     """Round sizes up to a grid that is finer than powers of two.
 
-    The grid has four sizes between two powers of two; with three sizes in a shape it has two, with more only one.
+    The grid has four sizes between two powers of two, and eight above 64. With three sizes in a shape it has half as
+    many, with more sizes only one.
     """
-    parts = max(4 >> max(len(need) - 2, 0), 1)
-    return tuple(-(-n // step) * step for n, step in ((max(n, _SHORTEST), _step(n, parts)) for n in need))
+    return tuple(-(-n // step) * step for n, step in ((max(n, _SHORTEST), _step(n, len(need))) for n in need))
 
 
-def _step(need: int, parts: int) -> int:
-    return max((padded_time(need) // 2) // parts, 1)
+def _step(size: int, count: int) -> int:
+    """Return the distance between two sizes of the grid around `size`, for shapes of `count` sizes."""
+    parts = max((4 if size <= 64 else 8) >> max(count - 2, 0), 1)
+    return max((padded_time(size) // 2) // parts, 1)
 
 
 def padding_of(buckets: Iterable[Buckets]) -> float | None:

@@ -261,7 +261,7 @@ def _forget(entries: Entries | None = None) -> None:
 
 
 # Compilation times, measured on nets of 70 to 2300 equations (recurrent, convolutional, with attention), on two cores.
-_SECONDS_PER_EQUATION = 0.003
+_SECONDS_PER_EQUATION = 0.008
 _FLOPS_PER_SECOND = {"cpu": 5e10}
 _OF_OTHERS = 1e13
 # A multiplication and an addition for each weight, once in the forward pass and twice in the backward pass.
