@@ -260,7 +260,8 @@ def _forget(entries: Entries | None = None) -> None:
         inside._cache_initialized = True
 
 
-# Compilation times, measured on nets of 70 to 2300 equations (recurrent, convolutional, with attention), on two cores.
+# Compilation times: nets of 137 to 882 equations (averages of words, LSTM, GRU, attention) took 0.004 to 0.012 s for each
+# equation, on two cores with jaxlib 0.10.2.
 _SECONDS_PER_EQUATION = 0.008
 _FLOPS_PER_SECOND = {"cpu": 5e10}
 _OF_OTHERS = 1e13

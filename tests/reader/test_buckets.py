@@ -131,7 +131,7 @@ def test_data_of_little_variation_has_one_shape():
     buckets = Buckets(ONE)
     rng = np.random.default_rng(0)
     fed = [minibatch(ONE, [(int(n),) for n in rng.integers(390, 401, 8)]) for _ in range(200)]
-    assert set(shapes(buckets, fed)) == {((8, 448, 1),)}
+    assert set(shapes(buckets, fed)) == {((8, 416, 1),)}
 
 
 def test_grouped_lengths_get_shapes_that_serve_them():
@@ -158,14 +158,14 @@ def test_a_finer_shape_comes_once_it_has_saved_what_it_costs():
 def test_where_compilations_are_dear_there_are_few(longest, rows):
     seen = shapes(Buckets(ONE, price=1e9), [minibatch(ONE, [(n,)] * rows) for n in longest])
     sizes = list(dict.fromkeys(size[0][1] for size in seen))
-    assert all(b >= 4 * a for a, b in zip(sizes, sizes[1:], strict=False))  # each time with room for longer rows
-    assert max(sizes) <= 4 * max(4, *longest)
+    assert all(b >= 1.5 * a for a, b in zip(sizes, sizes[1:], strict=False))  # each time with room for longer rows
+    assert max(sizes) <= 2.5 * max(4, *longest)
 
 
 def test_what_is_known_to_come_is_held_by_the_first_shape():
     """Where that pads less than a compilation costs: all of 50 minibatches of 8 rows, each to at most 40 steps."""
     fed = [minibatch(ONE, [(n,)] * 8) for n in (5, 37, 20)]
-    for price, together, want in [(16000, 50, [40, 40, 40]), (15999, 50, [8, 64, 64]), (16000, 51, [8, 64, 64])]:
+    for price, together, want in [(16000, 50, [40, 40, 40]), (15999, 50, [5, 56, 56]), (16000, 51, [5, 56, 56])]:
         buckets = Buckets(ONE, price=price)
         buckets.expect(minibatch(ONE, [(37,)]), together)
         resumed = Buckets(ONE, price=price)
@@ -181,11 +181,10 @@ def test_what_is_known_to_come_is_held_by_the_first_shape():
 GROWN = {
     "rare batch size": ({}, [(16, 8), (16, 8), (5, 3)], [16, 16, 16]),
     "announced": ({"price": 100.0}, [(9, 1)], [20]),
-    "first, cheap": ({}, [(9, 1)], [10]),
-    "first, dear": ({"price": 1e9}, [(9, 1)], [16]),
-    "second, dear": ({"price": 1e9}, [(9, 1), (20, 1)], [16, 64]),
-    "fifth, cheap": ({}, [(9, 1), (17, 1), (33, 1), (65, 1), (129, 1)], [10, 32, 64, 128, 512]),
-    "other": ({}, [(9, 1), (20, 1)], [10, 32]),
+    "first": ({}, [(9, 1)], [10]),
+    "second": ({}, [(9, 1), (20, 1)], [10, 32]),
+    "fourth": ({}, [(9, 1), (17, 1), (33, 1), (65, 1)], [10, 28, 56, 104]),
+    "fifth": ({}, [(9, 1), (17, 1), (33, 1), (65, 1), (129, 1)], [10, 28, 56, 104, 288]),
 }
 
 

@@ -24,10 +24,10 @@ def test_it_grows_with_the_equations_and_falls_with_the_weights():
     assert price_of(small, "cpu") == price_of(again, "cpu")
     assert price_of(deep, "cpu") / price_of(small, "cpu") == pytest.approx(deep.equations / small.equations)
     weights = sum(np.prod(s.shape) for n, s in wide.parameters.items() if n != "embedding_0.w_0")
-    assert price_of(wide, "cpu") == pytest.approx(0.003 * wide.equations * 5e10 / (6 * weights))
+    assert price_of(wide, "cpu") == pytest.approx(0.008 * wide.equations * 5e10 / (6 * weights))
 
 
-def test_a_small_encoder_takes_two_shapes_where_padding_alone_would_take_five():
+def test_a_small_encoder_takes_three_shapes_where_padding_alone_would_take_five():
     program = encoder(16, 2)
     session = fluid.Session(program)
     rng = np.random.default_rng(0)
@@ -40,5 +40,5 @@ def test_a_small_encoder_takes_two_shapes_where_padding_alone_would_take_five():
         found = [buckets.pad({"words": fluid.SequenceBatch.from_rows(batch, "int32")}) for batch in rows]
         return {values["words"].shape for values in found}
 
-    assert len(shapes(session.engine.buckets(program))) <= 2
+    assert len(shapes(session.engine.buckets(program))) <= 3
     assert len(shapes(fluid.reader.buckets.Buckets(program.feeds))) >= 5

@@ -47,7 +47,7 @@ def test_an_epoch_over_5000_sentences_compiles_at_most_8_programs(feeds, rows, g
     assert len(compiled) == len(trainer.session.compilations) == sum(end.compiled for end in ends) <= 8
     assert [end.steps for end in ends] == [79, 79]
     # All padded to the longest, they would be padding by half.
-    assert ends[1].padding < (0.56 if not group else 0.53 if len(feeds) == 2 else 0.3)
+    assert ends[1].padding < (0.56 if not group else 0.53 if len(feeds) == 2 else 0.4)
 
 
 def test_the_epoch_says_how_much_was_compiled_and_padded(caplog):
@@ -85,7 +85,7 @@ def test_padding_does_not_change_what_is_learnt():
             np.testing.assert_allclose(value, learnt[0][name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("known", "kinds"), [(True, 2), (False, 4)], ids=["known to come", "as they come"])
+@pytest.mark.parametrize(("known", "kinds"), [(True, 2), (False, 3)], ids=["known to come", "as they come"])
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(known, kinds, tmp_path):
     """What the choice of sizes depends on is part of a checkpoint: sums of other paddings round otherwise."""
 
