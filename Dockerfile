@@ -1,20 +1,27 @@
 # A server for exported models: docker run -p 8000:8000 -e FLUID_SERVE_TOKEN=... -v ./models:/models:ro IMAGE /models/x.fluid
 # The libraries are those of requirements.lock, to the byte. The base image is the newest of its name; to have the same
 # one each time, name it by its digest: docker build --build-arg PYTHON=python:3.12-slim@sha256:...
+# For NVIDIA GPUs: docker build --build-arg DEVICE=cuda, and docker run --gpus all.
 ARG PYTHON=python:3.12-slim
+ARG DEVICE=cpu
 FROM ${PYTHON} AS build
+ARG DEVICE
 WORKDIR /src
-COPY requirements.lock pyproject.toml README.md LICENSE ./
+COPY requirements.lock requirements-cuda.lock pyproject.toml README.md LICENSE ./
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --only-binary :all: --require-hashes -r requirements.lock
+RUN case "$DEVICE" in cpu) ;; \
+    cuda) /venv/bin/pip install --no-cache-dir --no-deps --only-binary :all: --require-hashes -r requirements-cuda.lock ;; \
+    *) echo "DEVICE=$DEVICE: expected cpu or cuda, as in --build-arg DEVICE=cuda" >&2; exit 2 ;; esac
 COPY fluid fluid
 RUN /venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM ${PYTHON}
+ARG DEVICE
 RUN useradd --system --uid 10001 fluid
 COPY --from=build /venv /venv
 USER fluid
 # Another port: docker run -e FLUID_SERVE_PORT_NUMBER=9000. The health check does not see arguments such as --port.
-ENV PYTHONUNBUFFERED=1 JAX_PLATFORMS=cpu FLUID_SERVE_PORT_NUMBER=8000
+ENV PYTHONUNBUFFERED=1 JAX_PLATFORMS=${DEVICE} FLUID_SERVE_PORT_NUMBER=8000
 EXPOSE 8000
 # Whoever reaches the container needs the token of FLUID_SERVE_TOKEN; without one the server does not start.
 ENTRYPOINT ["/venv/bin/python", "-m", "fluid", "serve", "--host", "0.0.0.0"]

@@ -3,16 +3,18 @@
 import pathlib
 import re
 import tomllib
+from importlib.metadata import distribution
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+ENTRY = re.compile(r"^([a-z0-9-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", re.MULTILINE)
 
 
 def test_what_the_image_holds_is_locked_by_checksums():
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
-    entries = re.findall(r"^([a-z0-9-]+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", lock, re.MULTILINE)
+    entries = ENTRY.findall(lock)
     assert len(entries) == lock.count("==") and "://" not in lock
     versions = {name: version for name, version, _ in entries}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -28,5 +30,19 @@ def test_what_the_image_holds_is_locked_by_checksums():
             assert versions[canonicalize_name(requirement.name)] in requirement.specifier, requirement
     made = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     installs = re.findall(r"pip install (.*)", made)
-    assert "--require-hashes -r requirements.lock" in installs[0] and "--no-deps --no-build-isolation" in installs[1]
+    assert "--require-hashes -r requirements.lock" in installs[0] and "--no-deps --no-build-isolation" in installs[2]
+    assert "--no-deps" in installs[1] and "--require-hashes -r requirements-cuda.lock" in installs[1]
     assert re.findall(r"^FROM (\S+)", made, re.MULTILINE) == ["${PYTHON}"] * 2
+
+
+def test_the_cuda_image_adds_the_plugin_for_the_same_jax():
+    cpu = {name: version for name, version, _ in ENTRY.findall((ROOT / "requirements.lock").read_text("utf-8"))}
+    lock = (ROOT / "requirements-cuda.lock").read_text(encoding="utf-8")
+    cuda = {name: (version, hashes) for name, version, hashes in ENTRY.findall(lock)}
+    assert len(cuda) == lock.count("==") and "://" not in lock and not cpu.keys() & cuda.keys()
+    assert cuda["jax-cuda12-plugin"][0] == cuda["jax-cuda12-pjrt"][0] == cpu["jax"]
+    assert all(hashes.count("--hash") == 2 for _, hashes in cuda.values()), "x86-64 and ARM"
+    wanted = [
+        Requirement(line) for line in distribution("jax").requires or () if "cuda12" in line and "rocm" not in line
+    ]
+    assert {r.name for r in wanted if r.marker and r.marker.evaluate({"extra": "cuda12"})} <= cuda.keys() | cpu.keys()
