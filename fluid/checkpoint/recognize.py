@@ -94,13 +94,14 @@ _KINDS = {
         "a file of PyTorch",
         "trainer.load_params({name: value.numpy() for name, value in torch.load({path}).items()}), where " + _NAMES
         + "; weights of torch.nn.Linear are transposed here. Or save it by safetensors.torch.save_file(state_dict, "
-        "'{stem}.safetensors')",
+        "'{stem}.safetensors'), or give a table of names: fluid.io.load_state_dict(trainer, {path}, table)",
         "fluid.Inferencer(program, params={name: value.numpy() for name, value in torch.load({path}).items()}, "
         "rename=...), with a program function of fluid; weights of torch.nn.Linear are transposed here",
     ),
     "keras": _Kind(
         "a file of Keras (HDF5)",
-        "trainer.load_params({w.path: w.numpy() for w in keras.saving.load_model({path}).weights}), where " + _NAMES,
+        "trainer.load_params({w.path: w.numpy() for w in keras.saving.load_model({path}).weights}), where " + _NAMES
+        + ". Or give a table of names: fluid.io.load_state_dict(trainer, {path}, table)",
         "fluid.Inferencer(program, params={w.path: w.numpy() for w in keras.saving.load_model({path}).weights}, "
         "rename=...), with a program function of fluid",
     ),

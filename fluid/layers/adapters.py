@@ -99,8 +99,16 @@ def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
 
     Raises:
       ArgumentTypeError: `module` has none of these forms.
+      ProgramError: the program function itself created `module`, so its arrays have no values.
     """
-    return _ADAPT[_library(module)](module, call)
+    library = _library(module)
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(module)):
+        raise errors.ProgramError(
+            f"layers.module: the program function created the {type(module).__name__}, so each run of the function would "
+            f"create another one; create it outside the function: net = {type(module).__name__}(...), and "
+            f"layers.module(net, x) inside"
+        )
+    return _ADAPT[library](module, call)
 
 
 def update(module: Any, name: str, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:

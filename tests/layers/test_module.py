@@ -144,6 +144,11 @@ def test_a_call_of_your_own(net, call):
     assert 0.2 < np.mean(np.asarray(run(build, {"x": X}).outputs[0]) == 0) < 0.8
 
 
+def test_a_module_created_inside_the_program_is_refused():
+    with pytest.raises(errors.ProgramError, match="created the Nnx.*outside the function"):
+        fluid.Program(lambda: layers.module(Nnx(nnx.Rngs(0)), *feeds(x=X)))
+
+
 @pytest.mark.parametrize("make", [haiku.transform, haiku.transform_with_state])
 def test_what_haiku_transformed(make):
     found = fluid.Program(lambda: layers.module(make(lambda x: haiku.Linear(2)(x)), *feeds(x=X)))

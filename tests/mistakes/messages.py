@@ -176,6 +176,13 @@ def module_of_torch():
     fluid.Program(lambda: layers.module(Linear(), layers.data("x", shape=[4])))
 
 
+@THEME.mistake("A module of Flax NNX is created inside the program", errors.ProgramError, "outside the function")
+def module_created_inside():
+    from flax import nnx
+
+    fluid.Program(lambda: layers.module(nnx.Linear(4, 1, rngs=nnx.Rngs(0)), layers.data("x", shape=[4])))
+
+
 @THEME.mistake("The program of 2018 for several machines", errors.MissingNameError, "parallel=True", "launch")
 def transpiler():
     fluid.DistributeTranspiler()
