@@ -1,6 +1,7 @@
 """fluid: write a model as one Python function; train, test, save and infer it on JAX.
 
-`import fluid` loads the layers; every other name loads on use. `__init__.pyi` lists the module of each name.
+`import fluid` imports the layers; all other names are imported on first use. `__init__.pyi` lists the module of each
+name.
 """
 
 from fluid import layers  # noqa: F401

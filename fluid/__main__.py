@@ -26,7 +26,7 @@ from fluid.cli import (
     train,
 )
 
-# The exit status of a program that a signal ended is 128 and the number of the signal.
+# By convention, the exit status of a program that a signal ended is 128 plus the number of the signal.
 _SIGINT = 128 + 2
 _SIGPIPE = 128 + 13
 _COMMANDS = (
@@ -49,10 +49,10 @@ _COMMANDS = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command.
+    """Run a command of the `fluid` command line.
 
     Args:
-      arguments: the arguments without the program's name; None for the arguments of the process.
+      arguments: the command-line arguments without the program's name; None for `sys.argv[1:]`.
 
     Returns:
       The exit status: 0; 1 for a FluidError; 130 after Ctrl-C; or 141 if the reader of the output closed the pipe.
@@ -63,9 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
             given = parser().parse_args(arguments)
             return int(given.run(given))
         finally:
-            sys.stdout.flush()  # also after --help, which raises SystemExit
+            sys.stdout.flush()  # in `finally`, because `--help` raises SystemExit
     except BrokenPipeError:  # the reader of the output, such as `| head`, has closed the pipe
-        # Without this, Python flushes the rest of the output at exit and reports a second BrokenPipeError.
+        # Redirect stdout to the null device. Otherwise Python flushes buffered output at exit, and reports a second
+        # BrokenPipeError.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _SIGPIPE
     except KeyboardInterrupt:
@@ -78,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    """Return the argument parser of the command line, with a subparser for each command."""
     found = argparse.ArgumentParser(
         prog="fluid", description="What fluid does from the command line. fluid COMMAND --help shows an example."
     )

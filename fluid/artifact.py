@@ -1,4 +1,4 @@
-"""Artifact: the import path of `fluid.export` in programs that name it `fluid.artifact`."""
+"""Artifact: an alias of `fluid.export`, for programs that import `fluid.artifact`."""
 
 from fluid.export import *  # noqa: F403
 from fluid.export import __all__, standalone

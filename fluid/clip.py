@@ -1,4 +1,4 @@
-"""Gradient clips, applied before regularizers."""
+"""Gradient clips, which an optimizer applies before regularizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fluid.compat.name_hints import getattr_of
 
 __getattr__ = getattr_of(__name__)
 
-# A function that returns whether the gradient of a parameter is clipped; None clips all gradients.
+# `NeedClip` is the type of `need_clip=`: a function that returns whether the gradient of a parameter is clipped; None
+# clips all gradients.
 NeedClip = Callable[[core.Parameter], bool] | None
 
 
@@ -56,7 +57,8 @@ class GradientClipByNorm:
 
     Args:
       clip_norm: the largest norm.
-      need_clip: see `GradientClipByValue`.
+      need_clip: a function that selects the parameters, see `GradientClipByValue`. By default all gradients are
+        clipped.
 
     Example:
       >>> import jax.numpy as jnp
@@ -87,7 +89,8 @@ class GradientClipByGlobalNorm:
     Args:
       clip_norm: the largest norm.
       group_name: accepted for programs written for Fluid; the gradients of one optimizer are one group.
-      need_clip: see `GradientClipByValue`; the norm includes only the gradients that are clipped.
+      need_clip: a function that selects the parameters, see `GradientClipByValue`. The norm includes only the selected
+        gradients.
 
     Example:
       >>> import jax.numpy as jnp
@@ -110,9 +113,9 @@ class GradientClipByGlobalNorm:
 
 
 def _check_norm(owner: str, norm: Any) -> None:
-    """Refuse a norm that would set all gradients to 0 or reverse them.
+    """Check that the limit of a norm is positive: other limits would set gradients to 0 or reverse them.
 
-    NaN and the traced numbers of a Population are accepted.
+    NaN, and traced values of a `fluid.Population`, are accepted.
 
     Raises:
       ArgumentError: the norm is 0 or negative.
@@ -125,7 +128,7 @@ def _check_norm(owner: str, norm: Any) -> None:
 
 
 def _check_bounds(high: Any, low: Any) -> None:
-    """Refuse bounds that do not include 0, because clipping would change the sign of gradients.
+    """Check that clipping bounds include 0: otherwise clipping would change the sign of gradients.
 
     Raises:
       ArgumentError: the lower bound is above 0, the upper bound is below 0, or the bounds are equal.
@@ -154,7 +157,7 @@ def set_gradient_clip(clip: Clip | None, param_list: Sequence[Any] | None = None
       clip: the clip; None for no clip.
       param_list: names or values of parameters, whose gradients are clipped separately. By default the clip applies to
         the gradients of all parameters.
-      program: only None is accepted, which stands for the running program function.
+      program: must be None, which means the running program function.
 
     Raises:
       ArgumentError: `program` is given, or `clip` is a global norm and `param_list` is given.
@@ -188,7 +191,7 @@ def set_gradient_clip(clip: Clip | None, param_list: Sequence[Any] | None = None
 
 
 def _of_some(need_clip: NeedClip, clip: Callable[[Any], Any]) -> optax.GradientTransformation:
-    """Return the optax transformation that clips the gradients, by name, for which `need_clip` returns True."""
+    """Return the optax transformation that applies `clip` to the gradients that `need_clip` selects."""
 
     def update(updates: Any) -> Any:
         if need_clip is None:

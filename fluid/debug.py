@@ -8,15 +8,15 @@ import jax
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """Run the steps inside a `with` block operation by operation, and compile nothing.
+    """Run all steps inside a `with` block operation by operation, without compilation.
 
     Each step calls the program function with the data of the step. `print` shows numbers, and a debugger stops in the
-    program, at `breakpoint()` or at an exception. A training step wraps its values to compute gradients: they print
-    their numbers as `primal`. Loops such as `layers.scan` run iteration by iteration. Results equal compiled ones up
-    to rounding, and take far longer.
+    program, at `breakpoint()` or at an exception. In a training step, JAX wraps values to compute gradients; a printed
+    value shows its numbers as `primal`. Loops such as `layers.scan` run iteration by iteration. Results equal the
+    results of compiled steps up to rounding, but take far longer.
 
-    A new program is still traced once on stand-in data, so a program function cannot branch on its values. An exported
-    model has no program function, and a call to a server runs elsewhere: neither changes inside the block.
+    A new program is still traced once on placeholder data, so a program function cannot branch on its values. The block
+    has no effect on exported models, which have no program function, and on calls to a server.
 
     Returns:
       A context manager for the current thread.

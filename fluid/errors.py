@@ -2,11 +2,11 @@
 
     FluidError
     |-- OutsideProgramError  (RuntimeError)  a layer was called while no program function runs
-    |-- ProgramError         (ValueError)    a program function cannot be used as it is
+    |-- ProgramError         (ValueError)    a program function is invalid
     |-- ArgumentError        (ValueError)    an argument has an invalid value
     |-- ArgumentTypeError    (TypeError)     an argument has an invalid type
-    |-- ShapeError           (ValueError)    a layer was given arrays that do not fit together
-    |-- FeedError            (ValueError)    data does not fit what the program declares
+    |-- ShapeError           (ValueError)    a layer got arrays whose shapes do not match
+    |-- FeedError            (ValueError)    data does not match the feeds of the program
     |   `-- FeedTypeError    (TypeError)     ... because of its dtype
     |-- UnknownNameError     (KeyError)      no feed, parameter or value has that name
     |-- MissingNameError     (AttributeError)  a module or an object of fluid has no such attribute to read or to set
@@ -14,19 +14,19 @@
     |-- ReaderError          (ValueError)    a reader yields no data, or an invalid minibatch
     |-- EOFException         (EOFError)      a reader that feeds a program is at its end
     |-- ParameterFileError   (OSError)       a parameter file is missing or of another format
-    |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or gone
-    |-- ArtifactError        (OSError)       an exported model cannot be written, read or run here
-    |-- ProtocolError        (ValueError)    a message is not one of the Open Inference Protocol
+    |-- CheckpointError      (OSError)       a checkpoint folder is in use, damaged or missing
+    |-- ArtifactError        (OSError)       an exported model cannot be written, read or run
+    |-- ProtocolError        (ValueError)    a message violates the Open Inference Protocol
     |-- RemoteError          (ConnectionError)  a server does not answer, or refuses
     |-- OnlineError          (RuntimeError)  an OnlineTrainer cannot do the call in its present state
     |   `-- JournalError     (OSError)       ... because its journal is damaged, in use or cannot be written
     |       `-- JournalFullError             ... or is full until more rows are trained on
     |-- NonFiniteError       (FloatingPointError)  training produced an infinity or a NaN
-    |-- DistributedError     (RuntimeError)  several processes do not work together, or a process does not join
+    |-- DistributedError     (RuntimeError)  the processes of a multi-process run do not work together
     `-- DeviceError          (RuntimeError)  this machine does not have the requested device
 
-Each class also derives from the built-in exception that a Python user would catch. A message says what was found, what
-was expected, and the call that would have worked.
+Each class also derives from the built-in exception that a Python user would catch. An error message says what was
+found, what was expected, and which call is correct.
 """
 
 import difflib
@@ -39,94 +39,95 @@ class FluidError(Exception):
 
 
 class FluidWarning(UserWarning):
-    """The class of all warnings: a call works, but is slower than necessary, or the user probably means another."""
+    """The class of all warnings of fluid: a call works, but is slow, or the user probably intended another call."""
 
 
 class OutsideProgramError(FluidError, RuntimeError):
-    """A layer was called while no program function was running."""
+    """The error for a layer that is called while no program function runs."""
 
 
 class ProgramError(FluidError, ValueError):
-    """A program function cannot be used: it returns nothing, its loss is not a scalar, or a name is used twice."""
+    """The error for an invalid program function: it returns nothing, its loss is no scalar, or a name repeats."""
 
 
 class ArgumentError(FluidError, ValueError):
-    """An argument has an invalid value."""
+    """The error for an argument with an invalid value."""
 
 
 class ArgumentTypeError(FluidError, TypeError):
-    """An argument has an invalid type."""
+    """The error for an argument with an invalid type."""
 
 
 class ShapeError(FluidError, ValueError):
-    """A layer was given arrays whose shapes do not fit together."""
+    """The error for a layer whose input arrays have shapes that do not match."""
 
 
 class FeedError(FluidError, ValueError):
-    """Data does not fit the declarations of the program."""
+    """The error for data that does not match the feeds that the program declares."""
 
 
 class FeedTypeError(FeedError, TypeError):
-    """Data has a dtype that would lose information or mean nothing for its field."""
+    """The error for data with a wrong dtype: its conversion would lose information, or has no meaning for the feed."""
 
 
 class UnknownNameError(FluidError, KeyError):
-    """No feed, parameter, state or named value has that name."""
+    """The error for a name that no feed, parameter, state or value has."""
 
     def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""  # KeyError would show the repr, in quotes
+        # KeyError.__str__ would return the repr of the message, in quotes
+        return str(self.args[0]) if self.args else ""
 
 
 class MissingNameError(FluidError, AttributeError):
-    """A module or an object of fluid has no attribute of that name, or the attribute cannot be set."""
+    """The error for an attribute that a module or object of fluid does not have, or that cannot be set."""
 
 
 class ParameterError(FluidError, ValueError):
-    """Parameters do not match the program: names are missing or extra, or a name has two shapes."""
+    """The error for parameters that do not match the program: names are missing or extra, or a name has two shapes."""
 
 
 class ReaderError(FluidError, ValueError):
-    """A reader yields no data, or an item that is not a minibatch."""
+    """The error for a reader that yields no data, or an item that is not a minibatch."""
 
 
 class EOFException(FluidError, EOFError):
-    """A reader that feeds a program of `fluid.static` is at its end; the name is Fluid's."""
+    """The error at the end of a reader that feeds a program of `fluid.static`; its name comes from Fluid."""
 
 
 class ParameterFileError(FluidError, OSError):
-    """A parameter file is missing, damaged, or of another format."""
+    """The error for a parameter file that is missing, damaged, or of another format."""
 
 
 class CheckpointError(FluidError, OSError):
-    """A checkpoint folder cannot be used: another trainer writes to it, it is missing, or no checkpoint is whole."""
+    """The error for a checkpoint folder that is missing or in use, or that has no complete checkpoint."""
 
 
 class ArtifactError(FluidError, OSError):
-    """An exported model cannot be written, is missing, damaged or of a newer version, or cannot run on this device."""
+    """The error for an exported model that is missing, damaged or of a newer version, or cannot be written or run."""
 
 
 class ProtocolError(FluidError, ValueError):
-    """A message between a server and a client is not one of the Open Inference Protocol."""
+    """The error for a message between server and client that violates the Open Inference Protocol."""
 
 
 class RemoteError(FluidError, ConnectionError):
-    """A server does not answer, or refuses a request that a client sent."""
+    """The error for a server that does not answer, or that refuses a request."""
 
 
 class OnlineError(FluidError, RuntimeError):
-    """An OnlineTrainer cannot do the requested call in its present state."""
+    """The error for a call that an OnlineTrainer cannot execute in its present state."""
 
 
 class JournalError(OnlineError, OSError):
-    """The journal of an OnlineTrainer is damaged, in use by another OnlineTrainer, or cannot be written."""
+    """The error for an OnlineTrainer's journal that is damaged, in use by another OnlineTrainer, or not writable."""
 
 
 class JournalFullError(JournalError):
-    """The journal of an OnlineTrainer is full until more rows are trained on. Send the rows again later."""
+    """The error for a full journal of an OnlineTrainer; send the rows again after training on more rows."""
 
 
 class NonFiniteError(FluidError, FloatingPointError):
-    """Training produced an infinity or a NaN. `report` names the origin, if the report was requested.
+    """The error for a training that produced an infinity or a NaN; `report` names the origin, if requested.
 
     Attributes:
       report: a `fluid.handlers.NonFiniteReport`, or None.
@@ -138,15 +139,15 @@ class NonFiniteError(FluidError, FloatingPointError):
 
 
 class DistributedError(FluidError, RuntimeError):
-    """Several processes do not work together: a process does not join, has failed, or runs a different computation."""
+    """The error for multi-process runs: a process does not join, has failed, or runs a different computation."""
 
 
 class DeviceError(FluidError, RuntimeError):
-    """This machine does not have the requested device."""
+    """The error for a requested device that this machine does not have."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that suggests the known name nearest to a mistyped name.
+    """Return a sentence that suggests the known name most similar to a mistyped name.
 
     Args:
       name: the mistyped name.
@@ -172,13 +173,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def missing_name(owner: str, name: str, known: Iterable[str], advice: str = "") -> MissingNameError:
-    """Return the error for a name that a module or an object does not have.
+    """Return the MissingNameError for an attribute that a module or an object does not have.
 
     Args:
       owner: the module or object, such as "module 'fluid.layers'".
       name: the missing name.
       known: all existing names.
-      advice: the advice for the message; empty to suggest the nearest existing name.
+      advice: the advice for the message; if empty, the message suggests the most similar existing name.
 
     Example:
       >>> raise missing_name("module 'fluid.layers'", "Dense", ["fc"], "use layers.fc(x, size=10)")
@@ -196,5 +197,5 @@ def missing_name(owner: str, name: str, known: Iterable[str], advice: str = "") 
 
 
 def _plain(name: str) -> str:
-    """Return a name in lower case without underscores, so that AUC equals Auc, and batchNorm equals batch_norm."""
+    """Convert a name to lower case without underscores, so that AUC equals Auc, and batchNorm equals batch_norm."""
     return name.replace("_", "").lower()

@@ -1,4 +1,4 @@
-"""Inferencer: an object that computes the outputs of a program function, or of an exported model, for given data."""
+"""Inferencer: computes the outputs of a program function or an exported model for given data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from fluid.runtime.prediction import (
 from fluid.runtime.seeds import Draw, Seeds
 from fluid.runtime.session import ShowsProgram
 
-_ROWS = 256  # rows of a minibatch of raw rows
+_ROWS = 256  # the number of rows in a minibatch, if `predict` reads raw rows
 _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
@@ -54,8 +54,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
     Programs run in test mode.
 
     Batches are padded to the next power of two, so that many batch sizes need few compilations. Padded rows are removed
-    from the outputs. A program runs unpadded if its rows depend on each other, which shows when two different paddings
-    change the results; if an output has no batch dimension; or with `bucket=False`.
+    from the outputs. A program runs unpadded with `bucket=False`, if an output has no batch dimension, or if its rows
+    depend on each other. To detect such dependence, the Inferencer compares the results of two different paddings.
 
     A program that draws random numbers draws new ones in each call, and in each Inferencer; see `docs/sampling.md`.
 
@@ -66,36 +66,37 @@ class Inferencer(ShowsProgram, KnownAttributes):
         parameters are read. It may hold more parameters than the program has. Without `infer_func`: an exported model
         of `trainer.save_inference_model` or `fluid.export.load`, or a folder of PaddlePaddle model files, see
         `fluid.io.load_inference_model`.
-      params: arrays by name, such as `trainer.params`, instead of a file. With a `fluid.Population`, the outputs are
-        means over its members; with `population.each`, outputs of each member, `[batch, members, ...]`.
+      params: arrays by name, such as `trainer.params`, instead of a file. For a `fluid.Population`, the outputs are
+        means over its members; for `population.each`, the outputs of all members, `[batch, members, ...]`.
       place: a device, see `fluid.place.device_of`; or with `parallel` the devices, see `fluid.place.devices_of`.
-      bucket: True pads batches.
+      bucket: whether to pad batches to the next power of two.
       precision: "bfloat16" or "float16" for computation in that dtype, see `fluid.Program`.
       buckets: the sizes to which sequences are padded, as for `fluid.Trainer`; None for powers of two, so that the
         results of a call never depend on earlier calls.
       rename: a mapping from names in the file to names of the program, see `fluid.io.load_params`.
-      names: names and globs of the arrays to load, `["backbone/*"]`; all others have their initial values. None for
-        all.
-      entry: the entry point of an exported model that has several.
-      checkpoint: the `checkpoint_dir` of a Trainer, also an address, instead of a file: the parameters come from its
-        newest complete checkpoint.
+      names: names and globs of the arrays to load, such as `["backbone/*"]`; all other arrays have their initial
+        values. None for all.
+      entry: the name of the entry point, for an exported model with several entry points.
+      checkpoint: the `checkpoint_dir` of a Trainer, a folder or an address, instead of a file. The parameters come from
+        the newest complete checkpoint.
       url: the address of a server, instead of all arguments above: `fluid.serve`, or another implementation of the
         Open Inference Protocol. "http://host:8000", or for one model "http://host:8000/v2/models/digits".
       token: the token that the server requires, or None.
       seed: the seed of the random numbers of a program that samples, from 0 to 2**64 - 1. Two Inferencers with equal
         seeds draw equal sequences of numbers. None takes a seed from the operating system.
-      parallel: as for `fluid.Trainer`; not for an exported model, which runs on one device.
-      shardings: as for `fluid.Trainer`.
+      parallel: the distribution over devices, as for `fluid.Trainer`; not for an exported model, which runs on one
+        device.
+      shardings: the shardings of parameters, as for `fluid.Trainer`.
 
     Attributes:
       program: the discovered Program; absent for a model behind a URL.
-      session: the Session underneath; absent for a model behind a URL.
+      session: the Session that runs the program; absent for a model behind a URL.
       remote: the model behind the URL, or None.
       seeds: the sequence of seeds of the calls; `seeds.first` is the argument `seed`, or the seed from the system.
 
     Raises:
-      ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
-      ParameterFileError: the file does not exist, or holds something else.
+      ArgumentError: the seed is not an integer from 0 to 2**64 - 1.
+      ParameterFileError: the file does not exist, or is not a parameter file.
       ParameterError: parameters are missing, or have other shapes or dtypes than in this program.
       CheckpointError: the folder of checkpoints does not exist, or has no complete checkpoint.
       ArtifactError: the exported model is missing, damaged, of a newer version, or for other devices.
@@ -147,7 +148,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
                 raise errors.ArgumentTypeError(
                     'a model behind a URL takes nothing else: fluid.Inferencer(url="http://...")'
                 )
-            from fluid.serving.client import RemoteModel  # imported on first use
+            from fluid.serving.client import RemoteModel  # imported on use, because few programs call a server
 
             self.remote = RemoteModel(url, token, seed)
             return
@@ -182,7 +183,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
         if seed is not None:
             self.seeds.of("Inferencer", self.program, seed)
         elif (mesh := self.session.engine.layout.mesh) is not None and mesh.is_multi_process and self.program.draws:
-            # All processes compute one result together, so all draw from the seed of the first process.
+            # In a multi-process run, all processes compute one common result, so they all use the seed of the first
+            # process.
             self.seeds = Seeds("Inferencer", group().exchange("the seed of an Inferencer", self.seeds.first)[0])
         self._bucket = bucket
         ladders = self.program.buckets if buckets is None else buckets
@@ -192,7 +194,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
 
     @property
     def table(self) -> Table | None:
-        """The Table that encodes raw rows as feeds, see `fluid.reader.frame`; None for a model without a table."""
+        """The Table that converts raw rows to feeds (see `fluid.reader.frame`); None for a model without a table."""
         found: Table | None = self.program.table if self.remote is None else self.remote.signature.table
         return found
 
@@ -208,10 +210,10 @@ class Inferencer(ShowsProgram, KnownAttributes):
 
         Args:
           feed: by name: arrays or nested lists `[batch, ...]`; for sequences lists of rows, SequenceBatches or
-            LoDTensors. Any other named value can be given as well, and replaces the computed value; a scalar
-            replaces a whole array. Feeds that the results then do not need may be left out. For a program with one
-            feed, the data of that feed alone is enough. For a model with a table, see `fluid.reader.frame`, also a
-            DataFrame of raw rows, or raw columns by name.
+            LoDTensors. Any other named value can be given as well, and replaces the computed value; a scalar replaces a
+            whole array. Feeds that the results do not depend on may be omitted. For a program with one feed, the data
+            of that feed alone is enough. A model with a table (see `fluid.reader.frame`) also accepts a DataFrame of
+            raw rows, or raw columns by name.
           fetch: names of values to return instead of the outputs.
           return_numpy: False leaves arrays on the device, as JAX arrays, and returns sequences as LoDTensors.
           seed: the seed of the random numbers of this call, from 0 to 2**64 - 1. Calls with equal seeds draw equal
@@ -226,7 +228,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
           FeedError: the data does not match the feeds.
           UnknownNameError: the program has no such feed or value.
           RemoteError: the server behind the URL does not answer, or refuses.
-          ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
+          ArgumentError: the seed is not an integer from 0 to 2**64 - 1.
         """
         if self.remote is not None:
             named = self._encoded(feed) if self._is_raw(feed) else feed
@@ -248,7 +250,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
         if plan.ragged:
             feeds = self._buckets.pad(feeds)
         overrides = {n: as_array(feed[n]) for n in plan.overrides} if plan.overrides else {}
-        if not return_numpy:  # the step may still run after this call, when the caller changes its arrays
+        # copy the data, because the caller may change its arrays while the step is still in flight
+        if not return_numpy:
             feeds = self.session.engine.layout.take(feeds)
             overrides = self.session.engine.layout.take(overrides)
         draw = None if seed is None else self.session.engine.draw(self.seeds.of("infer", self.program, seed))
@@ -264,25 +267,25 @@ class Inferencer(ShowsProgram, KnownAttributes):
     def stream(
         self, feed: Mapping[str, Any] | Any, fetch: str | Sequence[str] | None = None, *, seed: int | None = None
     ) -> Iterator[Results]:
-        """Run the program again and again on the sequences that it continues, and yield the outputs of each run.
+        """Run the program repeatedly on the sequences that it extends, and yield the outputs of each run.
 
-        Outputs with the names of feeds replace these feeds in the next run. The stream ends when none of these
-        sequences grows. A program that writes 8 ids with `layers.generate` so yields a text in parts of 8 ids, and a
-        server sends each part when it is computed.
+        Outputs with the names of feeds replace these feeds in the next run. The stream ends when no sequence grows any
+        more. For example, a program that writes 8 ids with `layers.generate` yields a text in parts of 8 ids. A server
+        sends each part as soon as it is computed.
 
         Args:
           feed: the feeds of the first run, as for `infer`.
           fetch: names of the outputs to yield; all by default.
           seed: the seed of the random numbers of every run, as for `infer`. A text from `layers.generate` then has the
-            ids of a text that one run with this seed writes.
+            same ids as a text that a single run with this seed writes.
 
         Returns:
-          An iterator of Results, as `infer` returns them. For the first parts alone, use `itertools.islice`.
+          An iterator of Results, as `infer` returns them. To stop after some parts, use `itertools.islice`.
 
         Raises:
           ArgumentError: no output is a sequence with the name of a feed.
-          FeedError: the data does not match the feeds; or a sequence is longer than the server accepts, raised after
-            the parts before.
+          FeedError: the data does not match the feeds; or a sequence grows longer than the server accepts; this error
+            comes after the earlier parts.
           UnknownNameError: the program has no such feed or output.
           RemoteError: the server behind the URL does not answer, or refuses.
 
@@ -319,7 +322,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
                 yield results if names is None else Results([results[name] for name in names], names)
 
     def __call__(self, *data: Any, **named: Any) -> Results:
-        """Raise ArgumentTypeError, whose message names the method `infer`, because an Inferencer is not callable."""
+        """Raise ArgumentTypeError: an Inferencer is not callable. The message recommends the method `infer`."""
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         call = "data" if len(feeds) == 1 else data_sets.spelled(feeds)
         raise errors.ArgumentTypeError(f"an Inferencer is no function; ask it: results = inferencer.infer({call})")
@@ -342,19 +345,19 @@ class Inferencer(ShowsProgram, KnownAttributes):
     ) -> Iterator[Results]:
         """Run the program over one pass of a reader, and yield the results of each minibatch.
 
-        Results come in the order of the reader and are not kept, so memory is bounded for any amount of data. One more
-        minibatch has been read when the results of a minibatch are yielded.
+        Results come in the order of the reader, and are not stored, so memory use is bounded. The reader is one
+        minibatch ahead of the results.
 
         Args:
-          reader: minibatches, as for `Trainer.train`. Feeds that the results do not need are optional. For a model with
-            a table, see `fluid.reader.frame`, also a DataFrame of raw rows.
+          reader: minibatches, as for `Trainer.train`. Feeds that the results do not depend on are optional. A model
+            with a table (see `fluid.reader.frame`) also accepts a DataFrame of raw rows.
           fetch: names of values to return instead of the outputs.
-          feed_order: the feed of each field of a row, as for `Trainer.train`. Columns of dicts that are not in it are
-            ignored, such as a label that the program does not declare.
-          feed: constant feeds beside every minibatch, as for `Session.run`. Each one is a feed that the reader does
-            not provide, or replaces a named value or a parameter; a scalar replaces a whole array.
-          seed: the seed of the random numbers of this pass, which repeats a pass with an equal seed. Its minibatches
-            draw the numbers that consecutive calls of an Inferencer with this seed draw. None draws new numbers in each
+          feed_order: the feed of each field of a row, as for `Trainer.train`. If rows are dicts, columns that are not
+            in `feed_order` are ignored, such as a label that the program does not declare.
+          feed: constant feeds for every minibatch, as for `Session.run`. Each one is a feed that the reader does not
+            provide, or replaces a named value or a parameter; a scalar replaces a whole array.
+          seed: the seed of the random numbers of this pass; passes with equal seeds draw equal numbers. The minibatches
+            draw the same numbers as consecutive calls of an Inferencer with this seed. None draws new numbers in each
             pass.
 
         Returns:
@@ -362,8 +365,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
           request for results. Its methods `to_pandas` and `to_csv` collect the results of all rows in a table.
 
         Raises:
-          ArgumentTypeError: `reader` is no reader, but data for `infer`.
-          UnknownNameError: the program has no value of a name.
+          ArgumentTypeError: `reader` is not a reader; data belongs to `infer`.
+          UnknownNameError: a name in `fetch` or `feed` is not a name of the program.
           ReaderError: the reader is empty; raised while reading.
           FeedError: the data does not match the feeds; raised while reading.
 
@@ -390,7 +393,8 @@ class Inferencer(ShowsProgram, KnownAttributes):
         names = None if fetch is None else check_fetch(self.program, fetch)
         check_reader("predict", reader, self.program.table)
         if feed_order is None and getattr(reader, "table", None) is not None:
-            feed_order = list(self.program.feeds)  # the rows may have the label, which the model does not know
+            # read only the feeds of the model: rows of training data also contain the label
+            feed_order = list(self.program.feeds)
         source = minibatches(reader, order_of_results(self.program, names))
         fixed = constant(self.session, self.program, feed)
         needed = needed_feeds(self.session, self.program, names, fixed)
@@ -409,22 +413,23 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return stream(InputPipeline(source, [convert]), begin, self.program.table)
 
     def _is_raw(self, feed: Any) -> bool:
-        """Return whether a feed has raw rows, which the table of the model encodes."""
+        """Return whether a feed holds raw rows, which the model's table must convert to feeds."""
         return self.table is not None and self.table.is_raw(feed)
 
     def _encoded(self, rows: Any) -> dict[str, Any]:
-        """Return the feeds for raw rows, without feeds that the model lacks, such as the label."""
+        """Convert raw rows to the model's feeds by its table, without other columns, such as the label."""
         assert self.table is not None
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         return {name: array for name, array in self.table(rows).items() if name in feeds}
 
     def _named(self, data: Any) -> Mapping[str, Any]:
-        """Return data that was passed without names as a dict by feed name.
+        """Convert data without feed names, or a DataFrame, to a dict by feed name.
 
-        The data belongs to the only feed, or is a DataFrame, whose columns are the feeds.
+        The columns of a DataFrame are the feeds. Other data belongs to the only feed of the program.
 
         Raises:
-          ArgumentTypeError: the data is a reader; or it is no DataFrame, and the program has no feed or several.
+          ArgumentTypeError: the data is a reader; or the data is not a DataFrame, and the program does not have exactly
+            one feed.
         """
         feeds = self.program.feeds if self.remote is None else self.remote.signature.feeds
         columns = data_sets.columns_of(data) if data_sets.is_frame(data) else None
@@ -443,7 +448,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return dict.fromkeys(feeds, data if columns is None else np.asarray(data))
 
     def _plan(self, feed: Iterable[str], fetch: Fetch | None) -> Plan:
-        """Return the Plan of inference calls that feed the names in `feed` and return the values in `fetch`."""
+        """Return the Plan, a prepared step, for calls that feed the names in `feed` and return those in `fetch`."""
         program = self.program
         names = None if fetch is None else check_fetch(program, fetch)
         given_feeds, overrides = split_names(program, feed)
@@ -459,7 +464,7 @@ class Inferencer(ShowsProgram, KnownAttributes):
         return Plan(feeds, overrides, step, padded, names, program.batch_sizes, draw, checked)
 
     def _draw(self) -> Draw | None:
-        """Return the random key of the next call, from the next seed of this Inferencer."""
+        """Return the random key for the next call, computed from the next seed in `self.seeds`."""
         return self.session.engine.draw(self.seeds.next())
 
     def _array(self, name: str) -> Array:
@@ -479,16 +484,16 @@ def _exported(path: Any, entry: str | None, place: Place, refused: Sequence[Any]
             'fluid.Inferencer(param_path="digits.fluid"); params=, checkpoint=, names=, parallel= and '
             "shardings= belong to a function, precision= and rename= to save_inference_model"
         )
-    from fluid import export  # imported on first use
+    from fluid import export  # imported on use, because most programs do not load exported models
 
     return export.load(path).program(entry, place)
 
 
 def _source(given: Any) -> Source:
-    """Return the parameters in a file, in an exported model, or in arrays by name."""
+    """Return the Source (named arrays) of parameters in a file, in an exported model, or in a mapping of arrays."""
     if isinstance(given, Mapping):
         return source_of(given)
-    from fluid import export  # imported on first use
+    from fluid import export  # imported on use, because most programs do not load exported models
 
     is_path = isinstance(given, str | os.PathLike) and not is_address(given)
     if not isinstance(given, export.Artifact) and not (is_path and export.is_artifact(given)):
@@ -498,7 +503,7 @@ def _source(given: Any) -> Source:
 
 
 def _saved_by_the_original(path: Any) -> Any:
-    """Return the program function of a folder of PaddlePaddle model files; None if `path` is no such folder."""
-    from fluid.compat import paddle_files  # imported on first use
+    """Return the program function from a folder of PaddlePaddle model files; None for any other path."""
+    from fluid.compat import paddle_files  # imported on use, because few programs load PaddlePaddle models
 
     return paddle_files.load_inference_model(path).program if paddle_files.is_inference_model(path) else None

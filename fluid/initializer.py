@@ -23,9 +23,9 @@ from fluid.core import default, doubt_setting, fitting, is_default, whole_number
 
 __getattr__ = getattr_of(__name__)
 
-# The number of elements that are drawn at a time.
+# The largest number of elements that XLA draws at once; larger arrays are drawn in blocks of rows.
 _BLOCK = 1 << 20
-# The cut of the truncated normal distribution, in standard deviations.
+# The truncation limit of the truncated normal distribution, in standard deviations from the mean.
 _CUT = 2.0
 
 
@@ -47,7 +47,7 @@ class Constant:
     force_cpu: bool = field(default=False, repr=False)
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Return an array that is filled with the value."""
+        """Return an array in which every element is `value`."""
         return np.full(shape, self.value, dtype)
 
 
@@ -99,7 +99,7 @@ class Uniform:
         whole_number("Uniform", "diag_step", self.diag_step, least=0)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array of this shape and dtype."""
+        """Draw an array of the given shape and dtype from the uniform distribution, and set its diagonal."""
         drawn = _drawn("uniform", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.low, self.high)
         if not self.diag_num:
             return drawn
@@ -136,7 +136,7 @@ class Normal:
         _check_scale(self)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array of this shape and dtype."""
+        """Draw an array of the given shape and dtype from the normal distribution."""
         return _drawn("normal", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
@@ -165,7 +165,7 @@ class TruncatedNormal:
         _check_scale(self)
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array of this shape and dtype."""
+        """Draw an array of the given shape and dtype from the truncated normal distribution."""
         return _drawn("truncated", _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), self.loc, self.scale)
 
 
@@ -177,8 +177,8 @@ class Xavier:
     Args:
       uniform: True for uniform values with the limit `sqrt(6 / (fan_in + fan_out))`; False for normal values with the
         standard deviation `sqrt(2 / (fan_in + fan_out))`.
-      fan_in: replaces the fan_in of the shape.
-      fan_out: replaces the fan_out of the shape.
+      fan_in: replaces the number of inputs that is computed from the shape.
+      fan_out: replaces the number of outputs that is computed from the shape.
       seed: if not 0, the values depend only on this seed, and not on the Session's seed.
 
     Example:
@@ -198,7 +198,7 @@ class Xavier:
         return _parameters(self.uniform, 2.0 / max(total, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array of this shape and dtype."""
+        """Draw an array of the given shape and dtype, with the distribution from `limits`."""
         kind = "uniform" if self.uniform else "normal"
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
@@ -211,7 +211,7 @@ class MSRA:
     Args:
       uniform: True for uniform values with the limit `sqrt(6 / fan_in)`; False for normal values with the standard
         deviation `sqrt(2 / fan_in)`.
-      fan_in: replaces the fan_in of the shape.
+      fan_in: replaces the number of inputs that is computed from the shape.
       seed: if not 0, the values depend only on this seed, and not on the Session's seed.
 
     Example:
@@ -229,7 +229,7 @@ class MSRA:
         return _parameters(self.uniform, 2.0 / max(fan_in, 1e-30))
 
     def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-        """Draw an array of this shape and dtype."""
+        """Draw an array of the given shape and dtype, with the distribution from `limits`."""
         kind = "uniform" if self.uniform else "normal"
         return _drawn(kind, _seeded(key, self.seed), tuple(shape), jnp.dtype(dtype), *self.limits(shape))
 
@@ -248,7 +248,7 @@ class Bilinear:
     """
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """Compute the kernel, with equal numbers for every pair of channels."""
+        """Compute the bilinear kernel `[size, size]`, and repeat it for every pair of channels."""
         if len(shape) != 4 or shape[2] != shape[3]:
             raise errors.ShapeError(f"Bilinear needs a filter of shape [out, in, size, size], found {list(shape)}")
         factor = math.ceil(shape[3] / 2)
@@ -307,7 +307,7 @@ def fans(shape: tuple[int, ...]) -> tuple[float, float]:
 
 
 def _check_scale(normal: Normal | TruncatedNormal) -> None:
-    """Set the default of `scale`, and warn of a small mean without a scale, which was probably meant as the scale."""
+    """Set the default of `scale`, and warn if only a small mean is given, which probably was meant as `scale`."""
     if not is_default(normal.scale):
         return
     object.__setattr__(normal, "scale", 1.0)
@@ -321,9 +321,9 @@ def _check_scale(normal: Normal | TruncatedNormal) -> None:
 
 
 def _parameters(uniform: bool, variance: float) -> tuple[float, float]:
-    """Return the bounds of a uniform distribution, or mean and standard deviation of a normal one, with this variance.
+    """Return bounds (uniform) or mean and standard deviation (normal) of a distribution of this variance.
 
-    The mean is 0.
+    The mean of the distribution is 0.
     """
     if not uniform:
         return 0.0, math.sqrt(variance)
@@ -336,7 +336,7 @@ def _seeded(key: jax.Array, seed: int) -> jax.Array:
 
 
 def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: float, second: float) -> Any:
-    """Draw an array, on the host if possible, where no compilation for its shape is necessary.
+    """Draw an array, if possible on the host, which avoids a compilation for each shape.
 
     Large arrays, arrays of one element, 64-bit dtypes and traced keys are drawn by XLA.
 
@@ -350,10 +350,11 @@ def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first:
     """
     words = host_random.key_data(key)
     count = math.prod(shape)
-    # XLA computes a single number with other instructions than an array, and they may round differently.
+    # XLA may round a single number differently from an array, because it uses other instructions. So XLA also draws
+    # arrays of one element.
     if words is None or dtype.itemsize > 4 or count == 1 or (shape and shape[0] > _rows(shape)):
         return _draw(kind, key, shape, dtype, first, second)
-    # Most weights are uniform float32 arrays, so they have a separate path, which compiles nothing.
+    # Most weights are uniform float32 arrays, so a separate function draws them without any compilation.
     if kind == "uniform" and dtype == np.float32:
         uniform = host_random.between(words, count, first, second)
         if uniform is not None:
@@ -365,10 +366,10 @@ def _drawn(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) -> jax.Array:
-    """Convert random fractions `[count]` to random numbers, by the operations of `jax.random`.
+    """Convert random fractions `[count]` to the requested distribution, by the same operations as `jax.random`.
 
-    Each function of `jax.numpy` would be traced separately in every process, so this function uses `jax.lax`. For the
-    other arguments, see `_drawn`.
+    The function uses `jax.lax`, because each function of `jax.numpy` would be traced separately in every process.
+    `_drawn` describes the other arguments.
     """
     dtype = fractions.dtype
     first = lax.convert_element_type(first, dtype)
@@ -388,7 +389,7 @@ def _from_fractions(kind: str, fractions: jax.Array, first: Any, second: Any) ->
 
 
 def _between(fractions: jax.Array, low: Any, high: Any) -> jax.Array:
-    """Scale fractions to numbers in `[low, high)`. Because of rounding, a number may equal `high`.
+    """Scale fractions from 0 to 1 to numbers in `[low, high)`. Because of rounding, a number may equal `high`.
 
     `low` and `high` are scalars with the dtype of the fractions.
     """
@@ -397,9 +398,9 @@ def _between(fractions: jax.Array, low: Any, high: Any) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: Any, second: Any) -> jax.Array:
-    """Draw an array; draw a large array in blocks of rows, because drawing takes several times the memory of the block.
+    """Draw an array by XLA; a large array in blocks of rows, because drawing needs several times the block's memory.
 
-    For the arguments, see `_drawn`.
+    `_drawn` describes the arguments.
     """
     first = jnp.asarray(first, dtype)
     second = jnp.asarray(second, dtype)
@@ -416,7 +417,7 @@ def _draw(kind: str, key: jax.Array, shape: tuple[int, ...], dtype: Any, first: 
 
 
 def _rows(shape: tuple[int, ...]) -> int:
-    """Return the number of rows of an array that are drawn at a time."""
+    """Return the number of rows in one block of an array that XLA draws in blocks."""
     return max(1, _BLOCK // max(1, math.prod(shape[1:])))
 
 

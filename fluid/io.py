@@ -1,4 +1,4 @@
-"""IO: Fluid's functions to save and load parameters, whole Sessions, and models for inference."""
+"""IO: Fluid's functions to save and load parameters, complete Sessions, and models for inference."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def load_params(
       filename: the name of the file in the folder; by default `params.fluid`, or else `persistables.fluid`.
       rename: maps names in the file to names of the program, with globs and `{n}` for numbers, as in
         `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
-      strict: False to accept missing parameters, and arrays that no program has; see `Session.load_params`.
-      skip: names and globs of arrays that are not loaded, for any shape.
+      strict: False to accept missing parameters, and extra arrays in the file; see `Session.load_params`.
+      skip: names and globs of arrays that are not loaded, whatever their shape.
       names: names and globs of the arrays to load, `["backbone/*"]`; all others keep their values. None for all.
 
     Returns:
@@ -133,7 +133,8 @@ def load_params(
         main_program,
         skip,
         names=names,
-        allow_missing=not strict or (main_program is None and names is None),  # the file may hold only some parameters
+        # without `main_program` and `names`, the file may hold only some parameters
+        allow_missing=not strict or (main_program is None and names is None),
         allow_extra=main_program is not None or not strict,
     )
     if not strict:
@@ -144,14 +145,14 @@ def load_params(
 def save_persistables(
     executor: Any, dirname: PathLike, main_program: Program | None = None, filename: str | None = None
 ) -> None:
-    """Write the whole state of a Session or Trainer: parameters, states, optimizer state and counters.
+    """Write the complete state of a Session or Trainer: parameters, states, optimizer state and counters.
 
     To save during training, with the position in the data, use `fluid.CheckpointConfig`.
 
     Args:
       executor: a Session or a Trainer.
       dirname: a folder, which is created if it is missing.
-      main_program: accepted for programs written for Fluid; a Session is always saved as a whole.
+      main_program: accepted for programs written for Fluid, but has no effect: the complete Session is saved.
       filename: the name of the file in the folder; `persistables.fluid` by default.
 
     Raises:
@@ -183,7 +184,7 @@ def load_persistables(
     Args:
       executor: a Session or a Trainer.
       dirname: the folder.
-      main_program: accepted for programs written for Fluid; a Session is always loaded as a whole.
+      main_program: accepted for programs written for Fluid, but has no effect: the complete Session is loaded.
       filename: the name of the file in the folder; by default `persistables.fluid`, or else `params.fluid`, which
         leaves the optimizer state unchanged.
       rename: see `Session.load`.
@@ -213,7 +214,7 @@ def save_inference_model(
     fetch: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
     **options: Any,
 ) -> None:
-    """Export a model to one file that runs without its function: `fluid.Inferencer(param_path=path)`.
+    """Export a model to one file that runs without its program function, by `fluid.Inferencer(param_path=path)`.
 
     The file is a zip archive. It holds the program as StableHLO, for any batch size and any number of steps, and the
     parameters as plain arrays, each with a checksum. Equal programs and parameters produce equal bytes.
@@ -223,14 +224,14 @@ def save_inference_model(
       program_func: the program function, which is exported in test mode. A dict of functions, by the names of entry
         points, exports one model of several functions that share parameters: `{"encode": f, "decode_step": g}`.
       params: arrays by name, such as `trainer.params`, or a file of `trainer.save_params`. Extra arrays are ignored.
-      feed: names of feeds, and of named values that are replaced by fed arrays. By default the feeds that the results
-        depend on. With several entry points, a dict of lists.
+      feed: names of feeds, and of values that fed arrays replace. By default the feeds on which the results depend.
+        With several entry points, a dict of lists.
       fetch: names of the results, see `Session.run`; by default the outputs of the program. With several entry points,
         a dict.
       options: `platforms=("cpu", "cuda", "tpu")`: the platforms on which the model can run.
         `precision="bfloat16"`: the dtype of the computation, see `fluid.Program`, and of the stored parameters.
         `batch_sizes=(1, 2, 4, 8, 16, 32)` and `buckets=(4, 8, 16, 32, 64)`, a list or a dict of lists by feed: the
-        sizes to export for, if the program reads sizes as numbers, so that they cannot stay open.
+        sizes to export for, if the program uses sizes as Python numbers, so that symbolic sizes are impossible.
         `rename=`: see `load_params`.
 
     Raises:
@@ -247,7 +248,7 @@ def save_inference_model(
       >>> fluid.Inferencer(param_path="line.fluid").infer({"x": [[1, 2], [3, 4]]})[0].tolist()
       [[3.0], [7.0]]
     """
-    from fluid import export  # on use, because most programs do not export
+    from fluid import export  # imported on use, because most programs do not export models
 
     export.save(path, program_func, params, feed, fetch, **options)
 
@@ -255,7 +256,7 @@ def save_inference_model(
 def load_inference_model(
     dirname: Any, executor: Any = None, model_filename: str | None = None, params_filename: str | None = None
 ) -> Any:
-    """Load a model that `save_inference_model` wrote, of this package or of PaddlePaddle Fluid 0.14 to 1.8.
+    """Load a model from `save_inference_model` of this package or of PaddlePaddle Fluid 0.14 to 1.8.
 
     Args:
       dirname: the file of an exported model, or the folder.
@@ -266,12 +267,13 @@ def load_inference_model(
 
     Returns:
       `(program, feed_target_names, fetch_targets)`. Session and Inferencer run the program, which includes its
-      parameters. The names of feeds and outputs are lists of strings; an output without a name goes by the name of its
-      value. A program of PaddlePaddle is a program function: `program.params` holds its arrays by name, and
-      `program(fetch=["fc_0.tmp_1"])` returns other values than its outputs.
+      parameters. `feed_target_names` and `fetch_targets` are lists of names; an output without a name is listed by the
+      name of its value. A program of PaddlePaddle is a program function: `program.params` holds its arrays by name, and
+      `program(fetch=["fc_0.tmp_1"])` returns the given values instead of its outputs.
 
     Raises:
-      ParameterFileError: the file or folder is missing, or a file in it is damaged or of another program.
+      ParameterFileError: the file or folder is missing, or a file in the folder is damaged or belongs to another
+        program.
       ArtifactError: the exported model is damaged, of a newer version, or for other devices.
       ProgramError: the program has ops that fluid does not support; the message lists all of them.
 
@@ -303,10 +305,10 @@ def load_inference_model(
 
 
 def load_table(path: PathLike) -> Table:
-    """Read the table of raw rows beside saved parameters, see `fluid.reader.frame`.
+    """Read the Table for raw rows (see `fluid.reader.frame`) that is saved with parameters.
 
     Args:
-      path: a file of `save_params`, an exported model, a `checkpoint_dir`, or a file of a whole Session.
+      path: a file of `save_params`, an exported model, a `checkpoint_dir`, or a file of `save_persistables`.
 
     Raises:
       ParameterFileError: the file is missing or damaged, or has no table.
@@ -369,30 +371,30 @@ def load_fluid_params(path: Any, names: Iterable[str] | None = None, slots: bool
 def load_state_dict(
     executor: Any, source: PathLike | Mapping[str, Any], table: NameTable, ignore: str | Sequence[str] = ()
 ) -> StateDictReport:
-    """Set parameters and moving statistics from weights of another library, by a table of names.
+    """Load weights of another library into parameters and moving statistics, by a table of names.
 
-    Floating-point numbers are converted to the dtype of the program. A matrix whose two sizes are equal fits with and
-    without a transposition, so compare the outputs of both nets once.
+    Floating-point numbers are converted to the dtype of the program. The shape of a square matrix does not show whether
+    it needs a transposition, so compare the outputs of both nets once.
 
     Args:
       executor: a Session or a Trainer.
       source: a file of safetensors, PyTorch, Keras or NumPy, see `read_state_dict`; or arrays or tensors by name, such
         as `model.state_dict()`.
       table: patterns of names in the file, with `*` and `{n}` for numbers as in `rename=` of `load_params`, to names of
-        the program. `("fc_0.w_0", "transpose")` reverses the axes, `("conv2d_0.w_0", (3, 2, 0, 1))` reorders them.
-        A list of names, `["q.w_0", "k.w_0", "v.w_0"]`, splits the array in equal parts along its last axis, after a
-        transposition. The first row that matches a name takes it.
-      ignore: names and globs to leave out: arrays in the file, and parameters that keep their values. A glob may match
-        nothing.
+        the program. `("fc_0.w_0", "transpose")` reverses the axes, `("conv2d_0.w_0", (3, 2, 0, 1))` reorders them. A
+        list of names, `["q.w_0", "k.w_0", "v.w_0"]`, splits the array in equal parts along its last axis, after a
+        transposition. The first row that matches a name applies.
+      ignore: names and globs of arrays in the file that are not loaded, and of parameters that stay unchanged. A glob
+        may match nothing.
 
     Returns:
-      A StateDictReport; its text is a table of what each row took.
+      A StateDictReport, which prints as a list of the loaded arrays for each row of the table.
 
     Raises:
-      ArgumentTypeError: the table has a row of another form.
+      ArgumentTypeError: a row of the table is invalid.
       ParameterFileError: the file is missing, or of another format.
-      ParameterError: no row takes an array, a row takes none, a parameter gets nothing, or shapes differ. The message
-        lists all of these, and nothing is changed.
+      ParameterError: an array matches no row, a row matches no array, a parameter gets no array, or shapes differ. The
+        message lists all of these problems, and all parameters stay unchanged.
 
     Example:
       >>> import fluid, numpy as np
@@ -414,13 +416,13 @@ def load_state_dict(
 def merge_low_rank(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Add the low-rank adapters of `fluid.LowRankParamAttr` to their matrices.
 
-    The result has the names of the program without adapters, which computes the same function.
+    The result has the parameter names of the program without adapters, which then computes equal outputs.
 
     Args:
-      arrays: by name, such as `trainer.params`.
+      arrays: all parameters by name, such as `trainer.params`.
 
     Returns:
-      All arrays by name, without those of adapters.
+      All arrays by name, without the adapter arrays.
 
     Raises:
       ParameterError: there is no adapter, or one of its arrays is missing.
@@ -441,12 +443,13 @@ def merge_low_rank(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def update_module(module: Any, executor: Any, name: str = "module_0") -> Any:
-    """Return trained values to a module of Flax, Haiku or Equinox that a program called by `layers.module`.
+    """Copy trained values into a module of Flax, Haiku or Equinox that a program called by `layers.module`.
 
     Args:
-      module: the module that `layers.module` was given.
+      module: the module that was passed to `layers.module`.
       executor: the Session or Trainer that trained.
-      name: the name of the layer, with the scopes around it: the names of its parameters begin with it.
+      name: the name of the layer, with the prefixes of enclosing name scopes; the names of its parameters begin with
+        it.
 
     Returns:
       For Flax NNX, `module` itself, whose variables are set, or a new module if `module` is a function of `rngs`. For
@@ -455,7 +458,7 @@ def update_module(module: Any, executor: Any, name: str = "module_0") -> Any:
 
     Raises:
       ArgumentTypeError: `module` is of another library.
-      UnknownNameError: the program has no module of this name, or an array of the module has no value.
+      UnknownNameError: the program has no module with this name, or lacks an array of the module.
 
     Example:
       >>> import fluid, numpy as np
@@ -491,7 +494,7 @@ def _session(executor: Any) -> Any:
 
 def _in_folder(dirname: PathLike, filename: str | None, default: str = PARAMS_FILE, make: bool = False) -> pathlib.Path:
     folder = local_path(dirname, errors.ParameterFileError)
-    if filename is None and default == PARAMS_FILE and is_safetensors(folder):  # `dirname` is the path of a file
+    if filename is None and default == PARAMS_FILE and is_safetensors(folder):  # `dirname` is itself the path of a file
         return folder
     if make:
         try:

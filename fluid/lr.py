@@ -1,7 +1,7 @@
-"""Learning rate schedules with Fluid's names and numbers.
+"""Learning rate schedules with the names and formulas of Fluid.
 
-Each function here returns a schedule: a function from the number of past updates to the learning rate of the next
-update. Optax defines schedules in this way too, so any optax schedule may be used instead.
+Each function of this module returns a schedule: a function from the number of past updates to the learning rate of the
+next update. Optax defines schedules in the same way, so optax schedules work too.
 """
 
 import math
@@ -17,8 +17,8 @@ from fluid.core import doubt_setting, is_positive, whole_number
 
 __getattr__ = getattr_of(__name__)
 
-# A function from the number of past updates, an integer or an integer array, to the learning rate, float32 of the same
-# shape.
+# A schedule: a function from the number of past updates, an integer or an integer array, to the learning rate, float32
+# of the same shape.
 Schedule = Callable[[Any], Any]
 
 
@@ -118,8 +118,8 @@ def polynomial_decay(
       decay_steps: the number of updates until the learning rate is `end_learning_rate`.
       end_learning_rate: the learning rate after `decay_steps` updates.
       power: the exponent; with 1 the learning rate is linear.
-      cycle: whether the learning rate rises again at the end. In the formula, the smallest multiple of `decay_steps`
-        that is at least `count` then replaces `decay_steps`.
+      cycle: whether the learning rate rises again after each `decay_steps` updates. If True, the formula uses the
+        smallest multiple of `decay_steps` that is at least `count`, instead of `decay_steps`.
 
     Returns:
       A function from the number of past updates to the learning rate.
@@ -143,8 +143,8 @@ def polynomial_decay(
     def schedule(count: Any) -> Any:
         length: Any = decay_steps
         if cycle:
-            # Two negations make the integer division round up. A float32 division would lose the last digits of the
-            # number of updates.
+            # Two negations make the integer division round up. A float32 division would be inexact for large numbers of
+            # updates.
             length = decay_steps * jnp.maximum(-jnp.floor_divide(-count, decay_steps), 1)
         left = 1 - jnp.minimum(count, length) / jnp.float32(length)
         return (learning_rate - end_learning_rate) * left**power + end_learning_rate
@@ -326,10 +326,10 @@ def linear_lr_warmup(learning_rate: float | Schedule, warmup_steps: int, start_l
 
 
 def _periods(function: str, decay_steps: float, staircase: bool) -> Schedule:
-    """Return a function from the number of past updates, `[...]`, to the number of periods, float32 `[...]`.
+    """Return a function from the number of past updates to the number of periods of `decay_steps`, float32.
 
-    With `staircase`, only whole periods count, and the division is an integer division, which is exact for any length
-    of training.
+    With `staircase`, only complete periods count. Then the function uses integer division, which is exact for any
+    number of updates.
     """
     _check_positive(function, decay_steps=decay_steps)
     if staircase:
@@ -349,7 +349,7 @@ def _check_numbers(function: str, **numbers: Any) -> None:
 
 
 def _check_rises(function: str, start: float, name: str, end: float) -> None:
-    """Warn of a warm-up that begins with the larger learning rate."""
+    """Warn if the start rate of a warm-up is larger than its end rate."""
     if start > end:
         doubt_setting(
             f"{function}(start_lr={start!r}, {name}={end!r}): the rate falls while it warms up; a warm-up begins with "

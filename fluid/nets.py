@@ -1,4 +1,4 @@
-"""Nets: compositions of layers that many models use."""
+"""Nets: functions that combine several layers, as many models do."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def img_conv_group(
 ) -> jax.Array:
     """Apply several convolutions and one pooling, as in VGG (Simonyan and Zisserman, 2014).
 
-    Each setting of the convolutions is one value for all convolutions, or a list with one value for each.
+    A setting of the convolutions is either one value for all convolutions, or a list with one value for each.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
@@ -229,7 +229,7 @@ def glu(input: core.Value, dim: int = -1, name: str | None = None) -> Any:
     """Apply a gated linear unit: one half of the channels times the sigmoid of the other half (Dauphin et al., 2016).
 
     Args:
-      input: any shape, or a SequenceBatch, with an even size along `dim`.
+      input: an array of any shape, or a SequenceBatch, with an even size along `dim`.
       dim: the dimension of the channels.
       name: the name of all layers, instead of `split_N`, `sigmoid_N`, `elementwise_mul_N`.
 
@@ -279,7 +279,7 @@ def scaled_dot_product_attention(
 
     Raises:
       ArgumentError: `num_heads` is not a positive integer.
-      ShapeError: the sizes do not fit together, or cannot be divided among the heads.
+      ShapeError: the sizes do not match, or cannot be divided among the heads.
 
     Example:
       >>> import fluid
@@ -327,21 +327,21 @@ def _one_each(argument: str, value: Any, count: int) -> list[Any]:
 
 @layer
 def table_columns(table: Table) -> dict[str, jax.Array]:
-    """Declare the feeds of a table of raw rows, and return its columns.
+    """Declare the feeds for the columns of a table of raw rows, and return these columns.
 
-    The program carries the table from then on: `save_params`, checkpoints and exported models keep the table, and
+    The program then contains the table: `save_params`, checkpoints and exported models store the table, and
     `Inferencer.infer`, `Inferencer.predict` and servers accept raw rows.
 
     Args:
       table: the Table of the training rows: `fluid.reader.frame(rows, label="paid").table`.
 
     Returns:
-      By name of the column: numbers as float32 `[batch, 1]`, and categories as int64 `[batch, 1]`, whose index 0 stands
-      for missing and unknown values.
+      A dict by column name: numbers as float32 `[batch, 1]`; categories as int64 `[batch, 1]`, in which 0 stands for
+      missing and unknown values.
 
     Raises:
-      ArgumentTypeError: `table` is no Table.
-      ProgramError: the program has another table.
+      ArgumentTypeError: `table` is not a Table.
+      ProgramError: the program already has another table.
 
     Example:
       >>> import fluid
@@ -374,21 +374,22 @@ def table_columns(table: Table) -> dict[str, jax.Array]:
 
 @layer
 def table_features(table: Table, size: int = 8) -> jax.Array:
-    """Declare the feeds of a table of raw rows, and return all columns as one array of numbers.
+    """Declare the feeds for the columns of a table of raw rows, and return all columns as one array of numbers.
 
-    Each category becomes a trained vector, an embedding. As `table_columns`, this makes the program carry the table.
+    An embedding maps each category to a trained vector. Like `table_columns`, this function stores the table in the
+    program.
 
     Args:
       table: the Table of the training rows: `fluid.reader.frame(rows, label="paid").table`.
-      size: the length of the vector of a category.
+      size: the length of the vector for a category.
 
     Returns:
-      float32 `[batch, columns of numbers + size * columns of categories]`.
+      float32 `[batch, n + size * c]`, for `n` columns of numbers and `c` columns of categories.
 
     Raises:
-      ArgumentError: `size` is no whole number from 1 on.
-      ArgumentTypeError: `table` is no Table.
-      ProgramError: the program has another table.
+      ArgumentError: `size` is not a positive integer.
+      ArgumentTypeError: `table` is not a Table.
+      ProgramError: the program already has another table.
 
     Example:
       >>> import fluid

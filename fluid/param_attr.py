@@ -10,29 +10,30 @@ from fluid import errors
 from fluid.core import fitting, whole_number
 from fluid.regularizer import L1Decay, L2Decay
 
-# For each dimension of an array one axis of the mesh, several axes, or None for a dimension that is not divided.
+# The type of a sharding: for each dimension of an array the mesh axis or axes that divide it, or None for no division.
 # Dimensions after the last entry are not divided.
 Sharding = Sequence[str | Sequence[str] | None]
-# By name or glob of parameters: a Sharding, or the device that stores whole parameters, with their layers.
+# The type of `shardings=`: a mapping from names or globs of parameters to a Sharding, or to the one device that stores
+# these parameters and runs their layers.
 Shardings = Mapping[str, Sharding | str]
 
 
 @fitting("fluid.ParamAttr")
 @dataclass(frozen=True)
 class ParamAttr:
-    """Name, initial value and training settings of a parameter.
+    """The settings of a parameter: its name, initial value and training settings.
 
     Args:
       name: replaces the automatic name; equal names share one parameter, across layers and programs.
       initializer: an initializer of `fluid.initializer` or `jax.nn.initializers`; by default the layer's default.
       learning_rate: a factor of the optimizer's learning rate.
       regularizer: a regularizer of `fluid.regularizer`; replaces the optimizer's regularizer.
-      trainable: False to keep the initial value.
+      trainable: False to freeze the parameter at its initial value.
       gradient_clip: a clip of `fluid.clip` for this parameter's gradient, before the optimizer's clip.
       do_model_average: accepted for programs written for Fluid, but has no effect: the average says which parameters it
         takes, see `fluid.optimizer.ModelAverage`.
-      sharding: for each dimension the axis of the mesh that divides it, several axes, or None, as in `(None, "model")`.
-        A mesh without these axes ignores the setting; see `fluid.Mesh`.
+      sharding: for each dimension the mesh axis that divides it, a tuple of axes, or None, as in `(None, "model")`. A
+        mesh without these axes ignores the setting; see `fluid.Mesh`.
 
     Example:
       >>> ParamAttr(name="w", learning_rate=0.5).name
@@ -68,10 +69,10 @@ class WeightNormParamAttr(ParamAttr):
     each output. The initial length is the norm of `v`.
 
     Args:
-      dim: the dimension of the outputs, each with its length: 1 for weights of `fc`, 0 for filters of `conv2d`. None
-        for one length of the whole parameter.
-      name: the name of the parameter, with which the names of both parts begin.
-      initializer: the initializer of the direction, see ParamAttr. All other settings apply to both parts.
+      dim: the dimension of the outputs, each of which has a length: 1 for weights of `fc`, 0 for filters of `conv2d`.
+        None for a single length of the complete parameter.
+      name: the name of the parameter; the names of direction and length begin with it.
+      initializer: the initializer of the direction, see ParamAttr. All other settings apply to direction and length.
       learning_rate: see ParamAttr.
       regularizer: see ParamAttr.
       trainable: see ParamAttr.
@@ -109,23 +110,24 @@ class WeightNormParamAttr(ParamAttr):
 class LowRankParamAttr(ParamAttr):
     """The settings of a matrix that is fine-tuned by a low-rank adapter (Hu et al., 2021): `w + alpha / rank * a @ b`.
 
-    The matrix `NAME` keeps its value. Training changes `NAME.low_rank_a`, `[in, rank]`, and `NAME.low_rank_b`,
-    `[rank, out]`. The initial `b` is 0, so that training starts from the function of `w`. The parameter
-    `NAME.low_rank_scale`, `[1]`, holds `alpha / rank` and keeps its value too. `fluid.io.merge_low_rank` adds the
-    product to `w`, for a program without adapters.
+    The matrix `NAME` is frozen. Training changes `NAME.low_rank_a`, `[in, rank]`, and `NAME.low_rank_b`, `[rank, out]`.
+    The initial `b` is 0, so that training starts from the function of `w`. The parameter `NAME.low_rank_scale`, `[1]`,
+    holds `alpha / rank` and is frozen too. `fluid.io.merge_low_rank` adds the product to `w`, for a program without
+    adapters.
 
     Args:
       rank: the number of columns of `a` and of rows of `b`.
-      alpha: the scale of the product is `alpha / rank`; `rank` by default, so that the scale is 1.
+      alpha: the numerator of the scale `alpha / rank`; by default `rank`, so that the scale is 1.
       name: the name of the matrix.
       initializer: the initializer of the matrix, see ParamAttr.
-      learning_rate: of `a` and `b`, see ParamAttr; the next two too.
-      regularizer: see ParamAttr.
-      gradient_clip: see ParamAttr.
-      sharding: of the matrix, see ParamAttr; `a` is divided as its rows, and `b` as its columns.
+      learning_rate: the learning rate factor of `a` and `b`, see ParamAttr.
+      regularizer: the regularizer of `a` and `b`, see ParamAttr.
+      gradient_clip: the gradient clip of `a` and `b`, see ParamAttr.
+      sharding: the sharding of the matrix, see ParamAttr. The rows of `a` are divided like the rows of the matrix, and
+        the columns of `b` like its columns.
 
     Raises:
-      ArgumentError: `rank` is no positive integer, or `alpha` is no positive number.
+      ArgumentError: `rank` is not a positive integer, or `alpha` is not a positive number.
 
     Example:
       >>> import fluid
@@ -171,7 +173,7 @@ def to_attr(value: ParamSetting) -> ParamAttr | None:
       value: None or True for the defaults, a ParamAttr, a string as name, an initializer, a regularizer, or False.
 
     Returns:
-      A ParamAttr, or None for False, which means that the layer has no parameter here.
+      A ParamAttr; None for False, which means that the layer does not have this parameter.
 
     Raises:
       ArgumentTypeError: the value is of another type.

@@ -1,4 +1,4 @@
-"""Places and meshes: the device of a Session, or several devices along named axes."""
+"""Places and meshes: a place names the device of a Session; a mesh arranges several devices along named axes."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ log = logging.getLogger("fluid")
 
 @dataclass(frozen=True)
 class CPUPlace:
-    """The host's processor.
+    """The place of the host's CPU.
 
     Example:
       >>> import fluid
@@ -31,10 +31,10 @@ class CPUPlace:
 
 @dataclass(frozen=True)
 class CUDAPlace:
-    """One NVIDIA GPU.
+    """The place of one NVIDIA GPU.
 
     Args:
-      device_id: index among the GPUs that JAX sees.
+      device_id: the index of the GPU in JAX's list of GPUs.
 
     Example:
       >>> import fluid
@@ -66,7 +66,8 @@ def device_of(place: Place) -> jax.Device:
     """
     place = _listed(place)
     if place is None:
-        return next(iter(jax.device_put(np.int32(0)).devices()))  # the default device, as `jax.default_device` sets it
+        # the default device, which `jax.default_device` may set
+        return next(iter(jax.device_put(np.int32(0)).devices()))
     if isinstance(place, list | tuple):
         if len(place) == 1:
             return device_of(place[0])
@@ -84,11 +85,11 @@ def device_of(place: Place) -> jax.Device:
 
 
 def devices_of(place: Place) -> list[jax.Device]:
-    """Return the JAX devices of a place, for arrays that are divided over several devices.
+    """Return the list of JAX devices that a place names, for arrays that are divided over several devices.
 
     Args:
       place: None for all devices of JAX's default kind, in all processes; "cpu", "gpu" or "tpu" for all devices of this
-        kind; "gpu:1" for one device; or a list of places, each of which stands for one device, also written
+        kind; "gpu:1" for one device; a list of places, one for each device; or a string of several places,
         "gpu:0,gpu:1".
 
     Raises:
@@ -119,7 +120,7 @@ def devices_of(place: Place) -> list[jax.Device]:
 
 
 def is_several(place: Place) -> bool:
-    """Return whether a place is a list of several devices, or a string that names several devices.
+    """Return whether a place names several devices, as a list or as a string.
 
     Example:
       >>> is_several("cpu:1,cpu:2"), is_several("cpu:1"), is_several(["cpu:1"])
@@ -131,9 +132,9 @@ def is_several(place: Place) -> bool:
 
 @functools.cache
 def remark_on_other_devices() -> None:
-    """Log, once, the device in use and how to use all, if this machine has several devices and the user named none."""
+    """Log once how to use all devices, if the machine has several devices and the user did not choose one."""
     devices = jax.local_devices()
-    if len(devices) > 1 and device_of(None) == devices[0]:  # else `jax.default_device` names a device
+    if len(devices) > 1 and device_of(None) == devices[0]:  # False if `jax.default_device` chooses another device
         used, other = (f'"{device.platform}:{device.id}"' for device in devices[:2])
         log.warning(
             "one of %d devices is used, %s; parallel=True uses all, place=%s another one, and place=%s this one",
@@ -146,10 +147,11 @@ def remark_on_other_devices() -> None:
 
 @contextlib.contextmanager
 def device_guard(device: OnePlace | None = None) -> Iterator[None]:
-    """Compute the layers inside on another device; their parameters and optimizer states are there too.
+    """Run the layers inside a `with` block on another device, which also stores their parameters and optimizer state.
 
-    Numbers equal the numbers on one device. Each device has its own compiled functions, and results move between them.
-    The guard surrounds whole loops, and is not inside one. A program with a guard runs without `parallel`.
+    Results equal the results on one device. Each device runs separately compiled functions, and values are copied
+    between devices. A guard may contain loops, but must not be inside a loop. A program with a guard cannot use
+    `parallel`.
 
     Args:
       device: a device, see `fluid.place.device_of`; None for the device of the Session.
@@ -185,26 +187,26 @@ def device_guard(device: OnePlace | None = None) -> Iterator[None]:
 
 
 def place_of(device: jax.Device) -> str:
-    """Return the name of a device, in the form of `place=`."""
+    """Return the name of a device as a string for `place=`, such as "gpu:0"."""
     return f"{device.platform}:{device.id}"
 
 
 class Mesh:
-    """Devices along named axes, over which arrays are divided.
+    """A mesh: devices arranged along named axes, over which arrays are divided.
 
-    The axes `data` and `fsdp` divide the batch. The axis `fsdp` also divides parameters and optimizer state.
-    `ParamAttr(sharding=)`, `shardings=` and `layers.shard` name the arrays that other axes divide. `place=` names the
-    devices.
+    The axes `data` and `fsdp` divide the batch. The axis `fsdp` also divides parameters and optimizer state. For all
+    other axes, `ParamAttr(sharding=)`, `shardings=` and `layers.shard` define which arrays they divide. `place=`
+    selects the devices.
 
     Args:
-      **axes: the number of devices along each axis, outermost first; -1, for at most one axis, for all remaining
-        devices.
+      **axes: the number of devices along each axis, outermost axis first. At most one number may be -1, which means all
+        remaining devices.
 
     Attributes:
       axes: the number of devices along each axis, by name.
 
     Raises:
-      ArgumentError: there is no axis, a size is neither a positive integer nor -1, or two sizes are -1.
+      ArgumentError: no axis is given, a size is neither a positive integer nor -1, or two sizes are -1.
 
     Example:
       >>> import fluid
@@ -233,7 +235,7 @@ class Mesh:
         return _shown(self.axes)
 
     def over(self, devices: Sequence[jax.Device]) -> jax.sharding.Mesh:
-        """Return a JAX mesh of these devices, in which neighbours along an axis have a fast connection.
+        """Return a JAX mesh of the given devices, in which adjacent devices along an axis have fast connections.
 
         Raises:
           ArgumentError: the number of devices does not match the axes.
@@ -255,21 +257,21 @@ class Mesh:
         return jax.make_mesh(tuple(sizes.values()), tuple(sizes), axis_types=automatic, devices=list(devices))
 
 
-# The values of `parallel=`: None, False, True, "fsdp" or a mesh.
+# The type of `parallel=`: None, False, True, "fsdp" or a Mesh.
 Parallel = bool | str | Mesh | None
 
 
 class OneDevice:
-    """The layout of a Session's arrays on one device, see `fluid.core.Layout`.
+    """A layout that stores all arrays of a Session on one device; implements `fluid.core.Layout`.
 
     Args:
       device: the device.
 
     Attributes:
       device: the device.
-      mesh: None.
-      in_parts: whether arrays are on further devices, see `fluid.parallel.OnDevices`.
-      gathering: None.
+      mesh: None, because there is no mesh.
+      in_parts: False, because no array is on another device; see `fluid.parallel.OnDevices`.
+      gathering: None, because no parameters are divided.
     """
 
     mesh = None
@@ -281,7 +283,7 @@ class OneDevice:
         self._sharding = jax.sharding.SingleDeviceSharding(device)
 
     def on(self, device: jax.Device) -> "OneDevice":
-        """Return this layout on another device."""
+        """Return a OneDevice layout for another device."""
         return OneDevice(device)
 
     def add(self, program: Any) -> None:
@@ -291,17 +293,17 @@ class OneDevice:
         """Check the user's settings by name, after all programs are added; on one device this does nothing."""
 
     def place(self, value: Any) -> Any:
-        """Put a tree of arrays on the device."""
+        """Copy a pytree of arrays to the device."""
         return jax.device_put(value, self._sharding)
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Return copies of arrays on the device, to replace other arrays."""
-        # Copied, because steps donate the buffers, and the caller's arrays must stay valid.
+        """Return copies on the device of the arrays `new`, to replace the arrays `old`."""
+        # Copy the arrays, because steps donate their buffers, and the caller's arrays must stay valid.
         placed: dict[str, Any] = self.place({name: own_array(value) for name, value in new.items()})
         return placed
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy a feed out of the caller's memory, and move it to the device unless the device is the host."""
+        """Copy fed arrays to the device; on a CPU, to new host arrays, because callers may change their arrays."""
         if self.device.platform != "cpu":
             taken: dict[str, Any] = self.place(dict(feed))
             return taken
@@ -311,11 +313,11 @@ class OneDevice:
         }
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
-        """Return the sharding of a feed's array after `take`; None for the memory of the host."""
+        """Return the sharding of a fed array after `take`; None on a CPU, where the array is in host memory."""
         return None if self.device.platform == "cpu" else self._sharding
 
     def rows_here(self, count: int) -> Collection[int]:
-        """Return the indices of all rows of a minibatch of `count` rows."""
+        """Return the indices of the minibatch rows that this process feeds: on one device, all `count` rows."""
         return range(count)
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
@@ -328,16 +330,16 @@ class OneDevice:
         return self.place(rule.first_slots(parameters))
 
     def jit_train(self, step: Callable[..., Any], state: Any) -> Any:
-        """Compile a training step, which donates the arrays of its first argument."""
+        """Compile a training step by `jax.jit`, with donation of the arrays in its first argument."""
         return jax.jit(step, donate_argnums=0)
 
     def jit_test(self, step: Callable[..., Any]) -> Any:
-        """Compile a step that changes no arrays."""
+        """Compile an inference step by `jax.jit`, without donation."""
         return jax.jit(step)
 
 
 def own(value: Any, device: jax.Device) -> Any:
-    """Copy a NumPy array for a CPU device, where JAX would share the caller's memory.
+    """Copy a NumPy array if the device is a CPU, where JAX would otherwise share the caller's memory.
 
     Numbers and lists are converted to NumPy arrays. Other arrays are returned unchanged.
     """
@@ -346,7 +348,7 @@ def own(value: Any, device: jax.Device) -> Any:
 
 
 def _devices(kind: str, everywhere: bool = False) -> list[jax.Device]:
-    """Return the devices of a kind in this process, or in all processes; empty if JAX does not have the backend."""
+    """Return all devices of a kind in this process or, if `everywhere`, in all processes; empty if there are none."""
     try:
         return jax.devices(kind) if everywhere else jax.local_devices(backend=kind)
     except RuntimeError:
@@ -354,7 +356,7 @@ def _devices(kind: str, everywhere: bool = False) -> list[jax.Device]:
 
 
 def _listed(place: Place) -> Place:
-    """Return a place in lower case, and a string of several devices, "gpu:0,gpu:1", as a list."""
+    """Convert a place to lower case, and a string of several devices, such as "gpu:0,gpu:1", to a list."""
     if not isinstance(place, str):
         return (
             [one.lower() if isinstance(one, str) else one for one in place]

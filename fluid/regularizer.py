@@ -1,4 +1,4 @@
-"""Regularizers: terms that are added to gradients, so that parameters stay small."""
+"""Regularizers: terms that an optimizer adds to gradients, so that parameters stay small."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +55,7 @@ class L1Decay:
 
 
 def _check(owner: str, coefficient: Any) -> None:
-    """Refuse a decay that makes parameters larger.
+    """Check that the coefficient of a decay is not negative, which would make parameters grow.
 
     Raises:
       ArgumentError: the coefficient is negative.

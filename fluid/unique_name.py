@@ -1,4 +1,4 @@
-"""Unique names: Fluid's functions for automatic names, whose counters here start at 0 in each program."""
+"""Unique names: Fluid's functions for automatic names. In this package, the counters start at 0 in each program."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from fluid import core, errors
 
 @contextlib.contextmanager
 def guard(new_generator: None = None) -> Iterator[None]:
-    """Accept Fluid's call that resets automatic names, although names start afresh in every program here.
+    """Accept Fluid's call that resets automatic names. It changes nothing: each program already starts new names.
 
-    Around a Trainer or a Session the guard changes nothing. Inside a program function the guard must come before all
-    layers, because two layers with one name would be one layer.
+    Inside a program function, the guard must come before all layers. A later reset would create two layers with one
+    name, which would share their parameters.
 
     Args:
       new_generator: only None is accepted.

@@ -1,1 +1,1 @@
-"""Helpers for every room: text of messages, globs, paths, lazy imports, protobuf, random numbers on the host."""
+"""Helpers for all packages: text for messages, globs, paths, lazy imports, protobuf, and random numbers on the host."""

@@ -1,4 +1,4 @@
-"""Naming: names of parameters, states and values, and globs that match several names."""
+"""Globs: patterns such as "backbone/*" that select names of parameters, states and values."""
 
 import fnmatch
 import re
@@ -8,7 +8,7 @@ from fluid import errors
 
 
 def is_glob(name: str) -> bool:
-    """Return whether a name is a glob, which may match several names.
+    """Return whether a name is a glob: a pattern with `*`, `?` or `[`, which may match several names.
 
     Example:
       >>> is_glob("backbone/*"), is_glob("fc_0.w_0")
@@ -18,15 +18,15 @@ def is_glob(name: str) -> bool:
 
 
 def select(patterns: str | Sequence[str], known: Collection[str], owner: str) -> list[str]:
-    """Return the names that match some patterns.
+    """Return the names in `known` that match one or more patterns.
 
     Args:
-      patterns: one pattern or several: names, and globs of `*`, `?` and `[abc]`. A `*` also matches "/" and ".".
+      patterns: one pattern or several: names, and globs with `*`, `?` or `[abc]`. A `*` also matches "/" and ".".
       known: all existing names.
       owner: the function or argument that takes the patterns, for messages, such as "freeze".
 
     Returns:
-      Names in the order of `known`, each once. A pattern that equals a name matches only this name.
+      Names in the order of `known`, without duplicates. A pattern that equals a name matches only this name.
 
     Raises:
       ArgumentTypeError: a pattern is not a string.
@@ -55,6 +55,6 @@ def select(patterns: str | Sequence[str], known: Collection[str], owner: str) ->
 
 
 def _groups(names: Collection[str]) -> list[str]:
-    """Return globs for the scopes and layers that occur in names, such as "backbone/*" and "backbone/fc_0.*"."""
+    """Return globs for all scopes and layers in `names`, such as "backbone/*" and "backbone/fc_0.*"."""
     ends = (name[: found.end()] for name in names for found in re.finditer(r"[./]", name))
     return [f"{end}*" for end in dict.fromkeys(ends)]

@@ -1,14 +1,14 @@
-"""Host random: random numbers drawn on the host, equal to the numbers of `jax.random` to the bit.
+"""Host random: random numbers computed with NumPy on the host, bitwise equal to the numbers of `jax.random`.
 
-XLA would compile a program for each shape of a parameter, in each process that does not find this program in the
-compilation cache. Without this module the first step takes 2.0 times the CPU time with LeNet, and 1.8 times with the
-README's net. These figures are from jax and jaxlib 0.10.2 on two cores, 24 November 2026:
-`python benchmarks/startup.py lenet --beside "drawn by jax"`. One `jax.jit` around all initial values compiles for as
-long, and rounds some values differently. This module can go when the ratio is at most 1.1.
+With `jax.random`, XLA compiles a program for each shape of a parameter, unless the compilation cache has the program.
+So without this module, the first training step takes 2.0 times the CPU time with LeNet, and 1.8 times with the network
+of the README. The figures are from jax and jaxlib 0.10.2 on two cores, 24 November 2026:
+`python benchmarks/startup.py lenet --beside "drawn by jax"`. One `jax.jit` around all initial values takes as long to
+compile, and rounds some values differently. Remove this module when the ratio is at most 1.1.
 
-Uniform numbers between two bounds equal the numbers of a processor that multiplies and adds with one rounding.
+Uniform numbers between two bounds are equal to JAX's on a processor with fused multiply-add (one rounding).
 
-The generator is Threefry-2x32 with 20 rounds (Salmon et al., 2011), which JAX uses by default.
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., 2011), the default of JAX.
 """
 
 import math
@@ -26,7 +26,7 @@ _IMPLEMENTATION = "threefry2x32"
 
 
 def key_data(key: Any) -> np.ndarray | None:
-    """Return the words of a random key, uint32 `[2]`; None if the key is traced or of another generator.
+    """Return the data of a random key, uint32 `[2]`; None if the key is traced or from another generator.
 
     Args:
       key: a key of `jax.random`.
@@ -40,12 +40,12 @@ def key_data(key: Any) -> np.ndarray | None:
     if str(jax.random.key_impl(key)) != _IMPLEMENTATION or jnp.ndim(key):
         return None
     words = jax.random.key_data(key)
-    # During a trace, JAX also traces operations on a known key.
+    # Inside a trace, JAX traces operations even on a concrete key; then return None.
     return None if isinstance(words, jax.core.Tracer) else np.asarray(words)
 
 
 def root_key(seed: int) -> Any:
-    """Return the key that `jax.random.key` computes from a seed, without a compilation.
+    """Return the random key of `jax.random.key(seed)`, computed without an XLA compilation.
 
     Args:
       seed: an integer of 0 or more.
@@ -60,11 +60,11 @@ def root_key(seed: int) -> Any:
 
 
 def fold_in(key: Any, number: int) -> Any:
-    """Return the key that `jax.random.fold_in` computes, without a compilation.
+    """Return the random key of `jax.random.fold_in(key, number)`, computed without an XLA compilation.
 
     Args:
       key: a key of `jax.random`.
-      number: from 0 to 2**32 - 1.
+      number: an integer from 0 to 2**32 - 1.
 
     Example:
       >>> bool(fold_in(jax.random.key(7), 5) == jax.random.fold_in(jax.random.key(7), 5))
@@ -78,10 +78,10 @@ def fold_in(key: Any, number: int) -> Any:
 
 
 def bits_of(words: np.ndarray, count: int) -> np.ndarray:
-    """Return the bits that `jax.random.bits` draws for any shape of `count` elements, as uint32 `[count]`.
+    """Return the random bits of `jax.random.bits`, as uint32 `[count]`; the shape does not affect the bits.
 
     Args:
-      words: the key, from `key_data`.
+      words: the data of the key, from `key_data`.
       count: the number of elements, at most 2**32.
 
     Example:
@@ -94,20 +94,20 @@ def bits_of(words: np.ndarray, count: int) -> np.ndarray:
 
 
 def _key_of(words: np.ndarray) -> Any:
-    # `jax.numpy` is avoided here, because it compiles a program to convert an array.
+    # Use `jax.device_put` and not `jax.numpy`, which compiles a program to convert an array.
     return jax.random.wrap_key_data(jax.device_put(words), impl=_IMPLEMENTATION)
 
 
 def _partitionable() -> bool:
-    """Return whether JAX counts the elements of an array in order, as it does by default."""
+    """Return whether JAX computes random elements from their index (`jax_threefry_partitionable`), as by default."""
     return bool(jax.config.jax_threefry_partitionable)  # type: ignore[attr-defined]
 
 
 def _threefry(key: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Encrypt counters by Threefry-2x32; return the high and the low words of the result.
+    """Encrypt counters by the cipher Threefry-2x32; return the high and the low words of the results.
 
     Args:
-      key: uint32 `[2]`.
+      key: the data of the random key, uint32 `[2]`.
       first: the high words of the counters, uint32 `[n]`.
       second: the low words of the counters, uint32 `[n]`.
     """
@@ -124,17 +124,17 @@ def _threefry(key: np.ndarray, first: np.ndarray, second: np.ndarray) -> tuple[n
     return first, second
 
 
-# The number of fractions in a block. All blocks have one size, so that one compiled program serves arrays of any size.
+# `_BLOCK`: the number of random numbers in a block. Blocks of one size need only one compiled program for all arrays.
 _BLOCK = 1 << 14
 
 
 def fractions_of(words: np.ndarray, count: int, dtype: Any) -> np.ndarray:
-    """Return the `count` numbers in `[0, 1)` that `jax.random.uniform` draws for any shape of this size, as `[count]`.
+    """Return the numbers in `[0, 1)` of `jax.random.uniform`, as `[count]`; the shape does not affect the numbers.
 
     Each number has as many random bits as the mantissa of the dtype.
 
     Args:
-      words: the key, from `key_data`.
+      words: the data of the key, from `key_data`.
       count: the number of elements, at most 2**32.
       dtype: a floating-point dtype of at most 32 bits.
 
@@ -146,22 +146,22 @@ def fractions_of(words: np.ndarray, count: int, dtype: Any) -> np.ndarray:
       True
     """
     kind = jnp.finfo(dtype)
-    # JAX draws the smallest sufficient word, of 8, 16 or 32 bits.
+    # JAX draws random words of 8, 16 or 32 bits: the smallest size that fills the mantissa.
     width = kind.bits if kind.nmant >= 8 else 8
     drawn = (bits_of(words, count) & np.uint32((1 << width) - 1)) >> np.uint32(width - kind.nmant)
     return (drawn.astype(np.float32) * np.float32(2.0**-kind.nmant)).astype(dtype)
 
 
 def blocks_of_fractions(words: np.ndarray, count: int, dtype: Any) -> Iterator[np.ndarray]:
-    """Yield the elements of `fractions_of(words, count, dtype)` in blocks of one size.
+    """Yield the random numbers of `fractions_of(words, count, dtype)` in blocks of equal size.
 
     Args:
-      words: the key, from `key_data`.
+      words: the data of the key, from `key_data`.
       count: the number of elements.
       dtype: a floating-point dtype of at most 32 bits.
 
     Yields:
-      Arrays `[block]` of this dtype; the last block is padded with zeros.
+      Arrays `[16384]` of the dtype; the last block is padded with zeros.
     """
     fractions = fractions_of(words, count, dtype)
     for start in range(0, count, _BLOCK):
@@ -170,19 +170,20 @@ def blocks_of_fractions(words: np.ndarray, count: int, dtype: Any) -> Iterator[n
 
 
 def between(words: np.ndarray, count: int, low: float, high: float) -> np.ndarray | None:
-    """Return the numbers that `jax.random.uniform` draws between two bounds, for any shape of `count` elements.
+    """Return the numbers of `jax.random.uniform` between two bounds, as `[count]`; the shape does not affect them.
 
-    XLA computes `fraction * (high - low) + low` with one rounding, if the processor can. A float64 holds the exact
-    product and sum of these float32 numbers, so the conversion to float32 is the only rounding here too.
+    XLA computes `fraction * (high - low) + low` with one rounding, if the processor has fused multiply-add. This
+    function computes in float64, which represents the product and the sum exactly. So it also rounds only once, in the
+    conversion to float32.
 
     Args:
-      words: the key, from `key_data`.
+      words: the data of the key, from `key_data`.
       count: the number of elements, at most 2**32.
       low: the lower bound.
       high: the upper bound.
 
     Returns:
-      The numbers, float32 `[count]`; None if the bounds differ so much in size that a float64 would round.
+      The numbers, float32 `[count]`; None if the magnitudes of the bounds differ so much that float64 would round.
 
     Example:
       >>> import jax

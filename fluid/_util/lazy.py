@@ -1,4 +1,4 @@
-"""Lazy: imports on first use, of optax (which inference never needs) and of the names of packages."""
+"""Lazy imports: optax (which inference never needs) and the modules of a package are imported on first use."""
 
 import contextlib
 import importlib
@@ -11,7 +11,7 @@ import lazy_loader
 
 
 class _Lazy:
-    """A stand-in for a module that imports the module on the first access to an attribute."""
+    """A placeholder for a module, which imports the module on the first access to an attribute."""
 
     def __init__(self, name: str):
         self._name = name
@@ -27,13 +27,13 @@ else:
 
 
 def load_optax_ahead() -> None:
-    """Start to load optax in a thread, before work that leaves Python idle for a while."""
+    """Start to import optax in a separate thread; call this before work during which Python is idle."""
     if "optax" not in sys.modules:
         threading.Thread(target=_load_optax, name="fluid-optax").start()
 
 
 def _load_optax() -> None:
-    with contextlib.suppress(ImportError):  # the first use of optax raises the error again, for the user
+    with contextlib.suppress(ImportError):  # the first use of optax raises the error again, in the user's thread
         importlib.import_module("optax")
 
 
@@ -41,14 +41,14 @@ Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 def attach(package: str, otherwise: Callable[[str], Any] | None = None, above: Collection[str] = ()) -> Attached:
-    """Return `__getattr__`, `__dir__` and `__all__` for a package whose names are loaded on use.
+    """Return `__getattr__`, `__dir__` and `__all__` for a package that imports its modules on first use.
 
-    The package's `__init__.pyi` lists the names and their modules as imports, for this function, type checkers and
-    editors.
+    The file `__init__.pyi` of the package lists the names and their modules as imports. This function, type checkers
+    and editors read the file.
 
     Args:
       package: the name of the package, such as `"fluid.layers"`.
-      otherwise: called with a name that the stub does not have; raises the error. None raises an AttributeError.
+      otherwise: a function that raises the error for a name that is not in `__init__.pyi`; None for AttributeError.
       above: modules that are attributes of the package, but not in `__all__`.
 
     Returns:

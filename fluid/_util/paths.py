@@ -1,4 +1,4 @@
-"""Paths: checks of path arguments, which are local files and folders, or addresses in object stores."""
+"""Paths: checks of arguments that are local paths, or addresses in object stores such as "s3://bucket/run"."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ TAKE_ADDRESSES = (
 
 
 def is_address(path: PathLike) -> bool:
-    """Return whether a path is an address in an object store.
+    """Return whether a path is an address, such as "s3://bucket/run", and not a local path.
 
     Example:
       >>> is_address("s3://bucket/run"), is_address("checkpoints")
@@ -27,9 +27,9 @@ def is_address(path: PathLike) -> bool:
 
 
 def local_path(path: Any, failure: type[errors.FluidError] = errors.ArgumentError) -> pathlib.Path:
-    """Convert an argument to a path of this machine; refuse an address.
+    """Convert an argument to a local path; raise an error for an address such as "s3://bucket/run".
 
-    Without this check, `pathlib` converts an address to a local folder named `s3:`.
+    Without this check, `pathlib` would convert the address to a local folder named `s3:`.
 
     Args:
       path: a string or an `os.PathLike`.
@@ -37,7 +37,7 @@ def local_path(path: Any, failure: type[errors.FluidError] = errors.ArgumentErro
 
     Raises:
       ArgumentTypeError: `path` is not a path.
-      ArgumentError: `path` holds a placeholder in braces, or is an address and `failure` is the default.
+      ArgumentError: `path` contains a placeholder such as `{name}`, or is an address and `failure` is the default.
 
     Example:
       >>> local_path("digits.params").name

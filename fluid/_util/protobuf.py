@@ -9,11 +9,11 @@ def classes(package: str, messages: Mapping[str, Sequence[str]]) -> dict[str, An
 
     Args:
       package: the protobuf package of the messages, such as "fluid.compat.paddle_files".
-      messages: for each message its fields as "name number type". A "*" after the type marks a repeated field. A type
-        is a type of protobuf or a message of this mapping.
+      messages: for each message a list of fields, each written as "name number type". A "*" after the type marks a
+        repeated field. A type is a type of protobuf or another message of `messages`.
 
     Returns:
-      The classes by the names of the messages.
+      The message classes, by message name.
 
     Raises:
       ImportError: the `protobuf` library is not installed.

@@ -1,4 +1,4 @@
-"""Formatting: numbers, shapes, objects and tables as text."""
+"""Formatting: functions that convert numbers, shapes, objects and tables to text."""
 
 import dataclasses
 import html
@@ -35,7 +35,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def shape_text(dtype: str, shape: Sequence[int | str | None]) -> str:
-    """Return dtype and shape of a value as text; None stands for the batch.
+    """Return a dtype and a shape as text; a size of None is shown as "batch".
 
     Example:
       >>> shape_text("float32", (None, "time", 8))
@@ -45,12 +45,12 @@ def shape_text(dtype: str, shape: Sequence[int | str | None]) -> str:
 
 
 def described(value: Any, depth: int = 3) -> str:
-    """Return a description of an object and its settings that is equal in every process.
+    """Return a text that describes an object and its settings; the text is equal in every process.
 
     Args:
-      value: a dataclass is shown with the fields that differ from their defaults, and a function with its name and the
-        variables of its closure. Numbers and strings are shown by `repr`, and other objects by the name of their type.
-      depth: the number of nested levels of functions, lists and tuples to show.
+      value: a dataclass is described by its fields that differ from their defaults, and a function by its name and the
+        variables of its closure. Numbers and strings are described by `repr`, other objects by the name of their type.
+      depth: the maximum number of nested functions, lists and tuples to describe.
 
     Example:
       >>> import fluid
@@ -77,11 +77,11 @@ def described(value: Any, depth: int = 3) -> str:
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return text with escapes instead of control characters, which a terminal would execute.
+    """Return text in which escapes replace control characters, which could control the user's terminal.
 
     Args:
       text: any text, such as a name that was read from a file.
-      keep: control characters that are not escaped.
+      keep: control characters to leave unchanged.
 
     Example:
       >>> print(printable("fc_0\\x1b[2J\\n", keep="\\n").rstrip())
@@ -145,6 +145,6 @@ def html_table(
 
 
 def _cell(tag: str, right: bool, text: str) -> str:
-    # By default, notebooks align all cells to the right and may break lines within a shape.
+    # Set the style of each cell: by default, notebooks align cells to the right and may break lines within a shape.
     style = f"text-align: {'right' if right else 'left'}; white-space: pre"
     return f'<{tag} style="{style}">{html.escape(text)}</{tag}>'

@@ -88,7 +88,7 @@ def _stored(dtype: np.dtype) -> np.dtype:
 def _storable(name: str, array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "biufc":
         return array
-    if array.dtype.kind == "V" and not array.dtype.hasobject:  # bfloat16 and similar dtypes
+    if array.dtype.kind == "V" and not array.dtype.hasobject:  # NumPy reports bfloat16 and similar dtypes as kind "V"
         return array.view(np.dtype(f"u{array.dtype.itemsize}"))
     raise errors.ArgumentTypeError(
         f"{name!r} has dtype {array.dtype}, and only arrays of numbers can be saved; convert it: x.astype(float)"
@@ -231,7 +231,7 @@ def load_arrays(path: PathLike) -> tuple[dict[str, np.ndarray], str]:
 
 
 def load_file(path: PathLike) -> Loaded:
-    """Read arrays, kind and sites from a file; see `load_arrays`."""
+    """Read a file of arrays, with their kind and the line that created each array; see `load_arrays`."""
     target = _file(path)
     if not target.is_file():
         found = instead(pathlib.Path(path), "parameters")
@@ -246,7 +246,7 @@ def load_file(path: PathLike) -> Loaded:
         with zipfile.ZipFile(target) as archive:
             if len(set(archive.namelist())) < len(archive.namelist()):
                 raise ValueError("two of its entries have one name")
-            # A compressed entry could expand to any size.
+            # Refuse a compressed manifest, because it could expand to any size in memory.
             if archive.getinfo(_MANIFEST).compress_type != zipfile.ZIP_STORED:
                 raise ValueError("its manifest is compressed")
             manifest = json.loads(archive.read(_MANIFEST))
@@ -272,12 +272,12 @@ def _sites(listing: Mapping[str, str]) -> dict[str, str]:
 
 
 def _sites_of_others(text: str | None) -> dict[str, str]:
-    """Return the sites in a .safetensors file; none if another library uses this key for other data."""
+    """Return the line that created each array, from the JSON `text` of a .safetensors file; empty for other text."""
     return _sites(_json_of_others(text))
 
 
 def _json_of_others(text: str | None) -> dict[str, Any]:
-    """Return an object in the metadata of a .safetensors file; an empty dict for data of another kind."""
+    """Return the JSON object in `text`, metadata of a .safetensors file; an empty dict for other text."""
     try:
         found = json.loads(text or "{}")
     except NONSENSE:
@@ -286,7 +286,7 @@ def _json_of_others(text: str | None) -> dict[str, Any]:
 
 
 def file_in(folder: pathlib.Path, wanted: str = PARAMS_FILE) -> pathlib.Path:
-    """Return the path of the file of parameters in a folder; if the file does not exist, the path of the other file.
+    """Return the path of the file `wanted` in a folder, or of another parameter file if only that file exists.
 
     `trainer.save_params(folder)` writes `params.fluid`, and `save_persistables` writes `persistables.fluid`.
     """

@@ -35,7 +35,7 @@ def replaced(
     """
     name = str(target.parent / f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
-        # Not with tempfile, whose files only their owner can read: a server often runs as another user.
+        # `tempfile` is not used: only the owner can read its files, but a server often runs as another user.
         handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     except OSError as error:
         raise failure(
@@ -56,7 +56,7 @@ def replaced(
 
 def sync(path: pathlib.Path) -> None:
     """Flush a file or a folder to the disk."""
-    if os.name == "posix" or path.is_file():  # other systems, such as Windows, cannot open a folder
+    if os.name == "posix" or path.is_file():  # Windows and other systems cannot open a folder
         handle = os.open(path, os.O_RDONLY if os.name == "posix" else os.O_RDWR)
         try:
             os.fsync(handle)

@@ -38,7 +38,7 @@ from fluid.checkpoint.integrity import check_structure, natural
 
 try:
     import fcntl
-except ImportError:  # Windows: two trainers in one folder are not detected
+except ImportError:  # Windows lacks fcntl, so two trainers in one folder are not detected
     fcntl = None  # type: ignore[assignment]
 
 META = "meta.json"
@@ -109,7 +109,8 @@ class Folder:
             ) from error
         self._identity = self._stat()
         self._lock: int | None = None
-        self._failed: list[pathlib.Path] = []  # folders of failed saves, which may reappear; see `discard`
+        # folders of failed saves, which another thread may create again; see `discard`
+        self._failed: list[pathlib.Path] = []
 
     def acquire(self) -> None:
         """Lock the folder against other trainers; do nothing if this object already holds the lock.
@@ -141,7 +142,7 @@ class Folder:
     def release(self) -> None:
         """Release the lock."""
         if self._lock is not None:
-            with contextlib.suppress(OSError):  # a folder that cannot be removed now is left to `sweep`
+            with contextlib.suppress(OSError):  # `sweep` later removes a folder that cannot be removed now
                 _remove_while_written(self._failed)
             self._failed.clear()
             os.close(self._lock)
@@ -184,13 +185,13 @@ class Folder:
         return sum(path.stat().st_size for path in (self.path / str(step)).rglob("*") if path.is_file())
 
     def flaw(self, step: int, share: int = 0, of: int = 1) -> str | None:
-        """Return the flaw of a step or of its meta.json, see `seal.flaw`; None for a step without a flaw."""
+        """Return the flaw of a step or of its meta.json, see `integrity.flaw`; None for a step without a flaw."""
         path = self.path / str(step)
         found = integrity.flaw(path, share, of)
         return self._nonsense(step) if found is None and META in integrity.files_in(path)[share::of] else found
 
     def meta(self, step: int) -> dict[str, Any]:
-        """Return the JSON that `write` stored for a step, with the shapes and dtypes of the arrays under `arrays`."""
+        """Return the JSON that `write` stored for a step, with the shapes and dtypes of its arrays under "arrays"."""
         with (self.path / str(step) / META).open(encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
         return found
@@ -200,8 +201,8 @@ class Folder:
 
         Args:
           step: the step.
-          places: shardings by name, for arrays with elements that are divided among devices instead. Of these arrays, a
-            process reads only the shards of its own devices.
+          places: shardings by name, for non-empty arrays that are placed on devices instead. A process reads only the
+            shards of its own devices.
         """
         import orbax.checkpoint as ocp
 
@@ -251,7 +252,7 @@ class Folder:
           temporary: the folder from `begin`.
         """
         self._failed.append(temporary)
-        with contextlib.suppress(OSError):  # the caller of `write` raises the exception that ended the write
+        with contextlib.suppress(OSError):  # ignored: `write` raises the exception that made it fail
             _remove_while_written(self._failed)
 
     def finish(
@@ -269,7 +270,7 @@ class Folder:
           step: the number of the step.
           arrays: by name, with shapes and dtypes.
           meta: as for `write`.
-          sealed: known checksums, as for `seal.seal`.
+          sealed: known checksums, as for `integrity.seal`.
         """
         listing = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in arrays.items()}
         text = json.dumps({**meta, "step": step, "arrays": listing}, indent=1)
@@ -300,11 +301,11 @@ class Folder:
         return name
 
     def newest_whole(self) -> tuple[int | None, dict[int, str]]:
-        """Return the newest step without a flaw, or None; and the flaw of each newer step."""
+        """Return the newest step without a flaw, or None; and a dict of the flaws of all newer steps."""
         return newest_whole(self.steps(), self.flaw)
 
     def _nonsense(self, step: int) -> str | None:
-        """Return the flaw of a meta.json whose checksum is correct; None for a meta.json without a flaw."""
+        """Return the flaw of a meta.json whose checksum is correct, as text; None for a meta.json without a flaw."""
         try:
             meta = self.meta(step)
             check_structure(meta, _META, META)
@@ -330,7 +331,7 @@ class Folder:
 
 
 def newest_whole(steps: Sequence[int], flaw: Callable[[int], str | None]) -> tuple[int | None, dict[int, str]]:
-    """Return the newest step without a flaw, or None; and the flaw of each newer step.
+    """Return the newest step without a flaw, or None; and a dict of the flaws of all newer steps.
 
     Args:
       steps: ascending.
@@ -374,7 +375,7 @@ def remove(path: pathlib.Path) -> None:
 
 
 def _remove_while_written(paths: Iterable[pathlib.Path]) -> None:
-    """Remove folders while other threads or processes may write to them; files that they add stay."""
+    """Remove folders while other threads or processes may write to them; files that are added meanwhile stay."""
     for path in paths:
         try:
             remove(path)

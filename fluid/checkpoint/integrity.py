@@ -18,7 +18,8 @@ from fluid.checkpoint.atomic import sync
 
 VERSION = 1
 NAME = "fluid.seal"
-# Exceptions when reading JSON of another structure: other types, other members, or too deep nesting.
+# Exceptions that are raised when code reads JSON with an unexpected structure: other types or members, or too deep
+# nesting.
 NONSENSE = (AttributeError, LookupError, OverflowError, RecursionError, TypeError, ValueError)
 _FIRST = re.compile(r"# fluid checkpoint ([0-9]{1,9})")
 
@@ -86,7 +87,7 @@ def files_below(folder: pathlib.Path, below: str) -> list[str]:
 
 
 def flaw(folder: pathlib.Path, share: int = 0, of: int = 1) -> str | None:
-    """Return the flaw of a sealed folder, or None for a whole folder.
+    """Return the flaw of a sealed folder, as text; None for an undamaged folder.
 
     Args:
       folder: the folder.

@@ -1,4 +1,4 @@
-"""Comparison of named arrays with the arrays of a program; LoadReport: the arrays taken, missing, extra, skipped."""
+"""Comparison of named arrays with the arrays of a program, and a LoadReport of the result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class LoadReport:
 
     @property
     def complete(self) -> bool:
-        """True if the program took every array that it has, and no array of the source was left."""
+        """True if every array of the program was loaded, and every array of the source was used."""
         return not (self.missing or self.extra or self.skipped)
 
     def __repr__(self) -> str:
@@ -58,7 +58,7 @@ class LoadReport:
         return "\n".join(lines)
 
     def tell(self, may_be_extra: bool = False) -> None:
-        """Log the report; as a warning if arrays keep their values or are not used.
+        """Log the report; as a warning if program arrays keep their values, or source arrays are not used.
 
         Args:
           may_be_extra: True if unused arrays are expected.
@@ -72,7 +72,7 @@ def _listed(arrays: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {text}" for name, text in list(arrays.items())[:_LISTED]) + more
 
 
-# The arrays that a program needs: shape and dtype by name.
+# The type of the arrays that a program needs: shape and dtype by name.
 Wanted = Mapping[str, tuple[tuple[int, ...], str]]
 
 _SHOWN = 20
@@ -107,7 +107,7 @@ def check_match(
       allow_extra: True accepts names that the program does not have.
       advice: a sentence for the message that says how to resolve a difference.
       sites: the line that created each array of the program, for the message.
-      sites_there: the line that created each array of `where`, if known.
+      sites_there: the line that created each array of `found`, if known.
       owner: the owner of the wanted arrays, for the message.
 
     Raises:

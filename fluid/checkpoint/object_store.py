@@ -89,14 +89,14 @@ class RemoteFolder(Folder):
     def release(self) -> None:
         """Remove the registration of this trainer, if the store can be reached."""
         if self._lock is not None:
-            # A registration that stays in the store is harmless: it only names the last writer.
+            # A registration that stays in the store does no harm: it only names the last writer.
             with contextlib.suppress(Exception):
                 if self._owner() == self._me:
                     self._system.rm_file(f"{self._root}/{LOCK}")
         super().release()
 
     def check_there(self) -> None:
-        """Check that no other trainer is known to write here; write operations read the store itself.
+        """Check that no other trainer is known to write to this folder; the store itself is not read.
 
         Raises:
           CheckpointError: another trainer writes here.
@@ -195,11 +195,11 @@ class RemoteFolder(Folder):
             self._system.put_file(str(here / integrity.NAME), f"{self._root}/{step}/{integrity.NAME}")
 
     def _download(self, step: int) -> None:
-        """Download a step, unless it is downloaded already; only one step is kept at a time."""
+        """Download a step, unless it is downloaded already; remove the step that was downloaded before."""
         here = self.path / str(step)
         if (here / integrity.NAME).exists():
             return
-        # Keys are arbitrary; a key that points outside the folder was not uploaded by this class.
+        # Names in an object store are arbitrary; a name that points outside the folder was not uploaded by this class.
         names = [n for n in self._listing().get(str(step), ()) if not {"", ".", ".."} & set(n.split("/"))]
         for other in self.path.iterdir():
             remove(other)
@@ -228,7 +228,7 @@ class RemoteFolder(Folder):
         return listing
 
     def _owner(self) -> str | None:
-        """Return the name of the registered writer, or None."""
+        """Return the name of the trainer that is registered as writer in the store, or None."""
         try:
             self._system.invalidate_cache()
             found: bytes = self._system.cat_file(f"{self._root}/{LOCK}")

@@ -119,7 +119,7 @@ _FORMATS = {
 _MAGIC = {
     b"\x89HDF\r\n\x1a\n": "keras",
     b"\x93NUMPY": "npy",
-    b"\x80\x02": "torch",  # torch.save of PyTorch before 1.6
+    b"\x80\x02": "torch",  # files that torch.save of PyTorch before 1.6 wrote
     b"\x80": "pickle",
 }
 
@@ -139,7 +139,8 @@ def instead(path: pathlib.Path, wanted: str) -> str | None:
 
     Args:
       path: a file or folder.
-      wanted: the expected kind: "parameters", "exported" for a model that runs, "checkpoints", or "original".
+      wanted: the expected kind: "parameters", "exported" for a model that runs, "checkpoints", or "original" for a
+        model of PaddlePaddle Fluid.
     """
     kind = recognized(path)
     if kind is None or kind == wanted:
@@ -191,7 +192,8 @@ def _of_file(path: pathlib.Path) -> str | None:
             return "torch" if kind == "pickle" and path.suffix in (".pt", ".pth") else kind
     if len(head) == 16 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
         return "safetensors"
-    # PaddlePaddle's file of a variable begins with its version, 0, and its number of LoD levels, 0 for parameters.
+    # PaddlePaddle's file of a variable begins with two numbers: its version, 0, and its number of LoD levels, 0 for
+    # parameters.
     return "original parameters" if len(head) == 16 and not any(head[:5]) else None
 
 
@@ -210,7 +212,7 @@ def _of_archive(path: pathlib.Path) -> str | None:
 
 
 def _filled(call: str, path: pathlib.Path) -> str:
-    """Insert the path and its parts into a call of `_KINDS`."""
+    """Insert the path and its parts into the text of a call from `_KINDS`."""
     numbers = [int(entry.name) for entry in path.iterdir() if STEP.fullmatch(entry.name)] if path.is_dir() else []
     return (
         call.replace("{path}", repr(str(path)))

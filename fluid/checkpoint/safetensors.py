@@ -34,7 +34,7 @@ def save(path: pathlib.Path, arrays: Mapping[str, np.ndarray], notes: dict[str, 
       ArgumentTypeError: the format does not support a dtype. ParameterFileError: the file cannot be written.
     """
     library = _library(path)
-    # Made contiguous, because the library writes the memory of an array as is and ignores its strides.
+    # Arrays are made contiguous, because the library writes the memory of an array as is and ignores its strides.
     packed = {name: np.require(array, requirements=["C"]) for name, array in arrays.items()}
     with replaced(path) as (temporary, _):
         try:

@@ -112,7 +112,7 @@ def in_first(group: Group, what: str, work: Callable[[], T]) -> T:
       >>> in_first(Group(), "a sum", lambda: 1 + 2)
       3
     """
-    # The other processes run nothing, and their results, None, are not read.
+    # All processes except the first return None, which is not read.
     return in_all(group, what, work if group.is_first else lambda: None)[0]  # type: ignore[return-value]
 
 
@@ -138,7 +138,7 @@ def _write_part(temporary: pathlib.Path, arrays: Mapping[str, Any], copied: Call
 
 
 def _is_shared(array: Any) -> bool:
-    """Return whether all processes share an array; an array of this process alone is written like a NumPy array."""
+    """Return whether an array has shards in other processes; all other arrays are written like NumPy arrays."""
     return isinstance(array, jax.Array) and not array.is_fully_addressable
 
 

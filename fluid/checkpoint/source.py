@@ -186,13 +186,13 @@ def source_of(given: Parameters) -> Source:
     if not isinstance(given, str | os.PathLike):
         raise errors.ArgumentTypeError(f"found {type(given).__name__}, expected {_arrays_of(given)}")
     found = load_file(given)
-    # In a file of Session.save, names of optimizer state and counters begin with "@".
+    # In a file of Session.save, names of optimizer state and counters begin with "@". They are not parameters.
     arrays = {name: array for name, array in found.arrays.items() if not name.startswith("@")}
     return Source(arrays, os.fspath(given), found.sites, found.table)
 
 
 def _arrays_of(given: Any) -> str:
-    """Return the text for an error message that says what to pass instead of `given`, for example of a Trainer."""
+    """Return the text for an error message that says what to pass instead of `given`, such as a Trainer."""
     session = getattr(given, "session", None)
     if hasattr(given, "params") and session is not None:
         return "its parameters, which are arrays by name: trainer.params"
@@ -242,6 +242,6 @@ def newest_checkpoint(path: PathLike) -> Source:
 
 
 def _brief(value: Any) -> str:
-    """Return the repr of a part of a table, shortened for messages."""
+    """Return the repr of a value, cut to 200 characters for messages."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

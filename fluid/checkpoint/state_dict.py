@@ -1,4 +1,4 @@
-"""Weights of other libraries: files of PyTorch, Keras, NumPy and safetensors, and a table of names."""
+"""Weights of other libraries: read files of PyTorch, Keras, NumPy and safetensors, and convert names by a table."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from fluid.checkpoint.match import Wanted
 from fluid.checkpoint.recognize import instead, recognized
 from fluid.checkpoint.source import RenameRule, Source
 
-# Patterns of names in the file to names of the program: a name, a list of names that share an array, or a pair of these
-# and "transpose" or the order of the axes.
+# A dict from patterns of names in the file to names in the program. A value is a name, or a list of names among which
+# the array is split. It may also be a pair: one of these, and "transpose" or the order of the axes.
 NameTable = Mapping[str, Any]
 
 _SHOWN = 20
@@ -69,7 +69,8 @@ def read_state_dict(path: PathLike) -> dict[str, np.ndarray]:
         `weights_only=True`.
 
     Returns:
-      Arrays by name. In files of Keras, names are the paths of the HDF5 data sets. PyTorch's bfloat16 is float32 here.
+      Arrays by name. In files of Keras, names are the paths of the HDF5 data sets. PyTorch's bfloat16 arrays become
+      float32.
 
     Raises:
       ParameterFileError: the file does not exist, is damaged or of another kind, or its library is not installed.
@@ -117,7 +118,7 @@ def _read_torch(file: Any) -> dict[str, np.ndarray]:
         ) from error
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # PyTorch raises errors of many types, and long texts on how to trust the file
+    except Exception as error:  # PyTorch raises errors of many types, with long texts about unsafe files
         raise errors.ParameterFileError(
             f"PyTorch cannot read {str(file)!r} as weights alone ({type(error).__name__}); expected a file of "
             f"torch.save(model.state_dict(), path)"
@@ -146,7 +147,7 @@ def _read_keras(file: Any) -> dict[str, np.ndarray]:
 
     try:
         content: Any = file
-        if zipfile.is_zipfile(file):  # .keras: an archive with one HDF5 file
+        if zipfile.is_zipfile(file):  # a .keras file is an archive with one HDF5 file
             with zipfile.ZipFile(file) as archive:
                 (entry,) = [name for name in archive.namelist() if name.endswith(".weights.h5")]
                 content = io.BytesIO(archive.read(entry))
@@ -166,7 +167,7 @@ _READERS: Mapping[str, Callable[[Any], dict[str, np.ndarray]]] = {
 
 
 def _on_host(value: Any) -> np.ndarray:
-    """Return an array or a tensor of PyTorch as a NumPy array; bfloat16 of PyTorch, which NumPy lacks, as float32."""
+    """Convert an array or a PyTorch tensor to a NumPy array; bfloat16, which NumPy lacks, becomes float32."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) == "torch.bfloat16" else value
@@ -174,7 +175,7 @@ def _on_host(value: Any) -> np.ndarray:
 
 
 class _Row:
-    """One row of a table: a pattern for names in a file, the names of its parameters, and an order of axes.
+    """One row of a NameTable: a pattern for names in a file, the parameters that it sets, and an order of axes.
 
     Args:
       pattern: see `NameTable`.
@@ -207,7 +208,7 @@ class _Row:
         return None if found[0] is None else [str(target) for target in found]
 
     def parts(self, array: np.ndarray) -> list[np.ndarray]:
-        """Return the values of the parameters. Raises ValueError if the array has other dimensions."""
+        """Transpose and split an array into the values of its parameters; raise a ValueError for other dimensions."""
         if isinstance(self._axes, str):
             array = array.T
         elif self._axes:
@@ -262,7 +263,7 @@ def fit(
 
 
 def _shares(rows: Sequence[_Row], there: Mapping[str, np.ndarray]) -> tuple[list[_Share], list[str]]:
-    """Return what each name of the program gets, and sentences on the arrays that no row can take."""
+    """Return the value of each parameter that a row sets, and error sentences for arrays that no row can convert."""
     shares: list[_Share] = []
     problems: list[str] = []
     takers: dict[str, str] = {}
@@ -288,7 +289,7 @@ def _shares(rows: Sequence[_Row], there: Mapping[str, np.ndarray]) -> tuple[list
 def _leftovers(
     rows: Sequence[_Row], shares: Sequence[_Share], there: Collection[str], wanted: Wanted, here: Wanted
 ) -> list[str]:
-    """Return sentences on rows that take nothing, on unknown names of the program, and on those that nothing sets."""
+    """Return error sentences for rows that match no array, unknown parameters, and parameters that no row sets."""
     used = {share.row.pattern for share in shares}
     names = {share.target: share.name for share in shares}
     unused = [row.pattern for row in rows if row.pattern not in used]
@@ -303,18 +304,18 @@ def _leftovers(
 
 
 def _matching(names: Collection[str], patterns: Sequence[str]) -> list[str]:
-    """Return the names that a pattern matches; a pattern may match none, since files of one model differ."""
+    """Return the names that a pattern matches; a pattern may match no name, because files of one model differ."""
     return [name for name in names if any(name == p or fnmatch.fnmatchcase(name, p) for p in patterns)]
 
 
 def _converted(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Return floating-point numbers in the floating-point dtype of the program, and all other arrays as they are."""
+    """Convert floating-point numbers to the floating-point dtype of the program; return other arrays unchanged."""
     both = jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.floating)
     return array.astype(dtype) if both else array
 
 
 def _difference(name: str, origin: str, array: np.ndarray, shape: tuple[int, ...], dtype: str) -> str | None:
-    """Return a sentence on an array whose shape or dtype is not the program's, or None."""
+    """Return an error sentence for an array whose shape or dtype differs from the program; None if both are equal."""
     if array.shape == tuple(shape) and str(array.dtype) == dtype:
         return None
     hint = f'; ({name!r}, "transpose") fits' if array.ndim > 1 and array.T.shape == tuple(shape) else ""
@@ -324,7 +325,7 @@ def _difference(name: str, origin: str, array: np.ndarray, shape: tuple[int, ...
 def _line(
     row: _Row, shares: Sequence[_Share], found: Mapping[str, np.ndarray], arrays: Mapping[str, np.ndarray]
 ) -> tuple[str, ...]:
-    """Return the cells of one row for the report."""
+    """Return one line of the report: pattern, target, conversion, number of arrays, and dtype with shape."""
     made = [arrays[share.target] for share in shares]
     looks = {_shown(array) for array in made}
     dtypes = {str(found[share.name].dtype) for share in shares} - {str(array.dtype) for array in made}

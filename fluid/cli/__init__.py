@@ -1,1 +1,1 @@
-"""Commands of `python -m fluid`: in the module of each, `add` declares the arguments, and `run` runs the command."""
+"""Commands of `python -m fluid`: each module defines one. Its function `add` declares the arguments, `run` runs it."""

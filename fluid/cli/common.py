@@ -1,4 +1,4 @@
-"""Helpers of several commands: declare a command, find the object that a text names, correct a mistyped command."""
+"""Helpers for commands: declare a command, find the object that an import string names, correct mistyped arguments."""
 
 import argparse
 import functools
@@ -21,11 +21,11 @@ from fluid.runtime.results import Results
 
 
 class MistypedError(errors.ArgumentError):
-    """An argument of a command that has a known correction.
+    """An error for a mistyped argument of a command, for which a correction is known.
 
     Args:
       message: the error message.
-      correct: returns the corrected arguments from the arguments of the command.
+      correct: a function that maps the arguments of the command to corrected arguments.
     """
 
     def __init__(self, message: str, correct: Callable[[list[str]], list[str]]):
@@ -34,7 +34,7 @@ class MistypedError(errors.ArgumentError):
 
 
 def mistyped(message: str, wrong: str, known: Iterable[str], prefix: str = "") -> errors.ArgumentError:
-    """Return the error for a mistyped name, with the nearest known name, or else with all known names.
+    """Return the error for a mistyped name, which suggests the nearest known name, or lists all known names.
 
     Args:
       message: the first sentence of the message.
@@ -56,18 +56,19 @@ def mistyped(message: str, wrong: str, known: Iterable[str], prefix: str = "") -
     close = re.fullmatch("Did you mean '(.*)'\\?", advice)
     if close is None:
         return errors.ArgumentError(f"{message} {advice}")
-    pattern = re.compile(rf"(?<![^=]){re.escape(prefix + wrong)}(?![^=])")  # a whole argument, or up to its "="
+    # The pattern matches an entire argument, or the entire text on one side of its "=".
+    pattern = re.compile(rf"(?<![^=]){re.escape(prefix + wrong)}(?![^=])")
     right = prefix + close[1]
     return MistypedError(f"{message} {advice}", lambda given: [pattern.sub(lambda _: right, text) for text in given])
 
 
 def command(commands: Any, name: str, run: Callable[..., int], summary: str, example: str) -> argparse.ArgumentParser:
-    """Declare a command, and return its parser, to which the caller adds the arguments.
+    """Declare a command for argparse, and return its parser, to which the caller adds the arguments.
 
     Args:
       commands: the object of `ArgumentParser.add_subparsers`.
       name: the name of the command.
-      run: runs the command with the parsed arguments, and returns the exit status.
+      run: a function that runs the command with the parsed arguments, and returns the exit status.
       summary: one line for the list of commands and for `--help`.
       example: one or more command lines, which `--help` shows.
     """
@@ -84,18 +85,18 @@ def command(commands: Any, name: str, run: Callable[..., int], summary: str, exa
 
 
 def add_parameters(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Declare the arguments `--params` and `--checkpoint`, of which a user gives one."""
+    """Declare the arguments `--params` and `--checkpoint`, which exclude each other."""
     group = parser.add_mutually_exclusive_group(required=required)
     group.add_argument("--params", metavar="FILE", help="a file of trainer.save_params, or one in .safetensors")
     group.add_argument("--checkpoint", metavar="DIR", help="a folder of checkpoints, whose newest whole one is read")
 
 
 def parameters(given: argparse.Namespace) -> Any:
-    """Return the file that `--params` names, or the arrays by name of the newest checkpoint in `--checkpoint`.
+    """Return the path in `--params`, or the arrays, by name, of the newest checkpoint in the folder `--checkpoint`.
 
     Raises:
       ArgumentError: there is no such file.
-      CheckpointError: there is no whole checkpoint.
+      CheckpointError: there is no undamaged checkpoint.
     """
     if given.checkpoint is not None:
         return newest_checkpoint(given.checkpoint).arrays
@@ -103,7 +104,7 @@ def parameters(given: argparse.Namespace) -> Any:
 
 
 def by_name(results: Results) -> dict[str, Any]:
-    """Return results by name; a result without a name is called by its position, such as `output_0`.
+    """Convert results to a dict by name; a result without a name is called by its index, such as `output_0`.
 
     Example:
       >>> by_name(Results([0.5], ["loss"])), by_name(Results([0.5, 1], None))
@@ -114,7 +115,7 @@ def by_name(results: Results) -> dict[str, Any]:
 
 
 def optimizer(text: str, learning_rate: float | None, arguments: Mapping[str, Any]) -> Any:
-    """Return the optimizer that a command names.
+    """Create the optimizer that an argument of a command names.
 
     Args:
       text: a name in `fluid.optimizer`, such as "Adam", or an import string.
@@ -168,10 +169,10 @@ def find(where: str) -> Any:
 
 
 def program(where: str) -> Callable[[], Any]:
-    """Return the program function that an import string names.
+    """Return the program function that an import string such as `FILE.py:NAME` names.
 
     Raises:
-      ArgumentError: it does not exist, or is no function.
+      ArgumentError: there is no object of this name, or it is not a function.
     """
     found = find(where)
     if not callable(found):
@@ -180,14 +181,14 @@ def program(where: str) -> Callable[[], Any]:
 
 
 def existing(what: str, path: str) -> str:
-    """Return a path or an address of a file.
+    """Check that a file exists, and return its path unchanged.
 
     Args:
-      what: the kind of file, for the message.
-      path: a path, which must exist, or an address, which is not looked at.
+      what: the kind of file, for the error message.
+      path: a path; or a URL, which is not checked.
 
     Raises:
-      ArgumentError: there is nothing at the path; the message suggests another file of its folder.
+      ArgumentError: the path does not exist; the message suggests another file in its folder.
     """
     if is_address(path) or os.path.exists(path):
         return path
@@ -199,7 +200,7 @@ def _from_package(name: str, source: str) -> ModuleType:
         return importlib.import_module(source)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{source}.".startswith(f"{error.name}."):
-            raise  # the module exists, and an import inside the module fails
+            raise  # the module exists, but one of its own imports fails
         raise errors.ArgumentError(
             f"there is no {name!r} in {source!r}: there is no such module; a file is named with its ending, as in "
             f"net.py:{name}"
@@ -212,14 +213,14 @@ def _from_file(name: str, path: pathlib.Path) -> ModuleType:
         message = f"there is no {name!r} in {str(path)!r}: there is no such file."
         raise mistyped(message, f"{path}:{name}", [f"{file}:{name}" for file in _beside(str(path), ".py")])
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses look up their module in sys.modules
+    sys.modules.setdefault(path.stem, module)  # `dataclasses` needs the module in sys.modules
     sys.path.insert(0, str(path.parent.resolve()))
     spec.loader.exec_module(module)
     return module
 
 
 def _beside(path: str, ending: str = "") -> list[str]:
-    """Return the paths of all files with an ending in the folder of an absent file."""
+    """Return the paths of all files with an ending in the folder in which a missing file was expected."""
     folder = os.path.dirname(path)
     if not os.path.isdir(folder or os.curdir):
         return []

@@ -20,12 +20,12 @@ _BASH = """_fluid() {{
   COMPREPLY=($(compgen -W "$words" -- "$word"))
 }}
 complete -o default -F _fluid fluid"""
-# zsh runs completions for bash, after its own are set up.
+# zsh can run the bash completion script, after zsh's own completion is set up.
 _ZSH = "autoload -Uz compinit bashcompinit\n(( $+functions[compdef] )) || compinit\nbashcompinit"
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid completion` and its arguments."""
     parser = common.command(
         commands,
         "completion",
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 
 
 def run(parsers: Mapping[str, argparse.ArgumentParser], given: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the completion script for the chosen shell."""
     if given.shell == "fish":
         print("\n".join(_fish(parsers)))
         return 0
@@ -48,7 +48,7 @@ def run(parsers: Mapping[str, argparse.ArgumentParser], given: argparse.Namespac
 
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
-    """Return the long options of a command, which its usage lists."""
+    """Return the long options of a command, such as `--help`, from its usage text."""
     return ["--help", *dict.fromkeys(re.findall(r"--[a-z][a-z-]*", parser.format_usage()))]
 
 

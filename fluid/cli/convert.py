@@ -1,4 +1,7 @@
-"""`python -m fluid convert OLD NEW`: convert a model to an exported model, or to the format of another compiler."""
+"""`python -m fluid convert OLD NEW`: convert a PaddlePaddle model to an exported model, ONNX or StableHLO.
+
+The command also converts an exported model to StableHLO.
+"""
 
 import argparse
 import pathlib
@@ -12,7 +15,7 @@ from fluid.cli import common
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid convert` and its arguments."""
     parser = common.command(
         commands,
         "convert",
@@ -39,7 +42,7 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Convert the model; print the names of its feeds and outputs, or the size of the StableHLO."""
-    from fluid import export  # imported on use: other commands do not need it
+    from fluid import export  # deferred import: other commands do not need `fluid.export`
 
     if given.to == "stablehlo":
         return _write_stablehlo(given)
@@ -53,8 +56,8 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _export(given: argparse.Namespace, path: Any) -> None:
-    """Export a model that PaddlePaddle Fluid saved to the file `path`, and print the names of its feeds and outputs."""
-    from fluid import export  # imported on use: other commands do not need it
+    """Convert a model of PaddlePaddle Fluid to an exported model at `path`; print its feeds and outputs."""
+    from fluid import export  # deferred import: other commands do not need `fluid.export`
 
     model = io.load_inference_model(given.old, None, given.model_filename, given.params_filename)
     program = model.program
@@ -64,7 +67,7 @@ def _export(given: argparse.Namespace, path: Any) -> None:
 
 
 def _write_stablehlo(given: argparse.Namespace) -> int:
-    from fluid import export  # imported on use: other commands do not need it
+    from fluid import export  # deferred import: other commands do not need `fluid.export`
 
     sizes = dict(_size(text) for text in given.sizes)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Data files of commands: read feeds from the columns of CSV, Parquet and other files, and write results to files.
 
-A column belongs to the feed of its name. CSV has no lists, so the columns `image_0`, `image_1`, ... are the feed
-`image`. Results are written with the same names.
+A column belongs to the feed with its name. CSV has no lists, so the columns `image_0`, `image_1`, ... form the feed
+`image`. Results with several values per row are written to CSV in numbered columns too.
 """
 
 import argparse
@@ -54,17 +54,15 @@ def minibatches(
     shuffle: bool = False,
     seed: int = 0,
 ) -> fluid.reader.Reader:
-    """Return a reader of the minibatches in data files.
-
-    This is the one place where the commands read data; a reader that prepares raw tables belongs here.
+    """Return a reader of minibatches from data files. All commands read data by this function.
 
     Args:
       path: a path, address or pattern, as for `fluid.reader.files`.
-      feeds: the feeds to read, by name.
+      feeds: declarations of the feeds to read, by name.
       batch_size: the number of rows of a minibatch.
-      renamed: the names of columns by feed, for columns with other names.
-      shuffle: True reads each pass in a new order.
-      seed: the seed of the orders.
+      renamed: by feed name, the column of each feed whose column has another name.
+      shuffle: True reads the rows in a new random order in each pass.
+      seed: the seed of these orders.
 
     Raises:
       ArgumentError: there is no such file, or a feed has no column.
@@ -95,7 +93,7 @@ def write(path: str | None, results: Iterable[Mapping[str, Any]]) -> int:
       results: for each minibatch, columns `[rows, ...]` by name.
 
     Raises:
-      ArgumentError: the path has another ending, or a result has no rows.
+      ArgumentError: the path has another ending, or a result is one number for all rows.
       ReaderError: pyarrow is not installed.
     """
     if path is None:
@@ -108,12 +106,12 @@ def write(path: str | None, results: Iterable[Mapping[str, Any]]) -> int:
             return _written(_Parquet(file), results)
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         count = _written(_Csv(text), results)
-        text.detach()  # writes what is buffered; `replaced` closes the file
+        text.detach()  # `detach` flushes the text; the context manager `replaced` closes the file
         return count
 
 
 class _Csv:
-    """A CSV file; a result `[rows, k]` becomes k columns."""
+    """A writer of results to a CSV file; a result `[rows, k]` becomes k columns."""
 
     def __init__(self, file: Any):
         self._writer = csv.writer(file, lineterminator="\n")
@@ -133,7 +131,7 @@ class _Csv:
         if self._names is None:
             self._names = list(flat)
             self._writer.writerow(self._names)
-        # str() of a NumPy scalar has the digits of its own dtype: 0.1, not 0.10000000149011612
+        # `str` of a float32 scalar gives the digits of float32: 0.1. As a Python float it would be 0.10000000149011612.
         self._writer.writerows(zip(*(map(str, column) for column in flat.values()), strict=True))
 
     def close(self) -> None:
@@ -141,7 +139,7 @@ class _Csv:
 
 
 class _Parquet:
-    """A Parquet file; a result `[rows, k]` becomes a column of lists."""
+    """A writer of results to a Parquet file; a result `[rows, k]` becomes a column of lists."""
 
     def __init__(self, file: Any):
         try:
@@ -182,7 +180,7 @@ def _written(writer: _Csv | _Parquet, results: Iterable[Mapping[str, Any]]) -> i
 
 
 def _rows(name: str, value: Any) -> np.ndarray | list[Any]:
-    """Return the rows of a result: an array `[rows]` or `[rows, ...]`, or a list of arrays that differ in length."""
+    """Convert a result to rows: an array `[rows]` or `[rows, ...]`, or for sequences a list of one array per row."""
     if hasattr(value, "rows"):
         return list(value.rows())
     array = np.asarray(value)
@@ -191,7 +189,7 @@ def _rows(name: str, value: Any) -> np.ndarray | list[Any]:
             f"the result {name!r} is one number for all rows, expected a value for each row; name such values: "
             f"--fetch prediction"
         )
-    if array.dtype.kind == "V":  # bfloat16, which Arrow does not know
+    if array.dtype.kind == "V":  # kind "V" is bfloat16, which Arrow does not support
         array = array.astype("float32")
     return array[:, 0] if array.shape[1:] == (1,) else array
 
@@ -204,7 +202,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _columns(column: str, known: Sequence[str]) -> list[str]:
-    """Return the columns that hold a feed: one, or several that are numbered from 0; empty if there are none."""
+    """Return the names of the columns for a feed: `NAME`, or else `NAME_0`, `NAME_1`, ...; empty if there are none."""
     if column in known:
         return [column]
     numbered = (f"{column}_{number}" for number in itertools.count())
@@ -212,12 +210,12 @@ def _columns(column: str, known: Sequence[str]) -> list[str]:
 
 
 def _is_plain(spec: FeedSpec) -> bool:
-    """Return whether a column of a feed can be read in the dtype of the feed: numbers, and no lists of lists."""
+    """Return True if a column can be read in the dtype of its feed: if it has numbers, and no lists of lists."""
     return spec.lod_level < 2 and np.dtype(spec.dtype).kind in "biuf"
 
 
 def _feed(columns: Mapping[str, Sequence[str]], row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a row by feed."""
+    """Convert a row, with values by column, to a dict of values by feed name."""
     return {
         name: row[found[0]] if len(found) == 1 else np.array([row[column] for column in found])
         for name, found in columns.items()
@@ -227,7 +225,7 @@ def _feed(columns: Mapping[str, Sequence[str]], row: Mapping[str, Any]) -> dict[
 def _no_column(
     path: str, spec: FeedSpec, column: str, known: Iterable[str], unused: Sequence[str]
 ) -> errors.ArgumentError:
-    """Return the error for a feed without a column, which suggests one of the columns that no other feed uses."""
+    """Return the error for a feed without a column. The error suggests a column that no other feed uses."""
     message = (
         f"{path} has no column {column!r} for layers.data({spec.name!r}) at {spec.site}, found the columns "
         f"{', '.join(map(repr, known))}"

@@ -1,4 +1,4 @@
-"""`fluid doctor`: print versions, devices, caches and extras, and a command that installs missing extras."""
+"""`fluid doctor`: print versions, devices, caches, optional dependencies (extras), and how to install missing ones."""
 
 import argparse
 import importlib.metadata
@@ -18,7 +18,7 @@ from fluid.cli import common
 from fluid.runtime.compilation_cache import keep_compilations
 
 _DISTRIBUTION = "fluid-jax"
-# The extras of the distribution that users install, each with what it is for.
+# The optional dependencies (extras) of the distribution fluid-jax, each with its purpose.
 EXTRAS = {
     "demo": "handwritten digits for the first example",
     "examples": "examples and notebooks, figures",
@@ -37,7 +37,7 @@ EXTRAS = {
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid doctor` and its arguments."""
     parser = common.command(
         commands,
         "doctor",
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report about this installation."""
     found = report()
     if given.json:
         print(json.dumps(found, indent=2))
@@ -67,7 +67,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def report() -> dict[str, Any]:
-    """Return versions, devices, the cache of compiled programs, extras and advice, as values for JSON."""
+    """Return versions, devices, the cache of compiled programs, extras and advice, as a dict for JSON."""
     extras = [{"name": name, "for": use, "missing": _missing(name)} for name, use in EXTRAS.items()]
     return {
         "versions": _versions(),
@@ -97,7 +97,7 @@ def _cache() -> dict[str, Any]:
 
 
 def _missing(extra: str) -> list[str] | None:
-    """Return the distributions of an extra that are not installed; None if the extras of fluid are unknown."""
+    """Return the packages of an extra that are not installed; None if fluid itself is not an installed package."""
     lines = _requirements()
     if not lines:
         return None
@@ -107,7 +107,7 @@ def _missing(extra: str) -> list[str] | None:
 
 
 def _requirements() -> list[str]:
-    """Return the requirements of fluid; empty if fluid runs from a folder of sources that is not installed."""
+    """Return the requirements in fluid's package metadata; empty if fluid runs from sources without installation."""
     try:
         return importlib.metadata.requires(_DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:

@@ -10,7 +10,7 @@ from fluid.cli import common
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid export` and its arguments."""
     parser = common.command(
         commands,
         "export",
@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Export the programs that the arguments name."""
+    """Export the programs that the command-line arguments name."""
     named = [_split(program) for program in given.program]
     options = {"platforms": given.platforms, "precision": given.precision}
     options = {name: value for name, value in options.items() if value is not None}
@@ -62,7 +62,7 @@ def run(given: argparse.Namespace) -> int:
 def _write_onnx(given: argparse.Namespace, program: Any, options: Mapping[str, Any]) -> int:
     if isinstance(program, Mapping) or options:
         raise errors.ArgumentError("--to onnx takes one program without --platforms and --precision")
-    from fluid import export  # imported on use: other commands do not need it
+    from fluid import export  # deferred import: other commands do not need `fluid.export`
 
     inputs = export.save_onnx(given.output, program, common.parameters(given), given.feed, given.fetch)
     shown = ", ".join(f"{name}[{', '.join(map(str, shape))}]" for name, shape in inputs.items())

@@ -1,4 +1,4 @@
-"""`python -m fluid inspect PATH`: list checkpoints, a file of parameters or an exported model, or compare two files."""
+"""`python -m fluid inspect PATH`: list the contents of a checkpoint folder, parameter file or model; compare files."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ from fluid.cli import common
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid inspect` and its arguments."""
     parser = common.command(
         commands,
         "inspect",
@@ -48,12 +48,12 @@ def run(given: argparse.Namespace) -> int:
 
 
 class _Contents(NamedTuple):
-    """The contents of a path.
+    """The description of a file or a folder that `fluid inspect` prints.
 
     Attributes:
-      values: the contents as values for JSON.
-      text: the contents as tables.
-      status: the exit status.
+      values: the description as a dict for JSON.
+      text: the description as text with tables.
+      status: the exit status of the command.
     """
 
     values: dict[str, Any]
@@ -82,7 +82,7 @@ def _folder(folder: Folder, step: int | None) -> _Contents:
 
 
 def _file(path: pathlib.Path) -> _Contents:
-    from fluid import export  # imported on use: other commands do not need it
+    from fluid import export  # deferred import: other commands do not need `fluid.export`
 
     if export.is_artifact(path):
         return _exported(export.load(path))
@@ -92,10 +92,10 @@ def _file(path: pathlib.Path) -> _Contents:
 
 
 def _compared(there: pathlib.Path, here: pathlib.Path) -> _Contents:
-    """Return how the numbers in two files of parameters differ.
+    """Describe the differences between the numbers in two parameter files.
 
     Raises:
-      ParameterError: names, shapes or dtypes differ; the message has the lines that created the arrays.
+      ParameterError: names, shapes or dtypes differ; the message shows the source lines that created the arrays.
     """
     found, known = load_file(there), load_file(here)
     wanted = {name: (array.shape, str(array.dtype)) for name, array in known.arrays.items()}
@@ -147,7 +147,7 @@ def _exported(found: Any) -> _Contents:
 def _flaw(folder: Folder, step: int) -> str | None:
     try:
         return folder.flaw(step)
-    except errors.CheckpointError as error:  # a newer version of fluid wrote the checkpoint, in an unknown format
+    except errors.CheckpointError as error:  # the checkpoint has the format of a newer version of fluid
         return str(error)
 
 
@@ -168,7 +168,7 @@ def _row(checkpoint: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _arrays(arrays: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return dtype, shape and bytes of each array."""
+    """Add the number of bytes to the dtype and shape of each array, and return all of them by name."""
     return {
         name: {
             "dtype": array["dtype"],

@@ -20,13 +20,13 @@ from fluid.cli import common
 from fluid.distributed.__main__ import LAUNCHER
 from fluid.distributed.cluster import COORDINATOR, DEVICES, PROCESS, PROCESSES
 
-# Seconds between two polls of the processes.
+# Interval, in seconds, at which the launcher checks if processes have ended.
 _INTERVAL = 0.05
 _TOLD_TO_END = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid launch` and its arguments."""
     parser = common.command(
         commands,
         "launch",
@@ -59,7 +59,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Run the processes; return the exit status of the first process that failed, or 0."""
+    """Run the script in several processes; return the exit status of the first process that failed, or 0."""
     if given.processes < 1 or given.devices_per_process < 1:
         raise errors.ArgumentError("launch: --processes and --devices-per-process are numbers from 1 on")
     if not given.module and not pathlib.Path(given.script).is_file():
@@ -72,10 +72,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 class Processes:
-    """The processes of a launch; all of them end with the launcher.
+    """The processes that one `fluid launch` starts; all of them end when the launcher ends.
 
-    Each process leads its own session. Ctrl-C on the terminal therefore reaches a process once, through the launcher,
-    and the launcher can kill a process together with all its children.
+    Each process leads its own operating-system session. So Ctrl-C on the terminal reaches a process only once, through
+    the launcher, and the launcher can kill a process together with all its children.
 
     Args:
       command: the command line that every process runs.
@@ -132,11 +132,11 @@ class Processes:
         os.close(self._write_end)
 
     def show(self, everything: bool, folder: pathlib.Path | None) -> None:
-        """Show the output of all processes; lines of every process but the first begin with the number of the process.
+        """Show the output of all processes; lines of all processes except process 0 begin with their process number.
 
         Args:
-          everything: True shows standard output and error output of the other processes; False shows error output only.
-          folder: where to write the output of the other processes to files, instead of showing the output.
+          everything: True shows standard output and error output of the other processes; False only error output.
+          folder: a folder for files with the output of the other processes, which is then not shown; None for no files.
         """
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -149,7 +149,7 @@ class Processes:
             self._follow(process.stderr, file or sys.stderr.buffer, b"" if file else prefix)
 
     def signal(self, number: int) -> None:
-        """Forward a signal to all processes, which agree on the step to end after; a second signal kills them."""
+        """Forward a signal to all processes, which then agree on a last step; a second signal kills them."""
         self._told += 1
         for process in self._processes:
             if process.poll() is None:
@@ -161,7 +161,7 @@ class Processes:
         """Wait until all processes have ended; return the exit status of the first process that failed, or 0.
 
         Args:
-          grace: seconds that the other processes have to end after one process has failed.
+          grace: seconds after the failure of one process until the other processes are killed.
         """
         failed: int | None = None
         deadline = float("inf")
@@ -199,9 +199,9 @@ class Processes:
 
 
 def _of_fluid(index: int, count: int) -> dict[str, str]:
-    """Return the environment variables in which programs for PaddlePaddle Fluid find their index and all addresses.
+    """Return the environment variables from which PaddlePaddle Fluid programs read their index and all addresses.
 
-    No process listens at these addresses: programs only count the addresses, and search for their own address.
+    No process listens at these addresses: the programs only count them, and search for their own address.
     """
     addresses = [f"127.0.0.1:{6170 + number}" for number in range(count)]
     return {
@@ -213,7 +213,7 @@ def _of_fluid(index: int, count: int) -> dict[str, str]:
 
 
 def _copy(source: IO[bytes], target: IO[bytes] | None, prefix: bytes) -> None:
-    """Copy a stream line by line, with `prefix` before each; write each line whole, so that lines do not mix."""
+    """Copy a stream with `prefix` before each line. Each line is written at once, so that lines do not mix."""
     with source:
         for line in source:
             if target is not None:
@@ -237,7 +237,7 @@ def _forwarded(tell: Callable[[int], None]) -> Iterator[None]:
 
 
 def _ending(code: int) -> str:
-    """Return a description in words of the return code of a process that has failed."""
+    """Describe the return code of a failed process in words, such as "was ended by SIGKILL"."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"has failed with exit status {code}"
 
 

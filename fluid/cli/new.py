@@ -1,4 +1,4 @@
-"""`fluid new DIR`: start a project with a program, a reader, a script, a test, a notebook and generated data."""
+"""`fluid new DIR`: create a project with a program, a reader, a script, a test, a notebook and generated data."""
 
 import argparse
 import importlib.resources
@@ -9,12 +9,12 @@ from typing import Any
 from fluid import errors
 from fluid.cli import common
 
-# A file of the template is called as in the project, and ".txt": it is data of fluid, and no code of fluid.
+# Ending that is added to the names of template files, so that tools do not treat them as code of fluid.
 _SUFFIX = ".txt"
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid new` and its arguments."""
     parser = common.command(
         commands,
         "new",
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Write the project; print its files and the next commands."""
+    """Write the files of a new project, and print their paths and the next commands."""
     folder = pathlib.Path(given.folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise errors.ArgumentError(
@@ -45,5 +45,5 @@ def run(given: argparse.Namespace) -> int:
 
 
 def template() -> list[Any]:
-    """Return the files of the template, which are data of the package."""
+    """Return the template files for new projects, which are package data of fluid."""
     return [file for file in importlib.resources.files("fluid.cli").joinpath("template").iterdir() if file.is_file()]

@@ -35,7 +35,7 @@ _LIMITS = {
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid online` and its arguments."""
     parser = common.command(
         commands,
         "online",
@@ -66,7 +66,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Train on rows of clients until SIGTERM or Ctrl-C; then write a checkpoint, and return the exit status."""
+    """Train on rows that clients send, until SIGTERM or Ctrl-C; then write a checkpoint and return the exit status."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("fluid").setLevel(logging.INFO)
     options = {name: getattr(given, name) for name in _NUMBERS} | {"test_every": given.test_every or None}
@@ -86,7 +86,7 @@ def run(given: argparse.Namespace) -> int:
         settings = Settings(**{name: getattr(given, name) for name in _LIMITS})
         server = online.host(given.host, given.port, read_token(given.token_file), given.allow_anonymous, settings)
         print(server.url, flush=True)
-        freeze_garbage()  # otherwise garbage collection delays health checks by 300 ms while many rows are read
+        freeze_garbage()  # without this call, garbage collection delays health checks by 300 ms under load
         server.run()
         status = online.stop()
     print(f"ended after {status['steps']} steps, {status['saved']} of them saved", file=sys.stderr)
@@ -94,7 +94,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _optimizer(given: argparse.Namespace, program: Any) -> Any:
-    """Return the optimizer that `--optimizer` names; else Adam, or None if the program minimizes a loss itself."""
+    """Return the optimizer that `--optimizer` names. The default is Adam, or None if the program calls `minimize`."""
     if given.optimizer is not None:
         return common.find(given.optimizer)
     return None if Program(program).minimizes else Adam(given.learning_rate)

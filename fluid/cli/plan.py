@@ -1,4 +1,4 @@
-"""`python -m fluid plan PROGRAM`: estimate training on several devices, none of which has to exist."""
+"""`python -m fluid plan PROGRAM`: estimate memory and work of a training on several devices, which need not exist."""
 
 import argparse
 import json
@@ -17,7 +17,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?(|k|M|G|T|Ki|Mi|Gi|Ti)B?")
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid plan` and its arguments."""
     parser = common.command(
         commands,
         "plan",
@@ -37,15 +37,15 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print the plan of a program."""
+    """Compute and print the plan of a program for the meshes in the arguments."""
     meshes = [mesh_of(text) for text in given.mesh]
     count = max(math.prod(mesh.axes.values()) for mesh in meshes)
-    # Set before the user's file runs: the file may compute on a device, after which JAX does not allow these changes.
+    # JAX accepts these options only before it computes anything, so they are set before the user's file runs.
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", count)
     found = fluid.plan(
         common.find(given.program),
-        # No plan depends on the learning rate.
+        # The learning rate is None, for the default: a plan does not depend on it.
         None if given.optimizer is None else common.optimizer(given.optimizer, None, {}),
         given.batch,
         meshes,
@@ -59,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def mesh_of(text: str) -> fluid.Mesh:
-    """Convert a mesh written in a shell to a Mesh.
+    """Convert a mesh in the notation of the command line to a Mesh.
 
     Raises:
       ArgumentError: the text is not a mesh.
@@ -75,7 +75,7 @@ def mesh_of(text: str) -> fluid.Mesh:
 
 
 def sharding_of(text: str) -> tuple[str, tuple[str | None, ...]]:
-    """Split a sharding written in a shell into a glob and the mesh axis of each dimension.
+    """Split a sharding in the notation of the command line into a glob and the mesh axis of each dimension.
 
     Raises:
       ArgumentError: the text is not a sharding.
@@ -94,7 +94,7 @@ def sharding_of(text: str) -> tuple[str, tuple[str | None, ...]]:
 
 
 def size_of(text: str) -> int:
-    """Convert a size written with a unit to a number of bytes.
+    """Convert a text with a size and an optional unit to a number of bytes.
 
     Example:
       >>> size_of("80GB"), size_of("16 GiB"), size_of("1024")

@@ -13,7 +13,7 @@ from fluid.runtime.prediction import constant, needed_feeds
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid predict` and its arguments."""
     parser = common.command(
         commands,
         "predict",
@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Write the results of the model, in the order of the rows."""
+    """Compute the results of the model for all rows, and write them in the order of the rows."""
     inferencer = _inferencer(given)
     session, program = inferencer.session, inferencer.program
     names = None if given.fetch is None else check_fetch(program, given.fetch)

@@ -15,7 +15,7 @@ from fluid.trainer import Trainer
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid remote` and its arguments."""
     parser = common.command(
         commands,
         "remote",
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Respond to clients until SIGTERM or Ctrl-C; then end the training after the current step."""
+    """Serve clients until SIGTERM or Ctrl-C; then end the training after the current step."""
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("fluid").setLevel(logging.INFO)
     hosted = HostedTrainer(*made(given.make_trainer), given.folder)
@@ -48,13 +48,13 @@ def run(given: argparse.Namespace) -> int:
 
 
 def made(where: str) -> tuple[Trainer, Any, Any]:
-    """Return the Trainer, its reader and the test reader (or None) that the user's function returns.
+    """Call the user's function, and return its Trainer, training reader and test reader (or None).
 
     Args:
       where: import string of the function, `FILE.py:FUNCTION`.
 
     Raises:
-      ArgumentError: there is no such function, or it returns something else.
+      ArgumentError: the function does not exist, or returns something else.
     """
     function = common.find(where)
     if not callable(function):

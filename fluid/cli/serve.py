@@ -14,7 +14,7 @@ from fluid.cli import common
 from fluid.serving import Server, Settings
 
 _TOKEN = "FLUID_SERVE_TOKEN"
-# Not FLUID_SERVE_PORT: Kubernetes sets that variable to tcp://... for a service with the name fluid-serve.
+# The variable is not called FLUID_SERVE_PORT, because Kubernetes sets this name to tcp://... for a service fluid-serve.
 _PORT = "FLUID_SERVE_PORT_NUMBER"
 # The settings of the server that are also command-line arguments, each with its help text.
 _NUMBERS = {
@@ -29,7 +29,7 @@ _NUMBERS = {
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid serve` and its arguments."""
     parser = common.command(
         commands,
         "serve",
@@ -68,8 +68,8 @@ def add(commands: Any) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serve models until SIGTERM or Ctrl-C; return the exit status."""
-    # Each model has its own thread, which can compute by itself. With asynchronous dispatch, a thread of JAX computes,
-    # which costs two wake-ups of a thread for each batch.
+    # Each model has its own thread. Without asynchronous dispatch, this thread itself computes. With it, a JAX thread
+    # computes, and each batch costs two more thread wake-ups.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     lists = ("batch_sizes", "buckets", "outer_buckets")
@@ -90,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _default_port() -> int:
-    """Return the port that the environment variable `_PORT` sets, or 8000 without this variable."""
+    """Return the port in the environment variable FLUID_SERVE_PORT_NUMBER, or 8000 if it is not set."""
     text = os.environ.get(_PORT) or "8000"
     if not (text.isascii() and text.isdigit()):
         raise errors.ArgumentError(f"found {_PORT}={text[:60]!r}, expected a number: {_PORT}=8000")
@@ -109,7 +109,7 @@ def _named(models: list[str]) -> dict[str, str]:
 
 
 def read_token(file: pathlib.Path | None) -> str | None:
-    """Return the token that clients must send, from a file or from the environment; None without a token.
+    """Return the token that clients must send, from a file, else from FLUID_SERVE_TOKEN; None if there is none.
 
     Raises:
       ArgumentError: the file cannot be read.

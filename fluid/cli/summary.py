@@ -9,7 +9,7 @@ from fluid.cli import common
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid summary` and its arguments."""
     parser = common.command(
         commands,
         "summary",

@@ -12,7 +12,7 @@ from fluid.cli import common, data
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid test` and its arguments."""
     parser = common.command(
         commands,
         "test",
@@ -28,11 +28,11 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Print the value of each output of the program that is one number."""
+    """Compute the outputs of the program on the data files, and print those that are single numbers."""
     program = common.program(given.program)
     optimizer = (
         None if fluid.Program(program).minimizes else fluid.optimizer.SGD(0.0)
-    )  # a Trainer needs one; nothing is trained
+    )  # a Trainer requires an optimizer, although `fluid test` trains nothing
     source = common.parameters(given)
     start: dict[str, Any] = {"params": source} if given.params is None else {"param_path": source}
     trainer = fluid.Trainer(program, optimizer, place=given.place, **start)

@@ -16,11 +16,11 @@ from fluid.cli import common, data
 
 
 class Setting(NamedTuple):
-    """A setting of `fluid train`: an argument of the command, and a key of `--set` and of the TOML file.
+    """A setting of `fluid train`: an argument of the command, which is also a key of `--set` and of the TOML file.
 
     Attributes:
       kind: the type of the value.
-      default: the value if nobody sets it.
+      default: the value if the user does not set it.
       summary: the text for `--help`.
       metavar: the placeholder for the value in `--help`.
     """
@@ -44,12 +44,12 @@ SETTINGS = {
     "precision": Setting(str, None, "bfloat16 or float16, to compute in it", "DTYPE"),
     "place": Setting(str, None, "the device, as in cpu or gpu:1", "DEVICE"),
 }
-# Keys of --set and of the TOML file that begin so have names of their own behind the dot.
+# Prefixes of keys of --set and of the TOML file. After the dot follows the name of an optimizer argument, or of a feed.
 _OPEN = ("optimizer.", "column.")
 
 
 def add(commands: Any) -> None:
-    """Declare the command and its arguments."""
+    """Declare the command `fluid train` and its arguments."""
     parser = common.command(
         commands,
         "train",
@@ -77,7 +77,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Train the program; print the history of the epochs."""
+    """Train the program on the data files, and print the history of the epochs."""
     values = settings(given)
     for name, example in (("program", "program.py:train_program"), ("data", "--data train.csv")):
         if values.get(name) is None:
@@ -104,7 +104,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def settings(given: argparse.Namespace) -> dict[str, Any]:
-    """Return all settings by name, from the command line, `--set`, the TOML file and the defaults, in this order.
+    """Return all settings by name. The command line overrides `--set`, then the TOML file, then the defaults.
 
     Raises:
       ArgumentError: a key is unknown, a value has another type, or the file cannot be read.
@@ -148,7 +148,7 @@ def _toml(path: str) -> dict[str, Any]:
 
 
 def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of nested tables by keys with dots."""
+    """Flatten nested tables to one dict, whose keys have dots: `{"a": {"b": 1}}` becomes `{"a.b": 1}`."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         inner = {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value}
@@ -157,7 +157,7 @@ def _flat(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assignment(text: str) -> tuple[str, Any]:
-    """Split `KEY=VALUE`; the value is read as TOML, or else as text."""
+    """Split an argument `KEY=VALUE` into key and value; the value is parsed as TOML, or else taken as text."""
     key, sign, value = text.partition("=")
     if not (key and sign):
         raise errors.ArgumentError(f"--set {text}: expected a key and a value, as in --set epochs=10")
@@ -168,7 +168,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return settings with their types, after a check of their names."""
+    """Check the names and types of settings from a user, and return the settings."""
     known = [*SETTINGS, "program"]
     checked = {}
     for written, value in values.items():
@@ -191,12 +191,12 @@ def _typed(key: str, value: Any, where: str) -> Any:
 
 
 def _below(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings whose names begin with a prefix, without the prefix."""
+    """Return the settings whose names begin with a prefix, by name without the prefix."""
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
 
 
 def _number(value: Any) -> int | float | None:
-    """Return a number for JSON, which has no NaN: in a History, NaN stands for an epoch without a value."""
+    """Convert a number of a History for JSON: NaN, which stands for an epoch without a value, becomes None."""
     return None if value != value else np.asarray(value).item()
 
 

@@ -1,1 +1,1 @@
-"""Compatibility: names, values and files that programs for PaddlePaddle Fluid and for other libraries bring along."""
+"""Compatibility with PaddlePaddle Fluid and other libraries: names, LoDTensors and model files."""

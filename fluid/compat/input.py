@@ -1,4 +1,4 @@
-"""Input: `fluid.data`, `fluid.embedding` and `fluid.one_hot`, which differ from `fluid.layers` in their shapes."""
+"""`fluid.data`, `fluid.embedding` and `fluid.one_hot`, whose input shapes differ from the layers in `fluid.layers`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from fluid.param_attr import ParamSetting
 def data(
     name: str, shape: Sequence[int | None], dtype: DTypeLike = "float32", lod_level: int = 0
 ) -> jax.Array | core.SequenceBatch | core.NestedSequenceBatch:
-    """Declare a feed by its whole shape; `layers.data` takes the shape of one example instead.
+    """Declare a feed by its full shape, including the batch size; `layers.data` takes the shape of one example instead.
 
     Args:
       name: the name under which data is fed.
-      shape: `[batch, ...]`, with None or -1 for the batch size. Without None and -1 every size is fixed.
+      shape: `[batch, ...]`, with None or -1 for the batch size. Without None or -1, all sizes are fixed.
       dtype: the dtype, such as "float32" or "int64".
-      lod_level: 0 for arrays, 1 for sequences of any length, whose steps have the rest of the shape, 2 for sequences
-        of sequences.
+      lod_level: 0 for arrays, 1 for sequences of any length, with steps of the shape `shape[1:]`, 2 for sequences of
+        sequences.
 
     Returns:
       An array `[batch, ...]`; or a SequenceBatch with data `[batch, time, ...]`, or a NestedSequenceBatch.
@@ -37,7 +37,7 @@ def data(
     Raises:
       ArgumentError: the dtype or the level does not exist, or the first size of sequences is not None or -1.
       ArgumentTypeError: the name is not a string.
-      ProgramError: the name is already declared with another shape, dtype or level.
+      ProgramError: another feed of this name has another shape, dtype or level.
       ShapeError: the shape is not a list.
 
     Example:
@@ -104,7 +104,7 @@ def embedding(
       input: integer ids `[batch, ...]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
       is_sparse: whether only the rows that are looked up are updated; see `layers.embedding`.
-      is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
+      is_distributed: accepted for programs written for Fluid, but has no effect: the table is not distributed.
       padding_idx: an id whose row is read as zeros and never trained; a negative id counts from the end.
       param_attr: ParamAttr of the table; embeddings with equal names share one table.
       dtype: dtype of the table.

@@ -1,4 +1,4 @@
-"""LoDTensor: Fluid's class for sequences, and the functions that create a LoDTensor."""
+"""LoDTensor, Fluid's class for batches of sequences, and functions that create a LoDTensor."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ __all__ = ["LoDTensor", "create_lod_tensor", "create_random_int_lodtensor"]
 
 
 class Single(np.ndarray):
-    """An array of one element, which converts to a number with every version of NumPy: `"%f" % loss`.
+    """An array of one element that converts to a number in every NumPy version, as in `"%f" % loss`.
 
     Example:
       >>> "%.1f" % np.array([2.5]).view(Single)
@@ -31,7 +31,7 @@ class Single(np.ndarray):
 
 
 def create_lod_tensor(data: Any, recursive_seq_lens: Sequence[Sequence[int]], place: Any = None) -> LoDTensor:
-    """Create a LoDTensor, which may be fed to sequences and to dense data.
+    """Create a LoDTensor, which users may feed as sequences or as a dense array.
 
     Args:
       data: `[steps, ...]`, the concatenated steps of all rows; or nested lists of rows, whose steps are numbers or
@@ -80,12 +80,12 @@ def create_random_int_lodtensor(
     high: int = 1,
     seed: int | None = None,
 ) -> LoDTensor:
-    """Create a LoDTensor of random integers, to try out a program.
+    """Create a LoDTensor of random integers, to test a program without data.
 
     Args:
       recursive_seq_lens: as for `create_lod_tensor`.
       base_shape: the shape of one step.
-      place: accepted and ignored.
+      place: ignored.
       low: the smallest number.
       high: the largest number, inclusive.
       seed: equal seeds produce equal numbers; None produces different numbers each time.
@@ -94,7 +94,7 @@ def create_random_int_lodtensor(
       A LoDTensor, int64.
 
     Raises:
-      ArgumentError: `high` is below `low`, or there are no lengths.
+      ArgumentError: `high` is less than `low`, or `recursive_seq_lens` is empty.
 
     Example:
       >>> create_random_int_lodtensor([[2, 3]], base_shape=[1], low=0, high=9).shape()
@@ -112,7 +112,7 @@ def create_random_int_lodtensor(
 
 
 def _opened(rows: Any) -> tuple[list[Any], list[int]]:
-    """Remove one level of nesting: return the concatenated items of all rows, and the number of items of each row."""
+    """Concatenate the items of all rows in `rows`; return the list of items, and the number of items of each row."""
     if not all(np.iterable(row) for row in rows):
         raise errors.ShapeError(
             f"found {next(row for row in rows if not np.iterable(row))!r} where a row was expected; a row is a list, "

@@ -1,4 +1,4 @@
-"""Contrib: the import paths of Trainer and Inferencer in Fluid 1.x."""
+"""The import paths `fluid.contrib.trainer` and `fluid.contrib.inferencer`, as in PaddlePaddle Fluid 1.x."""
 
 from fluid.contrib import inferencer, trainer
 

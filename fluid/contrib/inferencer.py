@@ -1,4 +1,4 @@
-"""Contrib inferencer: `from fluid.contrib.inferencer import Inferencer`, as in programs for Fluid 1.x."""
+"""The import path `from fluid.contrib.inferencer import Inferencer` of programs for PaddlePaddle Fluid 1.x."""
 
 from fluid.inferencer import Inferencer
 

@@ -1,4 +1,4 @@
-"""Contrib trainer: `from fluid.contrib.trainer import Trainer`, as in programs for Fluid 1.x."""
+"""The import path `from fluid.contrib.trainer import Trainer` of programs for PaddlePaddle Fluid 1.x."""
 
 from fluid.trainer import BeginEpochEvent, BeginStepEvent, CheckpointConfig, EndEpochEvent, EndStepEvent, Trainer
 

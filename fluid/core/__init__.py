@@ -1,4 +1,4 @@
-"""Core: Program, Frame, variables, SequenceBatch, Scope. The core imports no layers and no optimizers."""
+"""Core package: programs, traced variables, sequence batches and scopes. It imports no layers and no optimizers."""
 
 from fluid.core.arguments import (
     as_fluid,

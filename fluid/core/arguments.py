@@ -1,4 +1,4 @@
-"""Checks of arguments; and defaults that Fluid chose in 2017, with warnings where most people expect another."""
+"""Argument checks, and warnings about arguments and defaults of PaddlePaddle Fluid (2017) that surprise most users."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
     Args:
       owner: the function or class of the argument, for the message, such as "fc" or "EarlyStopping".
       name: the name of the argument.
-      value: any integer type, except bool; or a symbolic dimension, while a program is exported.
+      value: an integer of any type except bool; during an export, also a symbolic dimension.
       least: the smallest valid number.
       most: the largest valid number; None for no limit.
 
@@ -44,7 +44,7 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
         ...
       fluid.errors.ArgumentError: fc(size=0): expected a whole number from 1 on, as in size=1
     """
-    if jax.export.is_symbolic_dim(value):  # while a program is exported; the export has its own bounds
+    if jax.export.is_symbolic_dim(value):  # an export checks the bounds of symbolic dimensions itself
         return cast(int, value)
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)
@@ -57,7 +57,7 @@ def whole_number(owner: str, name: str, value: Any, least: int = 1, most: int | 
 
 
 def is_positive(value: Any) -> bool:
-    """Return whether a value is a number above 0. A bool is not a number here.
+    """Return whether a value is a number above 0. The result for a bool is False.
 
     Example:
       >>> is_positive(0.5), is_positive(np.float32(2)), is_positive(0), is_positive(True), is_positive("1")
@@ -67,10 +67,10 @@ def is_positive(value: Any) -> bool:
 
 
 def one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
-    """Return the value of an argument that has two spellings; None if neither is given.
+    """Return the value of an argument that has two names, `name` and `other_name`; None if both values are None.
 
     Raises:
-      ArgumentTypeError: both are given.
+      ArgumentTypeError: neither value is None.
 
     Example:
       >>> one_of("optimizer", None, "optimizer_func", 3)
@@ -82,7 +82,7 @@ def one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
 
 
 def is_size(value: Any) -> bool:
-    """Return whether a value can be a size of an array: an integer, or a symbolic dimension of an export.
+    """Return whether a value can be an array size: an integer, or a symbolic dimension of `jax.export`.
 
     Example:
       >>> is_size(4), is_size(True), is_size("4"), is_size(jax.export.symbolic_shape("batch")[0])
@@ -94,9 +94,9 @@ def is_size(value: Any) -> bool:
 
 
 def fitting(name: str) -> Callable[[F], F]:
-    """Decorate a function or a class, so that a call with wrong arguments raises an error that shows the right ones.
+    """Return a decorator for a function or a class: a call with wrong arguments raises an error that shows valid ones.
 
-    Assigning to a field of a decorated frozen dataclass raises an error that shows how to make a changed copy.
+    For a frozen dataclass, an assignment to a field raises an error that shows how to make a changed copy.
 
     Args:
       name: the name of the function or class as users write it, for the message.
@@ -135,7 +135,7 @@ def fitting(name: str) -> Callable[[F], F]:
 
 
 def switches_of(function: Callable[..., Any]) -> frozenset[str]:
-    """Return the names of the arguments that are annotated as bool.
+    """Return the names of the arguments of a function that are annotated as bool.
 
     Example:
       >>> def sort(rows: list, reverse: bool = False): ...
@@ -147,15 +147,15 @@ def switches_of(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def check_switches(name: str, switches: frozenset[str], given: Mapping[str, Any]) -> None:
-    """Refuse text for an argument that is True or False, because any text, even "False", would count as True.
+    """Raise an error if a bool argument is a string: Python would treat any string, even "False", as True.
 
     Args:
       name: the name of the function as users write it.
-      switches: from `switches_of`.
+      switches: the names of the bool arguments, from `switches_of`.
       given: the keyword arguments of the call.
 
     Raises:
-      ArgumentTypeError: an argument is text.
+      ArgumentTypeError: a bool argument is a string.
     """
     for argument in switches.intersection(given):
         if isinstance(given[argument], str):
@@ -166,7 +166,7 @@ def check_switches(name: str, switches: frozenset[str], given: Mapping[str, Any]
 
 
 def _fit_class(kind: Any, name: str) -> None:
-    """Make a class check the arguments of its constructor, and explain assignments if it is a frozen dataclass."""
+    """Wrap the constructor of a class with argument checks; for a frozen dataclass, also explain failed assignments."""
     kind.__init__ = fitting(name)(kind.__init__)
     explain_frozen(kind, name)
 
@@ -177,7 +177,7 @@ def explain_frozen(kind: Any, name: str) -> None:
     Other classes stay unchanged.
 
     Args:
-      kind: the class. Its optional attribute `_set_by` maps field names to text about another way to set the field.
+      kind: the class. Its optional attribute `_set_by` maps field names to advice about another way to set the field.
       name: the name of the class as users write it.
     """
     refuse = vars(kind).get("__setattr__")
@@ -225,7 +225,7 @@ def misfit_of(
     unknown = next((n for n in kwargs if n not in parameters and not takes_any), None)
     advice = ""
     if unknown is not None:
-        # Report the unknown name first: often it is a misspelled one, and an argument is missing because of that.
+        # Report an unknown name before a missing argument: often the user misspelled the name of the missing argument.
         reason = f"got an unexpected keyword argument {unknown!r}"
         advice = name_hints.argument_advice(name, unknown, taken)
     shown = ", ".join(n if p.default is p.empty else f"{n}={_shown(p.default)}" for n, p in parameters.items())
@@ -233,7 +233,7 @@ def misfit_of(
 
 
 def _verb(reason: str) -> str:
-    """Convert a message of `Signature.bind` to the second part of a sentence about a function."""
+    """Convert an error message of `Signature.bind` to a phrase after the function name, such as "is missing ..."."""
     return f"is {reason}" if reason.startswith("missing") else f"got {reason.removeprefix('got ')}"
 
 
@@ -242,7 +242,7 @@ def _shown(default: Any) -> str:
 
 
 def is_compiled_with_cuda() -> bool:
-    """Return whether JAX is installed with CUDA and sees a GPU, so that `place=fluid.CUDAPlace(0)` works.
+    """Return whether JAX has CUDA support and finds a GPU, so that `place=fluid.CUDAPlace(0)` works.
 
     Example:
       >>> import fluid
@@ -250,15 +250,15 @@ def is_compiled_with_cuda() -> bool:
     """
     try:
         return bool(jax.local_devices(backend="cuda"))
-    except RuntimeError:  # JAX does not have this backend
+    except RuntimeError:  # JAX is installed without the CUDA backend
         return False
 
 
 def check_takes_nothing(function: Callable[..., Any]) -> None:
-    """Refuse a program function with required arguments, because fluid calls it without arguments."""
+    """Raise an error if a program function has required arguments: fluid calls it without arguments."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in callables have no signature
+    except (TypeError, ValueError):  # `inspect.signature` fails for some built-in callables
         return
     waiting = [
         name
@@ -275,7 +275,7 @@ def check_takes_nothing(function: Callable[..., Any]) -> None:
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a program function; "program" if the name is not a Python identifier, as for a lambda."""
+    """Return the name of a program function; "program" if the name is no Python identifier, for example of a lambda."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)
@@ -283,7 +283,9 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 def not_copied(name: str, instead: str) -> Callable[..., Any]:
-    """Return a `__reduce_ex__` that refuses to copy or pickle objects with compiled steps and arrays on devices.
+    """Return a method `__reduce_ex__` that makes copying and pickling raise an error with advice.
+
+    It is for classes that hold compiled steps and arrays on devices.
 
     Args:
       name: the name of the class as users write it.
@@ -302,7 +304,7 @@ T = TypeVar("T", int, str)
 
 
 class _Default:
-    """A marked default value. A marked value equals the plain number or string, and has another type."""
+    """A base class for marked default values: each equals a plain number or string, but has a separate type."""
 
 
 class _Number(_Default, int):
@@ -314,7 +316,7 @@ class _Text(_Default, str):
 
 
 def default(value: T) -> T:
-    """Mark a default value in the signature of a layer, so that `is_default` recognizes it.
+    """Return a marked copy of a default value for the signature of a layer, so that `is_default` recognizes the value.
 
     Example:
       >>> axis = default(1)
@@ -325,13 +327,13 @@ def default(value: T) -> T:
 
 
 def is_default(value: Any) -> bool:
-    """Return whether the user left an argument out, so that its value is a default marked by `default`."""
+    """Return whether `value` was marked by `default`, which means that the user did not pass the argument."""
     return isinstance(value, _Default)
 
 
 @contextlib.contextmanager
 def as_fluid() -> Iterator[None]:
-    """Silence `doubt_reading` and `doubt_setting` in a block of code for Fluid, such as a program of `fluid.static`."""
+    """Silence warnings of `doubt_reading` and `doubt_setting` in a `with` block that runs PaddlePaddle Fluid code."""
     frame = current_frame("core.as_fluid")
     before, frame.as_fluid = frame.as_fluid, True
     try:
@@ -341,7 +343,9 @@ def as_fluid() -> Iterator[None]:
 
 
 def doubt_reading(message: str) -> None:
-    """Warn, once and with the user's line, of code that Fluid reads differently from what most people expect today.
+    """Warn once of code that has another meaning in PaddlePaddle Fluid than most users expect today.
+
+    The warning begins with the user's source line.
 
     Args:
       message: both meanings, and the code to write for each.
@@ -351,12 +355,13 @@ def doubt_reading(message: str) -> None:
 
 
 def doubt_setting(message: str) -> None:
-    """Warn of arguments that are most likely a mistake, inside and outside program functions.
+    """Warn of arguments of an object that are most likely a mistake.
 
-    Each trace of a program function creates the object with these arguments again, but only discovery warns.
+    Outside a program function, the function warns immediately. Each trace of a program function creates the object
+    again, but only the first traced run warns.
 
     Args:
-      message: what was found and what to write.
+      message: the mistake and the code to write instead.
     """
     frame = present_frame()
     if frame is None:

@@ -1,4 +1,4 @@
-"""Axes: the axes of a mesh of devices, which divide the dimensions of arrays."""
+"""Mesh axes: checks and conversions of the mesh axes that shard the dimensions of arrays."""
 
 import contextlib
 import math
@@ -10,25 +10,25 @@ from jax.sharding import AxisType, PartitionSpec
 
 from fluid import errors
 
-# The axes that divide the batch; "fsdp" also divides parameters and optimizer state.
+# Names of the mesh axes that shard the batch. The axis "fsdp" also shards parameters and optimizer state.
 DATA = "data"
 FSDP = "fsdp"
 
-# For each dimension of an array, the axes that divide it; dimensions after the last entry are whole.
+# `Axes` has one tuple of mesh axes for each dimension of an array. Dimensions after the last tuple are not sharded.
 Axes = tuple[tuple[str, ...], ...]
 
 
 def axes_of(owner: str, sharding: Any, known: Mapping[str, int], strict: bool = False) -> Axes:
-    """Convert a sharding, which names one axis, several axes or None for each dimension, to Axes.
+    """Convert the user's sharding of an array to `Axes`: one tuple of mesh axes for each dimension.
 
-    A program that names axes also runs on a mesh that has only the axes of the batch. There, the other names in a
-    sharding divide nothing.
+    A mesh with only the batch axes "data" and "fsdp" ignores other axis names, unless `strict` is set. So a program
+    that names more axes also runs on such a mesh.
 
     Args:
-      owner: the owner of the sharding, for messages.
-      sharding: the user's argument.
-      known: the axes of the mesh and their sizes.
-      strict: refuse an axis that the mesh does not have, also on a mesh that has only the axes of the batch.
+      owner: the name of the array or layer, for messages.
+      sharding: for each dimension one axis name, several axis names, or None.
+      known: the size of each mesh axis, by name.
+      strict: refuse every axis that the mesh does not have.
 
     Raises:
       ArgumentError: the value is not a sharding, names an unknown axis, or uses an axis twice.
@@ -57,33 +57,34 @@ def axes_of(owner: str, sharding: Any, known: Mapping[str, int], strict: bool = 
 
 
 def partition(axes: Axes) -> PartitionSpec:
-    """Convert Axes to a PartitionSpec of JAX."""
+    """Convert `axes`, a tuple of mesh axes for each dimension of an array, to a `PartitionSpec` of JAX."""
     return PartitionSpec(*(None if not found else found[0] if len(found) == 1 else found for found in axes))
 
 
 def axes_here() -> dict[str, int]:
-    """Return the axes and sizes of the mesh of the step that is being traced; empty on one device."""
+    """Return the size of each mesh axis, by name, of the step that JAX traces now; an empty dict on one device."""
     return dict(jax.sharding.get_abstract_mesh().shape)
 
 
 def manual_axes_here() -> set[str]:
-    """Return the manual axes of the mesh: the axes of `jax.shard_map`, inside which a device sees only its part."""
+    """Return the manual mesh axes: the axes of the enclosing `jax.shard_map`, in which a device sees only its shard."""
     mesh = jax.sharding.get_abstract_mesh()
     return set(mesh.manual_axes) if mesh.shape else set()
 
 
 @contextlib.contextmanager
 def manual_axes(axes: Collection[str]) -> Iterator[None]:
-    """Trace the block as if it were inside a `jax.shard_map` over these axes."""
+    """Trace the body of the `with` statement as if it were inside a `jax.shard_map` over the mesh axes `axes`."""
     mesh = jax.sharding.get_abstract_mesh()
     with jax.sharding.use_abstract_mesh(mesh.update_axis_types(dict.fromkeys(axes, AxisType.Manual))):
         yield
 
 
 def divided(array: Any, axes: Axes) -> Any:
-    """Constrain the sharding of an array to `axes` on the mesh of the step that is being traced.
+    """Constrain the sharding of an array to `axes`, on the mesh of the step that JAX traces now.
 
-    On one device, the array stays unchanged. Manual axes are left out, because they already divide the array.
+    On one device, the function returns the array unchanged. Axes of an enclosing `jax.shard_map` are left out, because
+    they already divide the array.
     """
     if not axes_here():
         return array
@@ -92,12 +93,12 @@ def divided(array: Any, axes: Axes) -> Any:
 
 
 def refuse_mesh(owner: str, instead: str) -> None:
-    """Refuse a layer that computes on the host in the middle of a step for several devices.
+    """Raise an error if JAX traces a layer that calls back to Python on the host in a step for several devices.
 
-    The devices would wait for each other at the call of the host; devices of a CPU would wait forever.
+    The devices would wait for each other at the callback; CPU devices would wait forever.
 
     Args:
-      owner: the layer, for the message.
+      owner: the name of the layer, for the message.
       instead: the advice, for the message.
 
     Raises:

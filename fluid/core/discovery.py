@@ -1,6 +1,6 @@
-"""Discovery: one traced run of a program function on stand-in data, its findings, and warnings about them.
+"""Discovery: one traced run of a program function on dummy data, its results, and warnings about likely mistakes.
 
-One warning is for two weights of zeros in a row, whose units stay equal in training.
+One warning is for two successive weights that both start as zeros, because their units stay equal during training.
 """
 
 import re
@@ -38,10 +38,11 @@ _WEIGHT, _DEAD, _ALIVE = "weight", "dead", ("alive", "")
 def stacked_zeros(
     jaxpr: Any, parameters: Mapping[str, Any], specs: Mapping[str, ParameterSpec], moving: Collection[Any]
 ) -> tuple[str, str] | None:
-    """Return the names of two weights of zeros, if the second weight sees the data only through the first; else None.
+    """Return the names of two successive weights that both start as zeros; None if there are none.
 
-    The first weight has no gradient while the second weight is 0, and later its units stay equal to each other. A zero
-    weight beside another path for the data, as at the end of a residual block, does not count.
+    Successive means that the data reaches the second weight only through the first. Then the first weight has no
+    gradient while the second weight is 0, and later its units stay equal to each other. A zero weight at the end of a
+    residual block is harmless, because the data also takes the other path.
 
     Args:
       jaxpr: the equations of a program.
@@ -58,13 +59,13 @@ def stacked_zeros(
 
 
 def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, ParameterSpec]) -> tuple[str, str] | None:
-    """Return the first pair of zero weights in the order of the equations, or None.
+    """Return the names of the first two successive zero weights, in the order of the equations, or None.
 
     Args:
       jaxpr: the equations.
-      kinds: for each variable its kind and the name of a weight. The kind is "weight" for a zero weight, also in
-        another layout, "dead" for a variable that depends on the data only through the named zero weight, and "alive"
-        for other variables. The function adds the kinds of results.
+      kinds: for each variable its kind and the name of a weight. "weight" is a zero weight, perhaps reshaped or
+        transposed. "dead" is a variable that depends on the data only through the named zero weight. "alive" is any
+        other variable. The function adds an entry for each result.
       specs: the ParameterSpecs, by name.
     """
     for equation in jaxpr.eqns:
@@ -74,7 +75,7 @@ def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, Pa
         primitive = equation.primitive.name
         inner = called(equation)
         result: tuple[str, str] | None = None
-        if inner is not None:  # a separate dict, because other calls of the function share its variables
+        if inner is not None:  # `inside` is a separate dict: all calls of one inner function have the same variables
             inside = {v: kind for v, kind in zip(inner.invars, inputs, strict=True) if kind is not None}
             if pair := _found(inner, inside, specs):
                 return pair
@@ -96,7 +97,7 @@ def _found(jaxpr: Any, kinds: dict[Any, tuple[str, str]], specs: Mapping[str, Pa
 
 
 def _units(spec: ParameterSpec) -> int:
-    """Return the number of outputs of a weight `[in, out]` or a filter `[out, in, ...]`."""
+    """Return the number of output units of a weight `[in, out]`, or of output channels of a filter `[out, in, ...]`."""
     return spec.shape[1] if len(spec.shape) == 2 else spec.shape[0]
 
 
@@ -105,13 +106,13 @@ def _is_constant(spec: ParameterSpec) -> bool:
 
 
 def _is_zero(spec: ParameterSpec) -> bool:
-    """Return whether a parameter starts as zeros, by `Constant`, `NumpyArray` or `jax.nn.initializers.zeros`."""
+    """Return whether the initializer of a parameter is known to return only zeros, as `Constant(0.0)` does."""
     value = getattr(spec.initializer, "value", None)
     return spec.initializer is jax.nn.initializers.zeros or (value is not None and not np.any(value))
 
 
-# For each kind of value that layers expect: the name in messages, and the computations (keys of `_MAKERS`) whose
-# results are most likely not of this kind.
+# `_KINDS`: for each kind of value that a layer expects, its name in messages, and the computations (keys of `_MAKERS`)
+# whose results are most likely wrong for it. A layer that expects labels, for example, should not get a sigmoid.
 _KINDS = {
     "probabilities": ("probabilities", {"product", "relu", "tanh", "log", "dropout", "norm"}),
     "shares": (
@@ -123,7 +124,7 @@ _KINDS = {
     "labels": ("labels", {"product", "sigmoid", "softmax", "relu", "tanh", "log"}),
     "scores": ("scores, which may be any numbers", {"sigmoid", "softmax"}),
 }
-# For each kind of computation, as `maker_of` returns it or a layer notes it: the description in messages.
+# `_MAKERS`: for each kind of computation, such as "product" from `maker_of`, its description in messages.
 _MAKERS = {
     "product": "a matrix product or convolution, which may be any numbers",
     "sigmoid": "a sigmoid, which is between 0 and 1",
@@ -138,24 +139,25 @@ _MAKERS = {
 
 @dataclass(frozen=True)
 class Discovery:
-    """The findings of one run of a program function.
+    """The results of one traced run of a program function.
 
     Attributes:
-      frame: the frame of the run; its arrays are traced, and cannot be used after the run.
+      frame: the frame of the run; its arrays are tracers, which cannot be used after the run.
       outputs: shape and dtype of each output, in order.
-      output_names: the keys when the function returned a dict, else None.
+      output_names: the keys of the outputs if the function returned a dict, else None.
       loss_output: the index of the loss among the outputs; see `Program`.
       aliases: other names of named values; see `Program`.
       jaxpr: the equations of the run.
-      constants: the arrays from outside that the equations use.
-      results: the variables of each output; a sequence batch has several.
+      constants: arrays from outside the function that the equations use.
+      results: the variables of each output; a sequence batch has several variables.
       losses: the variable of each minimised loss.
-      kept: the variables of values that users named and of custom states, which can be fetched even if they are unused.
+      kept: the variables of values that users named and of custom states. They can be fetched, even if nothing else
+        uses them.
       feeds: the variables of each feed, by name.
       parameters: the variables of the parameters, by name, without parameters that only loops and branches use.
-      expected: the variables of `frame.made.expected`.
-      moving: the variables that differ from step to step: feeds, parameters, states and the random key.
-      reductions: for each output the rule, noted by layers, that combines its values over minibatches; or None.
+      expected: the variables of the values in `frame.made.expected`, of which a layer expects a kind such as labels.
+      moving: the variables whose values change from step to step: feeds, parameters, states and the random key.
+      reductions: for each output the rule, recorded by layers, that combines its values over minibatches; or None.
     """
 
     frame: Frame
@@ -176,28 +178,28 @@ class Discovery:
 
 
 class Shapes(NamedTuple):
-    """Shape and dtype of each output of a program, and of every named value in order of creation."""
+    """The shape and dtype of each output of a program, and of every named value in order of creation."""
 
     outputs: list[Array]
     values: dict[str, Array]
 
     def marked(self, other: "Shapes") -> "Shapes":
-        """Return these shapes, with None for dimensions that differ in another run.
+        """Return a copy of these shapes with None for each dimension that differs in `other`.
 
-        Named values that the other run does not compute are left out.
+        `other` comes from a run with another batch size. Named values that are not in `other` are left out.
         """
         outputs = [marked(mine, its) for mine, its in zip(self.outputs, other.outputs, strict=True)]
         return Shapes(outputs, {n: marked(a, other.values[n]) for n, a in self.values.items() if n in other.values})
 
 
 def shapes_of(found: Discovery) -> Shapes:
-    """Return the shapes of the outputs and named values of one run."""
+    """Return the shapes of the outputs and named values of one traced run of a program function."""
     values = {name: array_of(value) for name, value in found.frame.made.values.items()}
     return Shapes([array_of(value) for value in found.outputs], values)
 
 
 def array_of(value: Any) -> Array:
-    """Return shape and dtype of an array, or of the data of a sequence batch."""
+    """Return the shape and dtype of an array, or of the data array of a sequence batch."""
     data = data_of(value)
     return Array(tuple(data.shape), str(data.dtype))
 
@@ -212,14 +214,14 @@ def marked(first: Array, second: Array) -> Array:
 def discover(
     function: Callable[[], Any], name: str, precision: str | None, batch: int, feeds: Mapping[str, Sequence[int]]
 ) -> Discovery:
-    """Trace a program function once, in train mode, without computing anything.
+    """Trace a program function once, in train mode, without computing any array.
 
     Args:
-      function: the program function.
+      function: the program function, which calls layers and returns outputs.
       name: the name of the program, for messages.
-      precision: see `Program`.
-      batch: the stand-in for the batch size.
-      feeds: shapes of feeds by name, which replace the declared shapes.
+      precision: the argument of `Program`.
+      batch: the batch size of the dummy data.
+      feeds: shapes of input arrays by name, which replace the declared shapes.
 
     Raises:
       ProgramError: the function returns nothing, or a value that is not an array.
@@ -244,7 +246,7 @@ def discover(
                     check_not_changed(frame, output)
         except Exception as error:
             notes.extend(getattr(error, "__notes__", ()))
-            explained = in_own_words(error, name, batch)  # before JAX removes its frames from the traceback
+            explained = in_own_words(error, name, batch)  # explain it here: JAX later removes traceback frames
             raise
         aliases.update(_aliases(frame, outputs, names))
         loss_output = _loss_output(frame, outputs, names)
@@ -261,7 +263,7 @@ def discover(
         closed, shapes = jax.make_jaxpr(trace, return_shape=True)()
         _check_leaks(name, frame, closed.consts, batch)
     except Exception as error:
-        error.__notes__ = notes  # without JAX's note about frames that it removed
+        error.__notes__ = notes  # drops the note that JAX adds about removed traceback frames
         if explained is not None:
             explained.__notes__ = notes
             raise explained from None
@@ -292,7 +294,7 @@ def discover(
 
 
 def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ...] | None]:
-    """Return the outputs of a program function, in order, and their names if the function returned a dict, else None.
+    """Return the outputs in the result of a program function, and their names, or None if the result is no dict.
 
     Raises:
       ProgramError: there is no output, or an output is neither an array nor a number.
@@ -317,13 +319,13 @@ def flatten_outputs(program: str, result: Any) -> tuple[list[Any], tuple[str, ..
                 f"{_first_of(value, names[position] if names else None)}; "
                 f"return arrays made by layers, in one flat list, tuple or dict"
             )
-    # Arrays are not converted, because facts from `Frame.note` belong to the very objects that layers returned.
+    # Arrays are returned unconverted: `Frame.note` stores facts by object identity, and a converted copy loses them.
     kept = SequenceBatch | NestedSequenceBatch | jax.Array
     return [v if isinstance(v, kept) else jnp.asarray(v) for v in values], names
 
 
 def _first_of(value: Any, name: str | None) -> str:
-    """Return advice for the error message if an output is several values, as of `layers.auc`; else ""."""
+    """Return advice for the error message if an output is a tuple of arrays, as `layers.auc` returns; else ""."""
     if not isinstance(value, tuple | list) or not value or not hasattr(value[0], "dtype"):
         return ""
     what = f"{name}[0]" if name and name.isidentifier() else "result[0]"
@@ -336,9 +338,9 @@ def _first_of(value: Any, name: str | None) -> str:
 
 
 def _kept(frame: Frame) -> list[Any]:
-    """Return the values that users named, and the custom states. Both can be read without being outputs.
+    """Return the values that users named, and the custom states. Users can fetch both, even if they are no outputs.
 
-    States of layers with parameters, such as the averages of batch_norm, are left out.
+    The states of layers with parameters, such as the moving averages of `batch_norm`, are left out.
     """
     declared = frame.declared.arrays
     trained = {spec.layer for spec in declared.values() if spec.trainable is not None} - {""}
@@ -349,7 +351,10 @@ def _kept(frame: Frame) -> list[Any]:
 
 
 def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> int:
-    """Return the index of the output that the first `minimize` minimises; else of the output named "loss"; else 0."""
+    """Return the index of the output that is the loss.
+
+    The loss is the output that the first `minimize` call minimises, else the output named "loss", else the first one.
+    """
     minimized = [m.value for m in frame.made.minimizations[:1]]
     found = [i for i, output in enumerate(outputs) if any(output is value for value in minimized)]
     named = [i for i, name in enumerate(names or ()) if name == "loss"]
@@ -357,10 +362,10 @@ def _loss_output(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | No
 
 
 def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) -> dict[str, str]:
-    """Return other names of named values, with the recorded name of each.
+    """Return a dict from additional names (aliases) of values to the recorded names.
 
-    The name of a layer stands for its last result, and the key of an output for the returned value. Names that are in
-    use already are left out.
+    The name of a layer is an alias of its last result. The dict key of an output is an alias of the output. Aliases
+    that equal the name of another value, array or feed are left out.
     """
     aliases = {name.rpartition(".tmp_")[0]: name for name in frame.made.values if ".tmp_" in name}
     recorded = {id(value): name for name, value in frame.made.values.items()}
@@ -370,15 +375,15 @@ def _aliases(frame: Frame, outputs: Sequence[Any], names: Sequence[str] | None) 
 
 
 def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, ...]]) -> frozenset[str]:
-    """Refuse a loss that training cannot change; warn of parameters without a gradient and of a negated cost.
+    """Raise an error for a loss that training cannot change; warn of parameters without a gradient and negated costs.
 
     Args:
       program: the name of the program.
-      found: its discovery.
+      found: the results of a traced run of the program.
       minimized: for each loss, the names of the parameters to train.
 
     Returns:
-      The names of the parameters that have a gradient, as far as equations can tell.
+      The names of the parameters that have a gradient, as far as the traced equations show.
 
     Raises:
       ProgramError: a loss has no parameters to train, or no gradient with respect to any of its parameters.
@@ -393,7 +398,7 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
                 f"from layers such as layers.fc, and ParamAttr(trainable=True) is their default"
             )
         every = {n for n, s in found.frame.declared.arrays.items() if s.trainable is not None}
-        # A loss that trains only a part of a net, as in a GAN, may be maximised on purpose.
+        # No warning if the loss trains only some parameters: a GAN, for example, maximises a cost on purpose.
         if set(names) == every and (cost := negated_cost(found.jaxpr, loss)):
             warn(
                 f"the program {program} minimises the negative of layers.{cost}, which is a cost already, smaller for "
@@ -422,13 +427,13 @@ def check_losses(program: str, found: Discovery, minimized: Sequence[tuple[str, 
 
 
 def unused_parameters(found: Discovery, trained: Sequence[str]) -> tuple[str, ...]:
-    """Return the trained parameters that no output, no loss and no value that the user named depends on."""
+    """Return the names in `trained` of parameters that affect no output, no loss and no value named by the user."""
     needed = needed_by(found.jaxpr, [*found.losses, *jax.tree.leaves(found.results), *found.kept])
     return tuple(n for n in trained if n in found.parameters and found.parameters[n] not in needed)
 
 
 def _warn_of_other_losses(program: str, found: Discovery) -> None:
-    """Warn of a dict of several losses without the key "loss", of which a Trainer minimises only the first."""
+    """Warn if a program returns a dict of several losses without the key "loss": a Trainer minimises only the first."""
     minimizations = found.frame.made.minimizations
     if len(minimizations) != 1 or not found.frame.fact(minimizations[0].value, "first_of_dict"):
         return
@@ -450,12 +455,12 @@ def _warn_of_other_losses(program: str, found: Discovery) -> None:
 
 
 def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
-    """Warn of computations in a discovered program that are legal and most likely mistakes.
+    """Warn of computations in a program that are legal but most likely mistakes.
 
     Args:
       program: the name of the program.
-      found: its discovery.
-      batch: the stand-in for the batch size.
+      found: the results of a traced run of the program.
+      batch: the batch size of the dummy data.
     """
     scalars = [v for v in jax.tree.leaves(found.results) if v.aval.shape in ((), (1,)) and not is_literal(v)]
     for line in squared_batches(found.jaxpr, batch, [*found.losses, *scalars]):
@@ -504,13 +509,14 @@ def warn_of_likely_mistakes(program: str, found: Discovery, batch: int) -> None:
 
 
 def warn_of_random_constants(program: str, found: Discovery, other: Discovery, again: Callable[[], Discovery]) -> None:
-    """Warn of random arrays of Python or NumPy, which change with each trace and stay constant while a program runs.
+    """Warn of random arrays from Python or NumPy: they change with each trace, and are constant in the compiled step.
 
     Args:
       program: the name of the program.
-      found: its discovery.
-      other: a discovery with another batch size.
-      again: returns a discovery with the first batch size, because an array may also differ with the batch size.
+      found: the results of a traced run of the program.
+      other: the results of a traced run with another batch size.
+      again: a function that traces the program again with the first batch size, and returns the results. They exclude
+        arrays that differ only because the batch size differs.
     """
     if not unsteady(found.jaxpr, found.constants, other.constants):
         return
@@ -524,7 +530,7 @@ def warn_of_random_constants(program: str, found: Discovery, other: Discovery, a
 
 
 def _check_leaks(program: str, frame: Frame, constants: Sequence[Any], batch: int) -> None:
-    """Refuse a program that uses values from the inside of a loop, or values of another program."""
+    """Raise an error if a program uses a value of another program, or a value from inside a loop outside the loop."""
     for value in constants:
         if isinstance(value, jax.core.Tracer):
             made = next((n for n, v in (frame.given.parameters | frame.given.states).items() if v is value), None)

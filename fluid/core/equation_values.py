@@ -1,4 +1,4 @@
-"""Equation values: results of operators, and named values inside loops and branches, which only the equations hold."""
+"""Equation values: results of operators, and named values inside loops and branches, read from traced equations."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from fluid import errors
 from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, scan_counts
 from fluid.core.frame import is_library
 
-# Fluid names the result of an operator after a kind of layer. By the primitive or jitted function of JAX: this kind.
+# `_OPERATORS`: JAX primitives and functions of operators such as `+`, and the layer name that Fluid gives each result.
 _OPERATORS = {
     "add": "elementwise_add",
     "sub": "elementwise_sub",
@@ -30,9 +30,9 @@ _OPERATORS = {
     "eq": "equal",
     "ne": "not_equal",
 }
-# The name of JAX's function that runs operators of arrays begins so, in the call stack of an equation.
+# `_OPERATOR`: the first part of the name of the JAX function that runs array operators, as call stacks show it.
 _OPERATOR = "_forward_operator_to_aval"
-# The primitives whose inner functions `_Evaluation` evaluates equation by equation, to return or replace values inside.
+# `_EVALUATED`: primitives with inner functions that `_Evaluation` evaluates by equation, to read or replace values.
 _EVALUATED = ("scan", "cond", "checkpoint", "remat2")
 
 
@@ -43,18 +43,20 @@ def with_equation_values(
     wanted: Collection[str] | None = None,
     replaced: Mapping[str, Any] | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Apply a function; return its result, and results of operators and values inside loops and branches, by name.
+    """Apply a function; return its result, and its intermediate values by name.
+
+    Intermediate values are results of operators such as `+`, and named values inside loops and branches.
 
     Args:
-      apply: a pure function, which labels named values in loops and branches, see `core.equations.label`.
+      apply: a pure function, which labels named values in loops and branches with `core.equations.label`.
       variables: the argument of `apply`.
-      taken: names in use, which no result of an operator gets.
-      wanted: the names of the values to return; None for all.
+      taken: names already in use, which are not given to results of operators.
+      wanted: the names of the intermediate values to return; None for all.
       replaced: values that replace results of operators, by name.
 
     Returns:
-      The result of the function; and the values by name. A value inside a loop has a leading dimension of iterations.
-      A value in a branch that is not taken is NaN, or 0 if it is an integer.
+      The result of the function, and the intermediate values by name. A value inside a loop has a leading dimension of
+      iterations. A value in a branch that does not run is NaN, or 0 if it is an integer.
 
     Raises:
       FeedError: a replacement has another shape than the result of the operator, or is floating-point for integers.
@@ -66,15 +68,15 @@ def with_equation_values(
     """
     closed, shapes = jax.make_jaxpr(apply, return_shape=True)(variables)
     evaluation = _Evaluation(_names(closed.jaxpr, taken), wanted, replaced or {})
-    # Not jitted here: the transformations around this call, such as vjp, must see each equation.
+    # The evaluation is not jitted, because enclosing JAX transformations, such as vjp, must see each equation.
     results, values = evaluation.run(closed.jaxpr, closed.consts, jax.tree.leaves(variables))
     return jax.tree.unflatten(jax.tree.structure(shapes), results), values
 
 
 def _names(jaxpr: Any, taken: Collection[str]) -> dict[int, str]:
-    """Return the names of values, by the `id` of the equation that computes the value.
+    """Return a dict from the `id` of an equation to the name of its result.
 
-    A value has the name of its label, or a new name if an operator of the user computes it.
+    The name is the label of the equation, or a new name if the equation comes from an operator in the user's code.
     """
     every = list(_evaluated(jaxpr))
     found = {id(equation): name for equation in every if (name := labelled(equation)) is not None}
@@ -88,7 +90,7 @@ def _names(jaxpr: Any, taken: Collection[str]) -> dict[int, str]:
 
 
 def _evaluated(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr in order, and the equations of its loops, branches and checkpoints."""
+    """Yield the equations of a jaxpr in order, with the equations inside its loops, branches and checkpoints."""
     for equation in jaxpr.eqns:
         yield equation
         if equation.primitive.name in _EVALUATED:
@@ -97,9 +99,9 @@ def _evaluated(jaxpr: Any) -> Iterator[Any]:
 
 
 def _operator(equation: Any) -> str | None:
-    """Return the kind of an operator of the user's code, such as "elementwise_add" for `+`; None for other equations.
+    """Return the Fluid layer name of an operator in the user's code, such as "elementwise_add" for `+`.
 
-    The kind is the name that Fluid gives to the layer for this operator.
+    For an equation that does not come from an operator in the user's code, return None.
     """
     primitive = equation.primitive.name
     kind = _OPERATORS.get(equation.params.get("name") if primitive in ("jit", "pjit") else primitive)
@@ -111,7 +113,7 @@ def _operator(equation: Any) -> str | None:
 
 
 class _Evaluation:
-    """An evaluation of equations that returns, and replaces, values by name.
+    """An evaluator of the equations of a jaxpr that returns and replaces intermediate values by name.
 
     Args:
       names: the names of equations, by the `id` of the equation.
@@ -126,7 +128,7 @@ class _Evaluation:
         self._replaced = replaced
 
     def run(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the results of a jaxpr, and the wanted values by name."""
+        """Return the results of a jaxpr, and the requested intermediate values by name."""
         known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*constants, *arguments), strict=True))
         values: dict[str, Any] = {}
 
@@ -146,7 +148,7 @@ class _Evaluation:
     def _results(
         self, jaxpr: Any, equation: Any, inputs: list[Any], name: str | None
     ) -> tuple[list[Any], dict[str, Any]]:
-        """Return the results of one equation of a jaxpr, and the wanted values inside the equation."""
+        """Return the results of one equation of a jaxpr, and the requested values inside the equation by name."""
         if name is not None and name in self._replaced:
             return [_replacement(name, self._replaced[name], equation.outvars[0].aval)], {}
         kind, params = equation.primitive.name, equation.params
@@ -198,7 +200,7 @@ class _Evaluation:
 
 
 def _bind(jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
-    """Return the results of one equation of a jaxpr."""
+    """Evaluate one equation of a jaxpr on the arrays `inputs`, and return its results."""
     known = {v: value for v, value in zip(equation.invars, inputs, strict=True) if not is_literal(v)}
     one = jaxpr.replace(constvars=[], invars=list(known), eqns=[equation], outvars=equation.outvars)
     results: list[Any] = jax.core.eval_jaxpr(one, (), *known.values())
@@ -206,7 +208,7 @@ def _bind(jaxpr: Any, equation: Any, inputs: list[Any]) -> list[Any]:
 
 
 def _replacement(name: str, given: Any, array: Any) -> Any:
-    """Return the replacement of a value, in the shape and dtype of the value; a scalar replaces every element."""
+    """Return the user's replacement `given` in the shape and dtype of `array`; a scalar replaces every element."""
     if jnp.issubdtype(jnp.result_type(given), jnp.inexact) and not jnp.issubdtype(array.dtype, jnp.inexact):
         raise errors.FeedTypeError(
             f"the override of {name!r} holds floating-point numbers, expected {array.dtype}: fractions would be cut "
@@ -221,5 +223,5 @@ def _replacement(name: str, given: Any, array: Any) -> Any:
 
 
 def _not_computed(shape: Any) -> Any:
-    """Return the stand-in for a value in a branch that is not taken: NaN, or 0 for integers."""
+    """Return the array that fills in for a value of a branch that does not run: NaN, or 0 for integers."""
     return jnp.full(shape.shape, jnp.nan if jnp.issubdtype(shape.dtype, jnp.inexact) else 0, shape.dtype)

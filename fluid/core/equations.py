@@ -1,4 +1,4 @@
-"""Equations: analysis of the jaxpr of a traced program, for gradients and for mistakes that shapes do not show."""
+"""Equations: analysis of the jaxpr of a traced program, which finds gradients and mistakes that shapes do not show."""
 
 import hashlib
 import itertools
@@ -13,39 +13,39 @@ from jax.ad_checkpoint import checkpoint_name
 
 from fluid.core.frame import is_library
 
-# Floating-point results of these primitives have gradient 0, for any inputs.
+# `_FLAT`: primitives whose results have gradient 0 with respect to any input.
 _FLAT = frozenset({"stop_gradient", "sign", "floor", "ceil", "round"})
-# These primitives return the numbers of their first array input unchanged, in another shape, order or dtype.
+# `_LAYOUT`: primitives that return the elements of their first input in another shape, order or dtype.
 _LAYOUT = frozenset({"reshape", "broadcast_in_dim", "transpose", "squeeze", "convert_element_type", "copy"})
 _PRODUCTS = frozenset({"dot_general", "conv_general_dilated"})
 _SUMS = frozenset({"add", "sub", "add_any"})
-# Equations that only call a function: the equations of this function are read in place of the call.
+# `_GROUPS`: primitives that only call a function. `digest` reads the equations of the function instead of the call.
 _GROUPS = frozenset({"jit", "pjit", "closed_call", "checkpoint", "remat2"})
-# Loss layers whose result is smaller for a better net.
+# `_COSTS`: loss layers whose result is smaller for a better network.
 _COSTS = frozenset(
     "bpr_loss cross_entropy dice_loss hsigmoid huber_loss kldiv_loss linear_chain_crf log_loss margin_rank_loss "
     "mse_loss nce npair_loss rank_loss sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits "
     "sigmoid_focal_loss smooth_l1 softmax_with_cross_entropy square_error_cost ssd_loss warpctc yolov3_loss".split()
 )
-# The prefix of the names that `label` writes; names that users write for policies of `jax.checkpoint` lack it.
+# `_LABEL`: the prefix of names that `label` writes, which separates them from names for policies of `jax.checkpoint`.
 _LABEL = "fluid:"
-# The beginning of the name scope of `with fluid.device_guard(...)`, which JAX writes into the equations inside.
+# `DEVICE`: the first part of the JAX name scope that `with fluid.device_guard(...)` writes into equations.
 DEVICE = "device_guard("
-DEFAULT = "default"  # the device of the Session
+DEFAULT = "default"  # in the result of `device_in`, the device of the Session
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
 
 def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any, through_steps: bool = False) -> set[str]:
-    """Return the names of the sources with respect to which a target has a gradient, as far as equations can tell.
+    """Return the names of the variables with respect to which a target has a gradient, according to the equations.
 
-    Loops, branches and functions with custom derivatives count as having a gradient with respect to all their inputs.
+    For loops, branches and functions with custom derivatives, the function assumes a gradient for every input.
 
     Args:
       jaxpr: the equations.
       sources: variables by name.
       target: a variable, or a literal.
-      through_steps: also count dependence through values without a gradient, such as whole numbers and rounded values;
-        only `stop_gradient` ends it.
+      through_steps: also count dependence through integers, comparisons and rounding, which have no gradient; only
+        `stop_gradient` ends the dependence.
     """
     flat = frozenset({"stop_gradient"}) if through_steps else _FLAT
     moving: dict[Any, frozenset[str]] = {}
@@ -56,21 +56,21 @@ def with_slope(jaxpr: Any, sources: Mapping[str, Any], target: Any, through_step
 
 
 def unneeded(function: Callable[..., Any], candidates: Mapping[str, Any], *rest: Any) -> set[str]:
-    """Return the names of the candidates that the results of a function do not depend on.
+    """Return the names of those arrays in `candidates` that do not affect the results of a function.
 
     Args:
-      function: traced with `candidates` and `rest` as arguments.
+      function: a function of the dict `candidates` and of `rest`.
       candidates: arrays by name.
-      rest: further arguments.
+      rest: further arguments of the function.
     """
     return unread(jax.make_jaxpr(function)(dict(candidates), *rest).jaxpr, candidates)
 
 
 def unread(jaxpr: Any, candidates: Mapping[str, Any]) -> set[str]:
-    """Return the names of the candidates that the results of a jaxpr do not depend on.
+    """Return the names of those arrays in `candidates` that do not affect the results of a jaxpr.
 
     Args:
-      jaxpr: the equations, whose first inputs are the leaves of the candidates.
+      jaxpr: the equations; the first inputs are the leaves of the dict `candidates`.
       candidates: arrays by name.
     """
     live = {id(v) for v in jaxpr.outvars}
@@ -83,7 +83,7 @@ def unread(jaxpr: Any, candidates: Mapping[str, Any]) -> set[str]:
 
 
 def independent(jaxpr: Any) -> Any:
-    """Return a jaxpr without the equations that depend on its inputs and that its results do not need.
+    """Return a copy of a jaxpr without equations that depend on its inputs but do not affect its results.
 
     Equations with effects, such as the equations of `layers.Print`, are left out too.
 
@@ -106,9 +106,13 @@ def independent(jaxpr: Any) -> Any:
 
 
 def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str], kinds: str) -> None:
-    """Add to `moving`, for each variable of a jaxpr, the names of the sources that it depends on.
+    """Add each variable of a jaxpr to `moving`, with the names of the source variables that it depends on.
 
-    Results of primitives in `flat`, and results whose dtype kind is in `kinds`, depend on no source.
+    Args:
+      jaxpr: the equations.
+      moving: the source names by variable; at first only the sources themselves.
+      flat: names of primitives whose results do not depend on their inputs.
+      kinds: NumPy dtype kinds, such as "bui"; results with these kinds do not depend on the inputs.
     """
     for equation in jaxpr.eqns:
         inputs = [frozenset() if is_literal(v) else moving.get(v, frozenset()) for v in equation.invars]
@@ -126,15 +130,15 @@ def _spread(jaxpr: Any, moving: dict[Any, frozenset[str]], flat: Collection[str]
 
 
 def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[str]:
-    """Return the user's lines where arithmetic broadcast `[batch, 1]` and `[batch]` to `[batch, batch]`.
+    """Return the user's source lines where arithmetic broadcast `[batch, 1]` and `[batch]` to `[batch, batch]`.
 
-    Broadcasting does this without a warning, and it is mostly a mistake. Code that writes both dimensions down, as in
-    `x[:, None] - y[None, :]`, is intended, and is left out.
+    JAX broadcasts without a warning, and the result is mostly a mistake. Explicit code such as
+    `x[:, None] - y[None, :]` is intended, and is left out.
 
     Args:
       jaxpr: the equations.
-      batch: the stand-in for the batch size.
-      targets: variables; only equations that a target depends on count.
+      batch: the dummy batch size of the trace.
+      targets: variables; equations that do not affect them are ignored.
     """
     makers = {v: e for e in jaxpr.eqns for v in e.outvars}
     found: dict[str, None] = {}
@@ -149,7 +153,7 @@ def squared_batches(jaxpr: Any, batch: int, targets: Collection[Any]) -> list[st
 
 
 def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> list[str]:
-    """Return the user's lines that use an array whose numbers differ between two traces of a program.
+    """Return the user's source lines that use a constant array whose numbers differ between two traces of a program.
 
     Args:
       jaxpr: the equations of the first trace.
@@ -168,15 +172,15 @@ def unsteady(jaxpr: Any, constants: Sequence[Any], others: Sequence[Any]) -> lis
 
 
 def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
-    """Return the user's lines that draw random numbers for each row of the batch from a key that never changes.
+    """Return the user's source lines that draw random numbers for the batch from a key that is equal in every step.
 
-    Constant keys of layers, from their argument `seed=`, and arrays of a fixed size are left out, as both may be
+    Constant keys from the argument `seed=` of layers, and random arrays of a fixed size, are left out: both may be
     intended.
 
     Args:
       jaxpr: the equations.
-      moving: the variables that differ from step to step, such as feeds and the key of the step.
-      batch: the stand-in for the batch size.
+      moving: the variables whose values change from step to step, such as feeds and the random key of the step.
+      batch: the dummy batch size of the trace.
     """
     found: dict[str, None] = {}
     moving = set(moving)
@@ -191,7 +195,7 @@ def fixed_noise(jaxpr: Any, moving: Collection[Any], batch: int) -> list[str]:
 
 
 def _draws_rows(equation: Any, moving: Collection[Any], batch: int) -> bool:
-    """Return whether an equation draws random numbers for each row of the batch from a constant key."""
+    """Return whether an equation draws random numbers with a batch dimension from a constant key."""
     inputs = [not is_literal(v) and v in moving for v in equation.invars]
     inner = called(equation)
     if inner is None:
@@ -210,7 +214,7 @@ def negated_cost(jaxpr: Any, loss: Any) -> str | None:
 
     Args:
       jaxpr: the equations.
-      loss: the variable that is minimised.
+      loss: the variable that training minimises.
     """
     makers, negative = _Makers(jaxpr), False
     while len(origins := makers.origins(loss)) == 1:
@@ -231,13 +235,14 @@ def negated_cost(jaxpr: Any, loss: Any) -> str | None:
 
 
 def beyond(jaxpr: Any, unknown: Collection[int]) -> list[tuple[str, int, int]]:
-    """Return the user's line, the index and the size for each constant index that is out of range.
+    """Find constant indices that are out of range; return the user's source line, the index and the size for each.
 
-    JAX reads an element in range by `slice`, and one out of range by `dynamic_slice`, which reads the nearest element.
+    For a constant index in range, JAX uses `slice`. For an index out of range it uses `dynamic_slice`, which reads the
+    nearest element without an error.
 
     Args:
       jaxpr: the equations.
-      unknown: sizes that are stand-ins, such as the batch size.
+      unknown: dummy sizes, such as the dummy batch size; dimensions of these sizes are not checked.
     """
     makers = {v: e for e in jaxpr.eqns for v in e.outvars}
     found: dict[tuple[str, int, int], None] = {}
@@ -257,21 +262,21 @@ def beyond(jaxpr: Any, unknown: Collection[int]) -> list[tuple[str, int, int]]:
 
 
 def has_arrays(constants: Sequence[Any]) -> bool:
-    """Return whether an array that a trace took from outside has several numbers, so that `unsteady` may find it."""
+    """Return whether one of the constants of a trace is an array of several numbers, which `unsteady` checks."""
     return any(map(_is_array, constants))
 
 
 def _is_array(value: Any) -> bool:
-    """Return whether a constant is an array of several numbers; a single number may depend on the batch size."""
+    """Return whether a constant is an array with at least two elements, and not a random key."""
     return not jnp.issubdtype(value.dtype, jax.dtypes.prng_key) and value.size > 1
 
 
 def maker_of(jaxpr: Any, variable: Any) -> str | None:
-    """Return the kind of computation that made a value.
+    """Return the kind of computation, such as "softmax", that computes a value.
 
     Args:
       jaxpr: the equations.
-      variable: the value.
+      variable: the variable of the value.
 
     Returns:
       "product" for a matrix product or a convolution, with or without a bias; "sigmoid", "softmax", "relu" or "tanh";
@@ -284,11 +289,11 @@ def maker_of(jaxpr: Any, variable: Any) -> str | None:
 
 
 def _kind_of(equation: Any, makers: "_Makers") -> str | None:
-    """Return the kind of computation of one equation, as `maker_of` does for a value.
+    """Return the kind of computation of one equation, such as "softmax", as `maker_of` does; None for other kinds.
 
     Args:
       equation: the equation.
-      makers: the _Makers that know the inputs of the equation.
+      makers: the _Makers object that finds the equations of the inputs.
     """
     name = equation.primitive.name
     terms = equation.invars if name in _SUMS else equation.outvars
@@ -308,9 +313,10 @@ def _kind_of(equation: Any, makers: "_Makers") -> str | None:
 
 
 def _is_product(equation: Any, makers: "_Makers") -> bool:
-    """Return whether an equation is a matrix product whose result may be any numbers.
+    """Return whether an equation is a matrix product or convolution whose result is not limited to probabilities.
 
-    Products of softmaxes with each other or with one-hot rows do not count, because they mix or pick probabilities.
+    A product of a softmax with another softmax or with one-hot rows returns False, because its elements are
+    probabilities again.
     """
     if equation.primitive.name not in _PRODUCTS:
         return False
@@ -319,7 +325,7 @@ def _is_product(equation: Any, makers: "_Makers") -> bool:
 
 
 def _is_relu(jaxpr: Any) -> bool:
-    """Return whether a function of one array is `max(x, 0)`."""
+    """Return whether a jaxpr with one input computes `max(x, 0)`."""
     if len(jaxpr.eqns) != 1:
         return False
     equation = jaxpr.eqns[0]
@@ -330,16 +336,16 @@ def _is_relu(jaxpr: Any) -> bool:
 
 
 def last_values(jaxpr: Any) -> dict[str, Any]:
-    """Return the variable of the last value that each line of the user computes, by `file:line`."""
+    """Return the variable of the last value that each source line of the user computes, by `file:line`."""
     lines = ((user_line(e).rpartition(" in ")[0], e.outvars[-1]) for e in jaxpr.eqns if e.outvars)
     return {line: variable for line, variable in lines if line}
 
 
 def label(name: str, value: Any) -> None:
-    """Write the name of a value into the equations that are being traced. The label computes nothing.
+    """Write the name of a value into the traced equations, as an equation that computes nothing.
 
-    A named value outside of loops is a result of the trace. A named value inside a loop is not, so a label marks its
-    variable in the equations.
+    A trace can return named values outside loops as results. It cannot return values inside a loop, so a label marks
+    their variables in the equations.
     """
     checkpoint_name(jax.tree.leaves(value)[0], _LABEL + name)
 
@@ -351,16 +357,16 @@ def labelled(equation: Any) -> str | None:
 
 
 def device_in(equation: Any) -> str:
-    """Return the device of the innermost `with fluid.device_guard(...)` around an equation; "" outside.
+    """Return the device of the innermost `with fluid.device_guard(...)` around an equation, or "" without a guard.
 
-    `DEFAULT` stands for the device of the Session.
+    The result `DEFAULT` means the device of the Session.
     """
     _, found, rest = str(equation.source_info.name_stack).rpartition(DEVICE)
     return rest.partition(")")[0] if found else ""
 
 
 def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any]:
-    """Return the equations that the targets depend on, in order.
+    """Return the equations that affect the targets, in the order of the jaxpr.
 
     Args:
       jaxpr: the equations.
@@ -376,7 +382,7 @@ def live_equations(jaxpr: Any, targets: Iterable[Any] | None = None) -> list[Any
 
 
 def needed_by(jaxpr: Any, targets: Iterable[Any]) -> set[Any]:
-    """Return the targets and all variables that they are computed from. Printed values count as targets."""
+    """Return the variables in `targets` and all variables that affect them; printed values count as targets."""
     effects = [v for equation in jaxpr.eqns if equation.effects for v in equation.invars]
     wanted = [v for v in (*targets, *effects) if not is_literal(v)]
     read = (v for equation in live_equations(jaxpr, wanted) for v in equation.invars if not is_literal(v))
@@ -384,8 +390,8 @@ def needed_by(jaxpr: Any, targets: Iterable[Any]) -> set[Any]:
 
 
 def inner_jaxprs(equation: Any) -> Iterator[Any]:
-    """Yield the functions that an equation calls: bodies, branches and conditions."""
-    # `jax.extend.core` has a function for this, but its import takes longer than the import of this whole package.
+    """Yield the jaxprs of the functions that an equation calls, such as loop bodies, branches and conditions."""
+    # Do not use `jax.extend.core.jaxprs_in_params`: importing `jax.extend.core` takes longer than importing `fluid`.
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else [value]:
             inner = getattr(item, "jaxpr", item)
@@ -394,7 +400,7 @@ def inner_jaxprs(equation: Any) -> Iterator[Any]:
 
 
 def count(jaxpr: Any) -> int:
-    """Return the number of equations, inner functions included; an equation in a loop counts once.
+    """Return the number of equations of a jaxpr and its inner functions; an equation in a loop counts once.
 
     Example:
       >>> count(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(1.0).jaxpr)
@@ -404,10 +410,10 @@ def count(jaxpr: Any) -> int:
 
 
 def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
-    """Return a checksum of the equations that targets are computed from.
+    """Return a checksum of the equations that affect the targets.
 
-    All processes with one version of JAX get one checksum. Names, arrays from Python, and functions that only group
-    equations, such as `jax.checkpoint`, do not change the checksum.
+    All processes with equal JAX versions get equal checksums. Names, the numbers in constant arrays, and functions that
+    only group equations, such as `jax.checkpoint`, do not change the checksum.
 
     Args:
       jaxpr: the equations.
@@ -426,7 +432,7 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
     def number(variable: Any) -> str:
         if is_literal(variable):
             return str(variable.val) if np.ndim(variable.val) == 0 else str(variable.aval)
-        if variable not in numbers:  # without the dtype: slow to write, and equations that convert show it
+        if variable not in numbers:  # the text omits the dtype: writing it is slow, and conversions are equations
             numbers[variable] = f"{next(fresh)} {getattr(variable.aval, 'shape', '')}"
         return numbers[variable]
 
@@ -453,7 +459,7 @@ def digest(jaxpr: Any, targets: Sequence[Any]) -> str:
 
 
 def _settings(equation: Any) -> Iterator[tuple[str, str]]:
-    """Yield the parameters of an equation as text, without names, functions, and texts with a memory address."""
+    """Yield the parameters of an equation as key and text, without names, functions and memory addresses."""
     for key, value in equation.params.items():
         if callable(value) or "jaxpr" in key or key in ("branches", "name"):
             continue
@@ -463,7 +469,7 @@ def _settings(equation: Any) -> Iterator[tuple[str, str]]:
 
 
 def uses(jaxpr: Any, primitive: str) -> bool:
-    """Return whether an equation of a jaxpr, or of an inner function, has the primitive with this name.
+    """Return whether a jaxpr or one of its inner functions has an equation with the primitive `primitive`.
 
     Example:
       >>> uses(jax.make_jaxpr(lambda x: jnp.sin(x) + 1)(1.0).jaxpr, "sin")
@@ -473,18 +479,18 @@ def uses(jaxpr: Any, primitive: str) -> bool:
 
 
 def user_line(equation: Any) -> str:
-    """Return the user's innermost line that made an equation, as `file:line in function`."""
+    """Return the innermost source line of the user that created an equation, as `file:line in function`."""
     frame = next((f for f in frames(equation) if not is_library(f.file_name)), None)
     return "unknown line" if frame is None else f"{frame.file_name}:{frame.line_num} in {frame.function_name}"
 
 
 class _Makers:
-    """A map from each variable to its maker, the equation that computes it. Called functions are searched too.
+    """A map from each variable of a jaxpr to the equation that computes it, also inside called functions.
 
     Args:
       jaxpr: the equations.
-      outer: the _Makers of the equations that call this function; None for the outermost equations.
-      arguments: by each argument variable of a called function, the variable that the call passes.
+      outer: the _Makers of the jaxpr that calls this function; None for the outermost jaxpr.
+      arguments: a dict from each argument variable of a called function to the variable that the call passes.
     """
 
     def __init__(self, jaxpr: Any, outer: "_Makers | None" = None, arguments: Mapping[Any, Any] | None = None):
@@ -493,9 +499,10 @@ class _Makers:
         self._arguments = arguments or {}
 
     def origins(self, variable: Any) -> list[tuple[Any, "_Makers"]]:
-        """Return the equations that compute the numbers in a variable; several, if a selection chooses among them.
+        """Return the equations that compute the elements of a variable.
 
-        Changes of layout, such as a reshape, are skipped. A selection has the origins of all its cases.
+        Reshapes and other changes of layout are skipped. For a selection such as `where`, the result includes the
+        equations of all its cases.
 
         Returns:
           Pairs of an equation, and the _Makers of the variables that the equation reads.
@@ -519,7 +526,12 @@ class _Makers:
 
 
 def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any]:
-    """Yield each equation that the targets depend on, once; `makers` holds the equation that computes a variable."""
+    """Yield each equation that affects the targets, once and in arbitrary order.
+
+    Args:
+      targets: variables.
+      makers: for each variable, the equation that computes it.
+    """
     waiting = [v for v in targets if not is_literal(v)]
     seen: set[int] = set()
     while waiting:
@@ -531,13 +543,13 @@ def _behind(targets: Collection[Any], makers: Mapping[Any, Any]) -> Iterator[Any
 
 
 def called(equation: Any) -> Any:
-    """Return the jaxpr of the called function, if the equation is only a call; else None."""
+    """Return the jaxpr of the called function, if an equation is a plain call such as `jit`; else None."""
     inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit", "closed_call") else None
     return None if inner is None else inner.jaxpr
 
 
 def _one_call(first: Any, second: Any) -> bool:
-    """Return whether two equations have equal call stacks, so that one call by the user made both."""
+    """Return whether two equations have equal call stacks, because one call in the user's code created both."""
     return _places(first) == _places(second)
 
 
@@ -546,16 +558,16 @@ def _places(equation: Any) -> Sequence[tuple[str, int]]:
 
 
 def frames(equation: Any) -> Sequence[Any]:
-    """Return the call stack that made an equation, innermost first."""
+    """Return the frames of the call stack that created an equation, innermost frame first."""
     traceback = equation.source_info.traceback
     return [] if traceback is None else traceback.frames
 
 
 def scan_counts(equation: Any) -> tuple[int, int]:
-    """Return the number of constants of a scan, and the number of values that the scan carries.
+    """Return the number of constants and the number of carried values of a `scan` equation.
 
-    Constants come first among the inputs, then carried values. The other inputs are read step by step, so a step sees
-    one dimension less. Some releases of JAX do not write the two numbers into the equation.
+    The inputs are constants, then carried values, then arrays that the scan slices, so that each step gets one
+    dimension less. The function compares dimensions, because some JAX versions do not store the two numbers.
 
     Args:
       equation: the equation of a scan.
@@ -567,14 +579,14 @@ def scan_counts(equation: Any) -> tuple[int, int]:
 
 
 def is_literal(variable: Any) -> bool:
-    """Return whether an input of an equation is a literal, not a variable."""
+    """Return whether an input of an equation is a literal (a constant number) and not a variable."""
     return hasattr(variable, "val")
 
 
 def filled(jaxpr: Any) -> list[np.ndarray] | None:
-    """Return the results of equations that only fill arrays with constants, as NumPy arrays; else None.
+    """Return the results of a jaxpr that only fills arrays with constants, as NumPy arrays; None for any other jaxpr.
 
-    With XLA, each set of shapes would need a compilation.
+    NumPy avoids the compilation that XLA needs for each new set of shapes.
 
     Args:
       jaxpr: the equations.

@@ -1,6 +1,6 @@
 """Explanations: errors of JAX and NumPy in a program function, converted to errors of fluid with advice.
 
-Text that a program function prints during discovery is explained too.
+The module also explains dummy batch sizes in text that a program function prints during its first traced run.
 """
 
 import contextlib
@@ -19,7 +19,8 @@ from fluid import errors
 from fluid.compat.name_hints import HINTS
 from fluid.core.frame import is_library
 
-# For each kind of error: the code that needs the numbers of a value, and the advice. The first kind that fits counts.
+# `_NEEDS_NUMBERS`: for each class of error, the code that needs the numbers of a value, and advice. The first matching
+# class is used.
 _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (
     (
         jax.errors.TracerBoolConversionError,
@@ -51,7 +52,7 @@ _NEEDS_NUMBERS: tuple[tuple[type[Exception], str, str], ...] = (
         'fetch=["fc_0"]). Sizes must be known in advance, as x.shape is.',
     ),
 )
-# The advice in a custom training step, which calls JAX and no layers.
+# `_IN_A_STEP`: for each class of error, advice for a custom training step, which calls JAX functions and no layers.
 _IN_A_STEP: tuple[tuple[type[Exception], str], ...] = (
     (
         jax.errors.TracerBoolConversionError,
@@ -71,7 +72,7 @@ _LEAKED = (
     'next, use a state: average = layers.create_state([1], name="average"), average.value and average.update(...); to '
     "see or use a value elsewhere, return it from the function, or fetch it by name"
 )
-# Errors of JAX about shapes, axes and indices that do not fit; other errors stay unchanged.
+# `_ABOUT_SHAPES` matches messages of JAX errors about wrong shapes, axes or indices. Other errors are not converted.
 _ABOUT_SHAPES = re.compile("shape|dimension|broadcast|axis|indices", re.IGNORECASE)
 _JAX = os.path.dirname(jax.__file__) + os.sep
 
@@ -82,8 +83,8 @@ def in_own_words(error: Exception, program: str, batch: int, running: bool = Fal
     Args:
       error: the exception that was raised while the function was traced.
       program: the name of the program.
-      batch: the stand-in for the batch size.
-      running: True if a run after discovery raised the error, on data other than the stand-ins of discovery.
+      batch: the dummy batch size of the first traced run.
+      running: True if a later run raised the error, False if the first traced run, on dummy data, raised it.
     """
     place = _place(error)
     if isinstance(error, errors.FluidError) or place is None:
@@ -120,8 +121,8 @@ def in_own_words(error: Exception, program: str, batch: int, running: bool = Fal
 
 
 def leak_in_own_words(error: Exception, program: str) -> errors.FluidError:
-    """Return the error for a value that one run of a program function kept and another run used."""
-    # JAX lists the lines that made the value, the innermost last.
+    """Return an error that explains a value which one run of a program function stored and another run used."""
+    # The message of JAX lists the source lines that computed the value, the innermost line last.
     made = [f"{file}:{line}" for file, line in re.findall(r"(\S+\.py):(\d+)", str(error)) if not is_library(file)]
     place = made[-1] if made else _place(error)
     return errors.ProgramError(f"the program {program} uses a value made at {place or 'another place'}: {_LEAKED}")
@@ -150,7 +151,7 @@ def step_in_own_words(error: Exception) -> errors.FluidError | None:
 
 
 def handler_in_own_words(error: Exception) -> errors.FluidError | None:
-    """Return the error for a handler that reads a value of a traced program; None for every other error."""
+    """Return an error that explains an event handler's use of a tracer from a program; None for every other error."""
     place = _place(error)
     kinds = (
         jax.errors.UnexpectedTracerError | jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError
@@ -165,7 +166,7 @@ def handler_in_own_words(error: Exception) -> errors.FluidError | None:
 
 
 def _of_an_array(error: Exception, text: str, place: str, batch: int, running: bool) -> errors.FluidError | None:
-    """Return an error that explains an operation that JAX refused on an array; None if the original error is clear."""
+    """Return an error that explains an invalid operation on a JAX array; None if the original error is clear."""
     if isinstance(error, ValueError) and text.startswith("The truth value of an array"):
         return _needs_numbers(place, *_NEEDS_NUMBERS[0][1:])
     if isinstance(error, AttributeError) and isinstance(error.obj, jax.Array):
@@ -203,13 +204,13 @@ def _raised_by_jax(error: Exception) -> bool:
 
 
 def shape_text(sizes: Sequence[int], batch: int | None) -> str:
-    """Return a shape as text for messages: `[batch, 4]` for `[37, 4]`, if 37 stands for the batch size."""
+    """Return a shape as text for messages: `[batch, 4]` for `[37, 4]` if the dummy batch size `batch` is 37."""
     rest = ["batch" if size == batch else str(size) for size in sizes[1:]]
     return f"[{', '.join([*(rows_text(size, batch) for size in sizes[:1]), *rest])}]"
 
 
 def rows_text(rows: int, batch: int | None) -> str:
-    """Return the size of a first dimension as text for messages, such as `3 * batch` for a multiple of the batch."""
+    """Return the size of a first dimension as text: "batch" for the dummy batch size, "3 * batch" for its triple."""
     if not batch or not rows or rows % batch:
         return str(rows)
     return "batch" if rows == batch else f"{rows // batch} * batch"
@@ -223,7 +224,7 @@ def _needs_numbers(place: str, what: str, instead: str) -> errors.ProgramError:
 
 
 def _place(error: Exception) -> str | None:
-    """Return the user's innermost line in the traceback of an exception, with its source; None if there is none."""
+    """Return the user's innermost line in the traceback of an exception, as location and source text, or None."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
     if not frames:
         return None
@@ -232,7 +233,7 @@ def _place(error: Exception) -> str | None:
 
 
 class _Watching(io.TextIOBase):
-    """A stream that passes text on to another stream, and notes whether a number occurs in the text."""
+    """A text stream that writes to another stream, and sets `seen` if a given number occurs in the text."""
 
     def __init__(self, stream: TextIO, number: int):
         self.seen = False
@@ -249,13 +250,13 @@ class _Watching(io.TextIOBase):
 
 @contextlib.contextmanager
 def explained_prints(batch: int, again: bool) -> Iterator[None]:
-    """Explain the stand-in for the batch size if a program function prints it.
+    """Print an explanation after a `with` block if the program function in it prints the dummy batch size.
 
-    Only the main thread redirects standard output, which belongs to the whole process; other threads do nothing.
+    Standard output belongs to the whole process, so only the main thread checks the printed text.
 
     Args:
-      batch: the stand-in for the batch size.
-      again: whether the function has printed before; then the block prints nothing.
+      batch: the dummy batch size.
+      again: True if an earlier run of the function has already printed; then the block prints nothing.
     """
     if threading.current_thread() is not threading.main_thread() or sys.stdout is None:
         yield

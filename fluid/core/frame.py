@@ -18,26 +18,26 @@ import numpy as np
 from fluid import errors
 from fluid._util.text import shape_text
 
-# Lines in these folders do not belong to the user.
+# The folders of fluid, JAX and NumPy: source lines in these folders are not the user's code.
 _LIBRARIES = tuple(
     str(pathlib.Path(file).resolve().parent) + os.sep for file in (errors.__file__, jax.__file__, np.__file__)
 )
 _MACHINERY = ("<frozen importlib._bootstrap>", contextlib.__file__)
-CALLED_AT = ", called at "  # in a site: between a line in a shared function, and the line that called the function
+CALLED_AT = ", called at "  # joins two source lines: one in a shared function, and the line that called the function
 _current: ContextVar["Frame | None"] = ContextVar("fluid_frame", default=None)
 
 TRAIN, TEST = "train", "test"
 
 
 class Complete(BaseException):
-    """The exception that ends a program function after it has computed every requested value.
+    """An exception that stops a program function as soon as it has computed every requested value.
 
-    The class derives from BaseException, so that an `except Exception` in the function does not catch the exception.
+    The class derives from BaseException, so that an `except Exception` in the user's function does not catch it.
     """
 
 
 class Array(NamedTuple):
-    """Shape and dtype of a value; None stands for a dimension that depends on the batch size.
+    """The shape and dtype of a value; None stands for a dimension that depends on the batch size.
 
     Example:
       >>> str(Array((None, 10), "float32"))
@@ -53,18 +53,19 @@ class Array(NamedTuple):
 
 @dataclass(frozen=True)
 class FeedSpec:
-    """The declaration of one feed by `layers.data`.
+    """The declaration of one feed (a named input of a program) by `layers.data`.
 
     Attributes:
-      shape: the whole shape, with None for the batch size and for undeclared sizes.
-      dtype: the dtype as the user wrote it; "int64" data is stored in JAX's default integer.
-      lod_level: 0 for dense data, 1 for rows of any length.
+      name: the name of the feed.
+      shape: the full shape, with None for the batch size and for undeclared sizes.
+      dtype: the dtype as the user wrote it; "int64" data is stored in JAX's default integer type.
+      lod_level: 0 for dense data, 1 for sequences, 2 for sequences of sequences.
       column: index in a row of the reader if the reader's order differs from the order of declaration, else None.
       limits: `(low, high, also)` when a layer restricts the values of the data: integers to `low <= v < high`, other
         numbers to `low <= v <= high`; `v == also` is valid too.
-      site: the user's line that declared the feed.
-      allow_nan: whether the program expects NaN in the data.
-      labels: the meaning of the data for a loss: "shares" of the classes in each row, "signs" of -1 or 1, or empty.
+      site: the user's source line that declared the feed.
+      allow_nan: True if the program expects NaN in the data.
+      labels: the meaning of the data for a loss: "shares" (class probabilities in each row), "signs" (-1 or 1), or "".
     """
 
     name: str
@@ -79,19 +80,19 @@ class FeedSpec:
 
     @functools.cached_property
     def held(self) -> np.dtype:
-        """The dtype of arrays of this feed: the declared dtype, in the precision that JAX uses."""
+        """The dtype of this feed's arrays in JAX, such as int32 for a declared int64 without 64-bit mode."""
         return jax.dtypes.canonicalize_dtype(self.dtype)
 
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One named array that outlives a step: a parameter, or a state when `trainable` is None.
+    """The description of a named array that outlives a step: a parameter, or a state if `trainable` is None.
 
     Attributes:
       initializer: called with `(key, shape, dtype)`.
       trainable: True or False for parameters; None for states, which layers write themselves.
-      settings: the ParamAttr, which optimizers read; the core does not look into it.
-      site: the user's line that created the array.
+      settings: the ParamAttr, which optimizers read.
+      site: the user's source line that created the array.
       kind: the kind of layer that the automatic name comes from, such as "fc"; empty if the user named the array.
       layer: the name of the layer that created the array, such as "batch_norm_0"; empty if no layer did.
       device: the device of `with fluid.device_guard(...)`, such as "gpu:1"; empty outside.
@@ -111,11 +112,11 @@ class ParameterSpec:
 
 @dataclass
 class SharedFunction:
-    """A shared function that a run has called.
+    """A shared function (see `fluid.shared`) that a run of a program has called.
 
     Attributes:
       function: the user's function.
-      calls: the user's line of each call, by the prefix of the call's named values.
+      calls: the user's source line of each call, by the name prefix of the call's values.
     """
 
     function: Callable[..., Any]
@@ -123,12 +124,12 @@ class SharedFunction:
 
 
 class SharedCall(NamedTuple):
-    """A running call of a shared function.
+    """A running call of a shared function (see `fluid.shared`), with the prefixes of its names.
 
     Attributes:
-      arrays: the prefix of parameters and states, equal in every call.
-      values: the prefix of named values and random keys: `arrays` in the first call, then `arrays(2)`, ...
-      site: the user's line that made the call.
+      arrays: the prefix of parameters and states, such as `net`, equal in every call.
+      values: the prefix of named values and random keys: `net` in the first call, `net(2)` in the second, and so on.
+      site: the user's source line that made the call.
     """
 
     arrays: str
@@ -137,10 +138,10 @@ class SharedCall(NamedTuple):
 
 
 class Opening(NamedTuple):
-    """One opening of a name scope.
+    """A record of one `with fluid.name_scope(...)` block that ran.
 
     Attributes:
-      site: the user's line that opened the scope.
+      site: the user's source line that opened the scope.
       array: the name of the first parameter that was created in the scope.
       created: for each parameter that was created in the scope, its name without numbers, and its shape.
     """
@@ -153,8 +154,8 @@ class Opening(NamedTuple):
 class Minimization(NamedTuple):
     """A record of one call of `optimizer.minimize(loss, parameter_list)`.
 
-    `value` is the loss that the program passed, and `loss` is the same loss reshaped to `[]`. `rate` is the learning
-    rate, a scalar, if the program computes it; else None.
+    `value` is the loss that the program passed, and `loss` is this loss reshaped to `[]`. `rate` is the learning rate,
+    a scalar, if the program computes it; else None.
     """
 
     value: Any
@@ -166,15 +167,15 @@ class Minimization(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """A value that a layer reads as probabilities, as their logarithms, as logits or as other scores.
+    """A record that a layer reads a value as probabilities, logarithms of probabilities, logits, labels or scores.
 
     Attributes:
       layer: the public name of the layer, such as "layers.cross_entropy".
-      site: the user's line that called the layer.
-      value: the array.
+      site: the user's source line that called the layer.
+      value: the array that the layer reads.
       kind: "probabilities", "shares", "logarithms", "logits", "labels" or "scores".
-      instead: the call to write if the value is of another kind.
-      made: the kind of layer that noted that it made the value, "dropout" or "norm", or None.
+      instead: advice if the value is of another kind: the call that the user should write.
+      made: "dropout" or "norm" if such a layer computed the value; else None.
     """
 
     layer: str
@@ -187,18 +188,18 @@ class Expected(NamedTuple):
 
 @dataclass
 class Given:
-    """The inputs of one run of a program function: JAX values, which live as long as the trace.
+    """The inputs of one run of a program function: JAX values, which exist as long as the trace.
 
     Attributes:
-      parameters: by name.
-      states: by name, with their values before the run.
-      feeds: by name.
-      overrides: values that replace named values.
-      perturbations: values that are added to named values, so that their gradients can be computed.
-      row_perturbations: for each table, the values that are added to the rows of each look-up.
-      key: the random root of this step.
-      gather: called with the name of a stack and a sharded array of this stack, returns the whole array; None if the
-        arrays are whole.
+      parameters: the parameters by name.
+      states: the states by name, with their values before the run.
+      feeds: the feeds (input arrays) by name.
+      overrides: values that replace computed values, by name.
+      perturbations: values that are added to named values, so that JAX can differentiate with respect to these values.
+      row_perturbations: for each embedding table, the values that are added to the rows of each look-up.
+      key: the random key of this step.
+      gather: called with the name of a stacked parameter and one slice of it, returns the slice unsharded; None if
+        the parameters are not sharded.
     """
 
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -213,21 +214,21 @@ class Given:
 
 @dataclass
 class Declared:
-    """The declarations of a program that a run finds: plain Python objects, equal in every run.
+    """The declarations of a program, recorded by a run: plain Python objects, equal in every run.
 
     Attributes:
-      feeds: by name, in order of declaration.
-      arrays: parameters and states by name, in order of creation.
-      sites: the user's line that made each named value.
-      kinds: the kind of layer that made each named value, such as "fc", by the name of the value.
-      bodies: the findings of the first run of each loop or branch; see `core.body`.
-      optimizers: the optimizer of each `minimize`, recorded by discovery; empty during discovery.
-      used_whole: the parameters that are not only used by row look-ups.
+      feeds: FeedSpecs by name, in order of declaration.
+      arrays: ParameterSpecs of parameters and states by name, in order of creation.
+      sites: the user's source line that computes each named value.
+      kinds: the kind of layer that computes each named value, such as "fc", by the name of the value.
+      bodies: records of the first run of each loop or branch; see `core.loop_body`.
+      optimizers: the optimizer of each `minimize` call in the first traced run; empty during this first run.
+      used_whole: names of parameters that other code than row look-ups (embeddings) reads.
       shared: the shared functions by name.
-      openings: the openings of each name scope, in order, by the whole prefix of the scope.
+      openings: the `with` blocks of each name scope, in order, by the full prefix of the scope.
       only_frozen: the parameters that would be trainable outside `with fluid.frozen():`.
       devices: the devices of `with fluid.device_guard(...)`.
-      uses_randomness: whether a layer draws random numbers.
+      uses_randomness: True if a layer draws random numbers.
       table: the `fluid.reader.Table` that encodes raw rows as feeds of the program; None without one.
     """
 
@@ -248,18 +249,18 @@ class Declared:
 
 @dataclass
 class Made:
-    """The results of a run: mostly JAX values, which live as long as the trace.
+    """The results of a run of a program function: mostly JAX values, which exist as long as the trace.
 
     Attributes:
       values: every named value, by name.
       states: the new values of states that layers changed, by name.
-      lookups: for each table whose rows were looked up, the ids of each look-up.
+      lookups: for each embedding table, the row ids of each look-up.
       minimizations: one record for each `optimizer.minimize` call, in order.
-      expected: values that layers read as probabilities, logarithms of probabilities, or logits; discovery checks them.
-      doubts: warnings of layers about computations that are legal and most likely mistakes.
+      expected: values of which a layer expects a kind, such as probabilities; the first traced run checks them.
+      doubts: warnings of layers about computations that are legal but most likely mistakes.
       training_doubts: warnings that apply only to programs that minimise a loss.
-      gradient_clip: the clip of `clip.set_gradient_clip`, for the `minimize` calls that follow.
-      late_clip: the user's line that set a clip after every `minimize` call; else "".
+      gradient_clip: the clip from `clip.set_gradient_clip`, for later `minimize` calls.
+      late_clip: the user's source line if it set a clip after every `minimize` call, which has no effect; else "".
     """
 
     values: dict[str, Any] = field(default_factory=dict)
@@ -278,8 +279,8 @@ class Naming:
     """The counters and prefixes of automatic names.
 
     Attributes:
-      counters: the next number for each stem, such as "generator/fc".
-      prefix: the beginning of all automatic names.
+      counters: the next number for each name stem, such as "generator/fc".
+      prefix: the prefix of all automatic names.
       scopes: the open name scopes, outermost first.
       shared: the innermost running call of a shared function, or None.
     """
@@ -292,27 +293,27 @@ class Naming:
 
 @dataclass
 class Frame:
-    """The state that one run of a program function reads and writes while it is traced.
+    """The state that one run of a program function reads and writes while JAX traces the run.
 
     Attributes:
       mode: "train" or "test".
       precision: the dtype that the program computes in instead of float32; None for float32.
       settings_only: True while a user's function that returns an optimizer runs, which is not a program function.
-      placeholder_batch: during discovery, the stand-in for the batch size; else None.
-      inside_loop: whether the frame belongs to the inside of a loop or branch, whose values do not exist outside.
-      labelling: whether named values in loops and branches carry their names in the equations; see
+      placeholder_batch: in the first traced run, on dummy data, the dummy batch size; else None.
+      inside_loop: True for the inside of a loop or branch, whose values do not exist outside.
+      labelling: True if named values in loops and branches carry their names in the equations; see
         `core.equations.label`.
-      plain: whether layers compute in their plain form, as for a drawing, and not in a form for one platform.
-      freezing: whether `with fluid.frozen():` is open.
+      plain: True if layers use their simplest computation, for example for a drawing, and no platform-specific one.
+      freezing: True inside `with fluid.frozen():`.
       device: the device of the open `with fluid.device_guard(...)`; empty outside.
-      as_fluid: whether layers are called by a program or model that was written for Fluid; see `core.as_fluid`.
-      known: the parameters as the discovery of the program declared them, by name; empty during discovery.
+      as_fluid: True for a program or model that was written for PaddlePaddle Fluid; see `core.as_fluid`.
+      known: the ParameterSpecs of the first traced run, by name; empty during this first run.
       frozen: names of parameters and states that this run leaves unchanged, although the program would change them.
-      site: in a program of `fluid.static`, the user's line that recorded the call that runs now; else empty.
-      awaited: names of requested values that are not computed yet; the run ends when none is left. None for a run of
-        the whole function.
+      site: in a program of `fluid.static`, the user's source line that recorded the current call; else empty.
+      awaited: names of requested values that are not computed yet; the run ends when all are computed. None to run the
+        whole function.
       given: the inputs of the run.
-      declared: the declarations of the program that the run finds.
+      declared: the declarations that the run records.
       made: the results of the run.
       naming: the counters and prefixes of automatic names.
       annotations: facts about values by the `id` of the value; see `note`.
@@ -340,12 +341,12 @@ class Frame:
 
     @property
     def discovering(self) -> bool:
-        """True if this run only finds the declarations of the program, on placeholders instead of data."""
+        """True in the first traced run of a program, which records its declarations on dummy data."""
         return self.placeholder_batch is not None
 
     @property
     def states(self) -> dict[str, Any]:
-        """The present value of every state: the value that a layer set, else the value before the run."""
+        """The current value of every state, by name: the value that a layer set, else the value before the run."""
         return {**self.given.states, **self.made.states}
 
     def compute(self, value: Any) -> Any:
@@ -355,22 +356,24 @@ class Frame:
         return value.astype(self.precision)
 
     def scoped(self, name: str) -> str:
-        """Prefix a name with the open name scopes."""
+        """Return a name with the open name scopes as prefix, such as `encoder/fc` for `fc`."""
         return "/".join((*self.naming.scopes, name))
 
     def unique(self, stem: str) -> str:
         """Append the next number to a name: the first `fc` becomes `fc_0`, the next `fc_1`."""
         count = self.naming.counters.get(stem, 0)
         self.naming.counters[stem] = count + 1
-        # In a shared function, names begin with the name of this function instead of the prefix of automatic names.
+        # In a shared function (`fluid.shared`), names begin with the name of the function, not with `naming.prefix`.
         prefix = self.naming.prefix if self.naming.shared is None else ""
         return f"{prefix}{stem}_{count}"
 
     def array_name(self, name: str) -> str:
-        """Return the name of a parameter or state of a layer. All calls of a shared function use one name.
+        """Return the full name of a parameter or state of a layer.
+
+        In a shared function (`fluid.shared`), the name is equal in all calls: `net(2)/fc_0.w_0` becomes `net/fc_0.w_0`.
 
         Args:
-          name: the name in this call; begins with the name of the layer, and so with the prefix of the call's values.
+          name: the name of the layer in this call, and a suffix, such as "net(2)/fc_0.w_0".
 
         Raises:
           ParameterError: an open name scope has the name of a shared function.
@@ -386,28 +389,28 @@ class Frame:
     def reserve(self, name: str) -> None:
         """Advance the counters past an existing name: after `fc_3.w_0`, the next automatic name is `fc_4`."""
         stem, _, number = name.partition(".")[0].rpartition("_")
-        if stem and number.isdecimal() and len(number) < 10:  # a longer number is part of a user's name
+        if stem and number.isdecimal() and len(number) < 10:  # 10 or more digits belong to a user's name
             for prefixed in (stem, self.scoped(stem)):
                 self.naming.counters[prefixed] = max(self.naming.counters.get(prefixed, 0), int(number) + 1)
 
     def note(self, value: Any, **facts: Any) -> None:
-        """Attach facts to a value, by name, such as the logits of a softmax. The array itself does not hold them."""
-        # The entry keeps the value alive, so that no other object can get its id during the trace.
+        """Store facts about a value, by name, in the frame, such as the logits of a softmax; `fact` returns them."""
+        # The entry holds a reference to the value, so that no new object gets the value's `id` during the trace.
         self.annotations.setdefault(id(value), {"value": value}).update(facts)
 
     def fact(self, value: Any, name: str) -> Any:
-        """Return a fact that `note` attached to this object, or None."""
+        """Return the fact `name` that `note` attached to `value`, or None."""
         return self.annotations.get(id(value), {}).get(name)
 
     def hand_on(self, value: Any, result: Any, *names: str) -> None:
-        """Copy the named facts of a value to a result that was computed from it; missing facts are skipped."""
+        """Copy the facts `names` from `value` to `result`, which was computed from `value`; skip missing facts."""
         known = self.annotations.get(id(value), {})
         self.note(result, **{name: known[name] for name in names if name in known})
 
 
 @contextlib.contextmanager
 def running(frame: Frame) -> Iterator[Frame]:
-    """Make a frame the current frame while a program function runs."""
+    """Make `frame` the current frame inside a `with` block, in which a program function runs."""
     token = _current.set(frame)
     try:
         yield frame
@@ -448,7 +451,7 @@ def current_frame(caller: str) -> Frame:
 
 
 def mixed_prefix(name: str, site: str) -> str:
-    """Return the message for a name scope and a shared function with one name, whose parameters would mix."""
+    """Return the error message for a name scope and a shared function that have the same name."""
     return (
         f"{name!r} is the name of a shared function, and of a name scope that creates parameters at {site}; both would "
         f'name them {name}/...; open another scope, fluid.name_scope("{name}_scope"), or name the function: '
@@ -462,9 +465,9 @@ def is_library(filename: str) -> bool:
 
 
 def user_site() -> str:
-    """Return the innermost line of the call stack that belongs to the user, as `file:line in function`.
+    """Return the innermost source line of the user's code in the call stack, as `file:line in function`.
 
-    While a recorded call runs, the result is the line that recorded the call, see `Frame.site`.
+    While a recorded call of `fluid.static` runs, the result is the source line that recorded the call.
     """
     if (running_frame := _current.get()) is not None and running_frame.site:
         return running_frame.site
@@ -478,7 +481,7 @@ def user_site() -> str:
 
 
 def creation_sites(specs: Mapping[str, ParameterSpec]) -> dict[str, str]:
-    """Return the user's line that created each array. Folders are left out, because they differ between machines.
+    """Return the user's source line that created each array, without folders, which differ between machines.
 
     Example:
       >>> spec = ParameterSpec("w", (3,), "float32", jax.nn.initializers.zeros, True, site="/home/me/net.py:12 in head")
@@ -498,9 +501,9 @@ def _without_folders(site: str) -> str:
 
 
 def user_sites() -> str:
-    """Return the line of `user_site`, and the line of the user's code that led to it, if there is one.
+    """Return the two innermost source lines of the user's code in the call stack, as one text.
 
-    The second line is the next one of the user up the call stack.
+    If the call stack has only one line of the user, return this line; see `user_site`.
     """
     if (running_frame := _current.get()) is not None and running_frame.site:
         return running_frame.site
@@ -515,7 +518,7 @@ def user_sites() -> str:
 
 
 def warn(message: str) -> None:
-    """Issue a FluidWarning that points at the user's line, from any depth of the call stack."""
+    """Issue a FluidWarning that points at the innermost source line of the user in the call stack."""
     frame = sys._getframe(1)
     level = 2
     while frame.f_back is not None and is_library(frame.f_code.co_filename):
@@ -524,7 +527,7 @@ def warn(message: str) -> None:
     warnings.warn(message, errors.FluidWarning, stacklevel=level)
 
 
-# Objects that were warned about, by id and subject. The references are weak: a new object may get the id of a dead one.
+# `_warned`: objects with a warning, by id and subject. Weak references drop dead objects, whose ids may be used again.
 _warned: "weakref.WeakValueDictionary[tuple[int, str], Any]" = weakref.WeakValueDictionary()
 
 
@@ -539,4 +542,4 @@ def warn_once(about: Any, subject: str, message: Callable[[], str]) -> None:
     if (id(about), subject) in _warned:
         return
     warn(message())
-    _warned[id(about), subject] = about  # after `warn`: a warning that raises as an error raises again in the next call
+    _warned[id(about), subject] = about  # set after `warn`: if warnings raise errors, the next call must raise again

@@ -1,4 +1,4 @@
-"""Layout: the devices of the arrays of a Session. The Session and the input pipeline use every layout in one way.
+"""Layout: the interface through which a Session and the input pipeline put arrays on devices.
 
 `fluid.place.OneDevice` is the layout on one device, `fluid.parallel.OnMesh` the layout on a mesh of devices, and
 `fluid.parallel.OnDevices` the layout with layers on different devices.
@@ -13,83 +13,85 @@ from fluid.core.program import Program
 
 
 class TableRows(Protocol):
-    """A reader and writer of rows of a table, or of its optimizer state, inside a compiled step.
+    """A reader and writer of some rows of an embedding table, or of its optimizer state, inside a compiled step.
 
-    The ids `[n]` of the rows are ascending and unique, then padding that equals the number of rows.
+    The row ids `[n]` are ascending and unique. Padding ids at the end equal the number of rows of the table.
     """
 
     def read(self, array: Any, ids: Any) -> Any:
-        """Return rows of a table `[count, ...]`."""
+        """Return the rows with the indices `ids` `[n]` of an embedding table `array` `[count, ...]`."""
 
     def beside(self, values: Any) -> Any:
-        """Return values `[n, ...]` of the rows in the shape of the result of `read`."""
+        """Return one value for each row, `values` `[n, ...]`, in the shape and sharding that `read` gives the rows."""
 
     def write(self, array: Any, ids: Any, rows: Any) -> Any:
-        """Return the table with new rows, which have the shape of the result of `read`."""
+        """Return the table `array` with the rows `ids` replaced by `rows`, which have the shape that `read` returns."""
 
 
 class Gathering(Protocol):
-    """Reads of sharded arrays inside a compiled step."""
+    """An interface to read sharded arrays inside a compiled step."""
 
     def gather(self, name: str, array: Any) -> Any:
-        """Return a parameter that is not sharded over "fsdp"; a stack of blocks stays sharded until a block reads it.
+        """Gather a parameter that is sharded over the mesh axis "fsdp", so that each device has all of it.
+
+        Parameters of repeated blocks, which are stacked in one array, stay sharded until a block reads its slice.
 
         Args:
           name: the name of the parameter.
-          array: the parameter, or the slice of a stack for one block.
+          array: the parameter, or one block's slice of a stacked parameter.
         """
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, whose backward pass gathers parameters again instead of keeping whole copies."""
+        """Return `function` with another backward pass, which gathers parameters again and so saves memory."""
 
     def replicate(self, value: Any) -> Any:
-        """Replicate the arrays of a tree on every device."""
+        """Replicate all arrays of the pytree `value` on every device."""
 
     def table(self, name: str) -> TableRows | None:
-        """Return the reader and writer of a table with divided rows; None if each device has all rows."""
+        """Return the reader and writer of an embedding table with sharded rows; None if each device has all rows."""
 
 
 class Layout(Protocol):
-    """The devices of the arrays of a Session."""
+    """An interface that puts the arrays of a Session on devices and compiles steps for these devices."""
 
     @property
     def device(self) -> jax.Device:
-        """The device of the arrays; with several devices, one of this process."""
+        """The device of the arrays; with several devices, one device of this process."""
 
     @property
     def mesh(self) -> jax.sharding.Mesh | None:
-        """The mesh of devices; None without a mesh."""
+        """The device mesh over which arrays are sharded; None on one device or with layers on different devices."""
 
     @property
     def in_parts(self) -> bool:
-        """True if each device compiles the part of a step that it runs."""
+        """True if layers are on different devices, so that a step is compiled in parts, one for each device."""
 
     @property
     def gathering(self) -> Gathering | None:
-        """Reads sharded arrays inside a compiled step; None without a mesh."""
+        """The object that reads sharded arrays inside a compiled step; None without a device mesh."""
 
     def add(self, program: Program) -> None:
-        """Register a program before its arrays are created.
+        """Register a program and check the shardings of its parameters, before its arrays are created.
 
         Raises:
-          ArgumentError: a parameter cannot be divided as its rule says.
+          ArgumentError: a parameter cannot be divided as its sharding rule requires.
         """
 
     def check(self, names: Collection[str]) -> None:
-        """Check the names in the user's `shardings`, once all programs are known.
+        """Check that each rule of the user's `shardings` matches an array, once all programs are known.
 
         Args:
           names: the names of all arrays.
 
         Raises:
-          UnknownNameError: a rule matches no name.
+          UnknownNameError: a sharding rule matches no name.
         """
 
     def place(self, value: Any) -> Any:
-        """Put a tree of arrays on the device; with a mesh, a whole copy on every device."""
+        """Put a pytree of arrays on the device; with a device mesh, put a full copy on every device."""
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Return copies of arrays, placed like the arrays that they replace.
+        """Return copies of the arrays `new`, each with the device and sharding of the array in `old` of equal name.
 
         Args:
           new: the new arrays by name, on the host or a device.
@@ -97,17 +99,21 @@ class Layout(Protocol):
         """
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy a feed from the caller's memory to the devices, or to host memory if a step reads it faster there.
+        """Copy the input arrays of a step to the devices, or to host memory if the step reads them faster there.
 
-        Steps run asynchronously. Without the copy, a reader that reuses its buffer would change the data of a step in
-        flight.
+        Steps run asynchronously. Without the copy, a data reader that reuses its buffer would change the data of a
+        step in flight.
         """
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding | None:
-        """Return the sharding of a feed's array after `take`; None for host memory."""
+        """Return the sharding that `take` gives to the input array `name` of shape `shape`; None for host memory."""
 
     def rows_here(self, count: int) -> Collection[int]:
-        """Return the indices of the rows, of a minibatch of `count` rows, that are on devices of this process."""
+        """Return the indices of the rows of a minibatch that devices of this process hold.
+
+        Args:
+          count: the number of rows of the minibatch.
+        """
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
         """Return the initial values of a program's parameters and states, by name; zeros if `root` is None."""
@@ -116,12 +122,12 @@ class Layout(Protocol):
         """Return the initial optimizer state of an update rule for `parameters`."""
 
     def jit_train(self, step: Callable[..., Any], state: Any) -> Any:
-        """Compile a pure training step `step(state, constants, feeds, overrides)`, which donates the arrays of `state`.
+        """Compile a pure training step `step(state, constants, feeds, overrides)`, with the buffers of `state` donated.
 
         Args:
-          step: returns the new state and results.
-          state: the arrays of the first call; the new state is placed like them.
+          step: returns the new state and the results.
+          state: the state of the first call; each array of the new state gets the same device and sharding.
         """
 
     def jit_test(self, step: Callable[..., Any]) -> Any:
-        """Compile a pure step `step(arrays, feeds, *rest)`, which changes no arrays."""
+        """Compile a pure inference step `step(arrays, feeds, *rest)`, which changes no arrays."""

@@ -1,8 +1,8 @@
-"""Bodies: functions that call layers, converted to pure functions for JAX's loops and branches.
+"""Loop bodies: functions that call layers, converted to pure functions for the loops and branches of JAX.
 
-The first run of a body, in the discovery of the program, creates the parameters outside the loop. Its findings are
-stored, so that each later trace runs the body once. Random keys are computed from the number of the iteration. A Stack
-is a body that runs several times, each time with separate arrays.
+The first traced run of a program also runs each body once and creates its parameters outside the loop. The results of
+this run are stored, so each later trace runs the body only once. Random keys are computed from the iteration number. A
+`Stack` is a body that runs several times, each time with separate arrays.
 """
 
 import math
@@ -20,12 +20,12 @@ from fluid.core.variables import create_parameter, create_state
 
 
 class Found(NamedTuple):
-    """The findings of the first run of a body. Later traces of the program reuse them.
+    """The results of the first run of a loop body. Later traces of the program reuse them.
 
     Attributes:
       written: names of the states that the body changes.
-      counters: the name counters after the body.
-      specs: the arrays that the body created, unless they are already in the outer frame.
+      counters: the counters for automatic layer names, after the body.
+      specs: the ParameterSpecs that the body added, by name; empty if the outer frame already has them.
     """
 
     written: tuple[str, ...]
@@ -34,9 +34,9 @@ class Found(NamedTuple):
 
 
 def inner_frame(frame: Frame) -> Frame:
-    """Return a frame for the inside of a loop or branch.
+    """Return a frame (the record of a running program function) for the inside of a loop or branch.
 
-    The inner frame reads the parameters, feeds and names of the outer frame. The results of the trace (named values,
+    The inner frame reads the parameters, feeds and names of the outer frame. Values of the trace (named values,
     states, annotations) stay in the inner frame, because they do not exist outside the loop.
     """
     return replace(
@@ -51,11 +51,11 @@ def inner_frame(frame: Frame) -> Frame:
 
 
 def leave(frame: Frame, child: Frame, caller: str) -> None:
-    """Copy the findings of an inner frame that concern the whole program to the outer frame.
+    """Copy feeds, warnings, name counters and the use of random numbers from an inner frame to the outer frame.
 
     Args:
       frame: the outer frame.
-      child: from `inner_frame`.
+      child: the inner frame of a loop or branch, from `inner_frame`.
       caller: the public name for error messages, such as "layers.scan".
 
     Raises:
@@ -70,7 +70,7 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
         raise errors.ProgramError(
             f"fluid.{caller}: optimizer.minimize was called inside; return the loss and minimise it outside"
         )
-    frame.declared.feeds.update(child.declared.feeds)  # a layer inside may have limited the values of a feed
+    frame.declared.feeds.update(child.declared.feeds)  # a layer inside the loop may have limited the range of a feed
     frame.declared.uses_randomness |= child.declared.uses_randomness
     frame.made.doubts.extend(child.made.doubts)
     frame.made.training_doubts.extend(child.made.training_doubts)
@@ -78,10 +78,11 @@ def leave(frame: Frame, child: Frame, caller: str) -> None:
 
 
 class Body:
-    """A function that calls layers, as a pure function of its arguments and of the states that it changes.
+    """A function that calls layers, converted to a pure function of its arguments and of the states that it changes.
 
-    During discovery, the constructor runs the function once, which creates the parameters outside the loop. An override
-    of a named value inside replaces the value in every iteration. Tables of embeddings inside get dense updates.
+    In the first traced run of a program, the constructor runs the function once, which creates its parameters outside
+    the loop. If a feed overrides a named value inside, it replaces the value in every iteration. Embedding tables that
+    the function reads get dense updates.
 
     Args:
       function: takes and returns pytrees of arrays.
@@ -119,20 +120,20 @@ class Body:
         self.written: tuple[str, ...] = found.written if self._frame.mode == TRAIN else ()
 
     def states(self) -> dict[str, Any]:
-        """Return the present values of the states that the function changes, as the initial values of a loop."""
+        """Return the states that the function changes, by name, with their current values: a loop starts from them."""
         now = self._frame.states
         return {name: now[name] for name in self.written}
 
     def keep(self, states: Mapping[str, Any]) -> None:
-        """Set the states of the outer frame to their values after the loop."""
+        """Set the states of the outer frame to `states`, their values after the loop."""
         self._frame.made.states.update(states)
 
     def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
-        """Run the function.
+        """Run the function for one iteration.
 
         Args:
           states: values of the states that the function changes, by name.
-          iteration: the number of the iteration, an int32 scalar, from which random layers draw new numbers. None if
+          iteration: the number of the iteration, an int32 scalar, from which random layers compute new keys. None if
             there is only one iteration.
           args: the arguments of the function.
 
@@ -154,7 +155,7 @@ class Body:
         return child
 
     def _first_child(self) -> Frame:
-        """Return the frame of the first run, which finds the declarations of the function."""
+        """Return the inner frame for the first run, which records the parameters and states of the function."""
         return self._child(0)
 
     def _run(self, child: Frame, args: Sequence[Any]) -> Any:
@@ -165,18 +166,18 @@ class Body:
 
     def _try_out(self, examples: Sequence[Any]) -> Found:
         frame = self._frame
-        if not frame.discovering:  # discovery did not run this body
+        if not frame.discovering:  # the first traced run of the program did not reach this loop body
             return self._abstractly(examples)
         child = self._first_child()
         self._run(child, examples)
-        # Parameters are already in the outer frame. New states must be there too, before a loop can carry them.
+        # The outer frame already has the parameters. Add new states, because a loop carries states of the outer frame.
         for name in child.given.states.keys() - frame.given.states.keys():
             spec = frame.declared.arrays[name]
             frame.given.states[name] = np.zeros(spec.shape, jnp.dtype(spec.dtype))
         return Found(tuple(sorted(child.made.states)), child.naming.counters, {})
 
     def _abstractly(self, examples: Sequence[Any]) -> Found:
-        """Trace the function once, which computes nothing, and return the findings."""
+        """Trace the function once without computing, and return the names and specs that the trace recorded."""
         children: list[Frame] = []
 
         def trace(args: Sequence[Any]) -> None:
@@ -197,12 +198,12 @@ def _advance(frame: Frame, counters: Mapping[str, int]) -> None:
 
 @dataclass(frozen=True)
 class Stacked:
-    """The initializer of a stack of arrays. Each array is drawn from a separate key.
+    """An initializer that draws several arrays, each from a separate random key, and stacks them.
 
     Attributes:
-      one: initializer of one array.
+      one: the initializer of one array.
       key_name: the name from which the random key is computed.
-      axis: the axis of the mesh over which the stack is divided; None if each device has the whole stack.
+      axis: the mesh axis over which the stacked array is sharded; None if each device has the full array.
     """
 
     one: Callable[..., Any]
@@ -210,15 +211,15 @@ class Stacked:
     axis: str | None = None
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
-        """Draw `shape[0]` arrays of the shape `shape[1:]`, and stack them."""
+        """Draw `shape[0]` arrays of shape `shape[1:]`, and stack them along a new first dimension."""
         count, *rest = shape
         return jnp.stack([jnp.asarray(self.one(jax.random.fold_in(key, i), tuple(rest), dtype)) for i in range(count)])
 
 
 def stack_axes(spec: ParameterSpec) -> tuple[str | None, ...]:
-    """Return the mesh axis of each stack that an array is in, outermost first; None for a stack that is not divided.
+    """Return the mesh axis of each stacked dimension of a parameter, outermost first; None if it is not sharded.
 
-    Each stack adds one leading dimension.
+    Repeated blocks stack their parameters, which adds one leading dimension for each level of repetition.
 
     Example:
       >>> blocks = Stacked(jnp.zeros, "w", axis="stage")
@@ -234,7 +235,7 @@ def stack_axes(spec: ParameterSpec) -> tuple[str | None, ...]:
 
 
 def stack_depth(spec: ParameterSpec) -> int:
-    """Return the number of stacks that an array is in. Each stack adds one leading dimension.
+    """Return the number of leading dimensions of a parameter that come from stacking repeated blocks.
 
     Example:
       >>> stack_depth(ParameterSpec("repeat_0/fc_0.w_0", (12, 4, 4), "float32", Stacked(jnp.zeros, "w"), True))
@@ -244,13 +245,13 @@ def stack_depth(spec: ParameterSpec) -> int:
 
 
 def check_stages(owner: str, axis: str, count: int, size: int) -> None:
-    """Check that the blocks of a stack can be divided evenly over an axis of the mesh.
+    """Check that `count` repeated blocks can be divided evenly over a mesh axis of `size` devices.
 
     Args:
-      owner: the owner of the blocks, for the message.
-      axis: the name of the axis.
+      owner: the name of the layer with the blocks, for the message.
+      axis: the name of the mesh axis.
       count: the number of blocks.
-      size: the size of the axis.
+      size: the size of the mesh axis.
 
     Raises:
       ArgumentError: `count` is not a multiple of `size`.
@@ -266,19 +267,19 @@ def check_stages(owner: str, axis: str, count: int, size: int) -> None:
 class Stack(Body):
     """A Body that runs `count` times, each time with separate arrays.
 
-    Arrays whose names begin with the scope are created once as a stack, `[count, ...]`. All runs share the arrays with
-    other names, which come from `ParamAttr(name=...)`.
+    Arrays whose names begin with `scope` are created as one stacked array `[count, ...]`. All runs share the arrays
+    with other names, which come from `ParamAttr(name=...)`.
 
     Args:
       function: takes and returns pytrees of arrays.
       examples: arguments for the first run; only their shapes and dtypes matter.
       caller: the public name for error messages, such as "layers.repeat".
       count: the number of runs.
-      scope: the whole name scope of the arrays, such as "repeat_0".
-      axis: the axis of the mesh over which the stacks are divided; None if each device has the whole stacks.
+      scope: the full name scope of the arrays, such as "repeat_0".
+      axis: the mesh axis over which the stacked arrays are sharded; None if each device has the full arrays.
 
     Attributes:
-      arrays: the stacked parameters and states by name. The argument `states` of a call includes one slice of each.
+      arrays: the stacked parameters and states, by name. The argument `states` of a call includes one slice of each.
 
     Example:
       >>> import fluid, jax
@@ -308,12 +309,16 @@ class Stack(Body):
         self.arrays = {name: made[name] for name in self._own}
 
     def states(self) -> dict[str, Any]:
-        """Return the present values of the changed states that all runs share."""
+        """Return the current values of the states that the function changes and that all runs share, by name."""
         now = self._frame.states
         return {name: now[name] for name in self.written if name not in self._own}
 
     def __call__(self, states: Mapping[str, Any], iteration: Any, *args: Any) -> tuple[Any, dict[str, Any]]:
-        """Run the function, as `Body` does. `states` includes the slices of `arrays` for this run."""
+        """Run the function once with `states` by name, which include the slices of the stacked `arrays` for the run.
+
+        Returns:
+          The result of the function, and the changed states by name.
+        """
         child = self._child(iteration)
         slices = {name: states[name] for name in self._own}
         gather = child.given.gather or (lambda _, array: array)
@@ -325,7 +330,7 @@ class Stack(Body):
         return result, {name: now[name] for name in self.written}
 
     def _child(self, iteration: Any) -> Frame:
-        """Return the frame of one run, without the arrays of the stack."""
+        """Return the inner frame for one run, without the stacked arrays; `__call__` adds one slice of each."""
         child = super()._child(iteration)
         given = child.given
         given.parameters = self._others(given.parameters)
@@ -341,7 +346,7 @@ class Stack(Body):
 
     def _first_child(self) -> Frame:
         child = super()._first_child()
-        child.placeholder_batch = child.placeholder_batch or -1  # a run like discovery creates stand-ins of the slices
+        child.placeholder_batch = child.placeholder_batch or -1  # non-zero: the trace creates dummy parameter slices
         return child
 
     def _create(self, spec: ParameterSpec, count: int) -> Any:
@@ -364,11 +369,12 @@ class Stack(Body):
 
 
 class Stages:
-    """A recorder that converts the code between two points of a function, such as the body of a `with`, to a function.
+    """A recorder that converts the body of a `with` statement to a function that JAX can call.
 
     JAX traces functions, and the body of a `with` is not a function. So `argument` starts to trace a function in a
-    greenlet. This function passes its argument out and waits, and the code that follows is traced as its body. `close`
-    passes in the results, which the function returns. Each further argument begins a nested function, a stage.
+    greenlet, a coroutine with its own call stack. The function passes its argument out and waits. JAX traces the code
+    after `argument` as the body of the function. `close` passes the results back in, and the function returns them.
+    Each further argument begins a nested function, called a stage.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -386,7 +392,7 @@ class Stages:
         self._open: list[_Stage] = []
 
     def argument(self, example: Any) -> Any:
-        """Return a traced value that stands for the next argument.
+        """Return a tracer for the next argument of the recorded function.
 
         Args:
           example: pytree of arrays or `jax.ShapeDtypeStruct`s; only their shapes and dtypes matter.
@@ -397,7 +403,7 @@ class Stages:
         return value
 
     def close(self, results: Sequence[Any], probes: Sequence[Any] = ()) -> "Staged":
-        """End the function, and return it. Values from inside can no longer be used.
+        """End the recorded function and return it. Tracers from inside the function can no longer be used.
 
         Args:
           results: the arrays that the function returns.
@@ -408,7 +414,7 @@ class Stages:
         places: list[int | None] = list(range(len(values)))
         while self._open:
             closed = self._open.pop().finish(values)
-            # A result that was computed outside a stage is a constant of the stage: follow it to the next outer stage.
+            # A result that a stage did not compute is a constant of the stage: search it in the next outer stage.
             constants = {id(v): i for i, v in enumerate(closed.jaxpr.constvars)}
             places = [None if p is None else constants.get(id(closed.jaxpr.outvars[p])) for p in places]
             values = list(closed.consts)
@@ -416,16 +422,16 @@ class Stages:
         return Staged(jaxprs, values, len(results), [p is None for p in places[len(results) :]])
 
     def abandon(self) -> None:
-        """End the function without a result, as after an exception."""
+        """End the recorded function without a result, for example after an exception."""
         while self._open:
             self._open.pop().abandon()
 
 
 class Staged:
-    """A function that `Stages.close` returned. It takes a list of arguments and returns the list of results.
+    """A recorded function, from `Stages.close`. It takes a list of arguments and returns a list of results.
 
     Attributes:
-      inside: for each probe, whether the function computed it; False if it was computed before the function.
+      inside: for each of the `probes` of `Stages.close`, True if the function computed it, False if other code did.
     """
 
     def __init__(self, jaxprs: Sequence[Any], values: Sequence[Any], count: int, inside: list[bool]):
@@ -435,7 +441,7 @@ class Staged:
         self.inside = inside
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """Run the function on one pytree for each argument."""
+        """Run the recorded function on a list of pytrees, one for each argument, and return the list of results."""
         values = list(self._values)
         for jaxpr, argument in zip(self._jaxprs, arguments, strict=True):
             values = jax.core.eval_jaxpr(jaxpr, values, *jax.tree.leaves(argument))
@@ -443,7 +449,7 @@ class Staged:
 
 
 class _Stage:
-    """One function that is being traced in a separate greenlet."""
+    """A function that JAX traces in a separate greenlet, a coroutine with its own call stack."""
 
     def start(self, example: Any) -> Any:
         from greenlet import getcurrent, greenlet
@@ -451,8 +457,8 @@ class _Stage:
         def function(argument: Any) -> Any:
             return getcurrent().parent.switch(argument)
 
-        # The current trace of JAX belongs to the thread, which greenlets share: so the code that runs after `start` is
-        # traced. Context variables belong to a greenlet (3.3.2): so that code keeps its Frame.
+        # All greenlets of a thread share the current JAX trace, so JAX traces the code that runs after `start`. Each
+        # greenlet has its own context variables (measured with greenlet 3.3.2), so that code still finds its Frame.
         self._greenlet = greenlet(lambda: jax.make_jaxpr(function)(example))
         return self._greenlet.switch()
 

@@ -1,4 +1,4 @@
-"""Name scopes: prefixes of names in a program function, and access to the values and parameters under a prefix."""
+"""Name scopes: prefixes of layer names in a program, and access to the values and parameters under a prefix."""
 
 import contextlib
 import re
@@ -13,17 +13,18 @@ from fluid.core.variables import doubt, named_array
 
 @contextlib.contextmanager
 def name_scope(prefix: str) -> Iterator["NameScope"]:
-    """Prefix the names of layers that are created inside. Counters start at 0 for each new prefix.
+    """Add a prefix to the names of all layers in a `with` block. Layer numbers start at 0 for each new prefix.
 
-    Names from `ParamAttr(name=...)` and names of feeds get no prefix, so that sharing works across scopes. Opening a
-    scope again continues the counters, and shares no parameters; to share parameters, use `fluid.shared`. While the
-    program function runs, `with ... as scope` has the values and the parameters: `scope.fc_0`, `scope.parameters`.
+    Names from `ParamAttr(name=...)` and names of feeds get no prefix, so that parameters can be shared across scopes.
+    Opening a scope again continues the layer numbers, and creates new parameters; to share parameters, use
+    `fluid.shared`. In `with fluid.name_scope("d") as scope`, the scope gives access to values and parameters:
+    `scope.fc_0`, `scope.parameters`.
 
     Args:
       prefix: one name, without "/".
 
     Returns:
-      The NameScope, as the value of the block.
+      A context manager, whose `as` variable is the NameScope.
 
     Raises:
       OutsideProgramError: no program function is running.
@@ -60,12 +61,12 @@ def name_scope(prefix: str) -> Iterator["NameScope"]:
 
 
 def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
-    """Note the parameters that a name scope created; warn if an earlier opening created a similar set.
+    """Record the parameters that a name scope created; warn if an earlier `with` of this scope created similar ones.
 
     Args:
       frame: the frame of the program function.
-      scope: the whole prefix.
-      site: the user's line that opened the scope.
+      scope: the full prefix, such as "generator/decoder".
+      site: the user's source line that opened the scope.
       known: names of the arrays that the program had before the scope was opened.
     """
     new = [(n, s) for n, s in frame.declared.arrays.items() if n not in known and n.startswith(f"{scope}/")]
@@ -87,18 +88,18 @@ def _note_opening(frame: Frame, scope: str, site: str, known: set[str]) -> None:
 class NameScope:
     """The values, parameters and states that a program function has created under a prefix so far.
 
-    `name_scope` creates a NameScope. `scope.fc_0` and `scope["fc_0"]` are the last result of the layer `fc_0`, as
-    `fetch=["scope/fc_0"]` is. `scope["fc_0.tmp_0"]` is any named value, `scope["fc_0.w_0"]` a parameter or state, and
-    `scope.inner` the nested scope "inner". All of them exist only while the program function runs.
+    `name_scope` creates a NameScope. `scope.fc_0` and `scope["fc_0"]` return the last result of the layer `fc_0`.
+    `scope["fc_0.tmp_0"]` returns a named value, `scope["fc_0.w_0"]` a parameter or state, and `scope.inner` the nested
+    scope "inner". All of them exist only while the program function runs.
 
     Args:
-      prefix: the whole prefix, such as "generator/decoder".
+      prefix: the full prefix, such as "generator/decoder".
       frame: the frame of the program function.
     """
 
     def __init__(self, prefix: str, frame: Frame):
         self._prefix = prefix
-        # A weak reference, so that a scope that outlives the trace does not keep the traced values alive.
+        # The reference to the frame is weak: otherwise a scope that outlives the trace would keep all tracers alive.
         self._frame = weakref.ref(frame)
 
     def __repr__(self) -> str:
@@ -106,9 +107,9 @@ class NameScope:
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The parameters that layers have created in this scope so far, by their whole names.
+        """The parameters that layers have created in this scope so far, by their full names.
 
-        Parameters with a name from `ParamAttr(name=...)`, without the prefix, are included. The mapping is a valid
+        Parameters that `ParamAttr(name=...)` names, without the prefix, are included. The mapping is a valid
         `parameter_list` of `minimize`; frozen parameters stay unchanged.
         """
         return Parameters(self)

@@ -1,7 +1,7 @@
-"""Program: a discovered program function, as two pure functions, `init` and `apply`.
+"""Program: a program function, converted to two pure functions: `init` for arrays and `apply` for computations.
 
-Discovery traces the function on stand-in data, without a device: once, and again with another batch size if that is
-needed. A dimension that differs between the two traces depends on the batch size.
+The constructor traces the function on dummy data, without a device. If necessary, it traces the function again with
+another batch size: a dimension that differs between the two traces depends on the batch size.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from fluid.core.variables import fold_name
 
 T = TypeVar("T")
 
-# Two stand-ins for the batch size: a dimension that differs between the two runs depends on the batch size.
+# The two dummy batch sizes of traced runs: a dimension that differs between the two runs depends on the batch size.
 _BATCHES = (37, 41)
 
 
@@ -68,7 +68,7 @@ class Minimize(NamedTuple):
 
 
 class EquationValue(NamedTuple):
-    """A value that only the equations of a program hold: its name, shape and dtype; None stands for the batch."""
+    """The name, shape and dtype of a value from an operator, or from inside a loop; None stands for the batch size."""
 
     name: str
     array: Array
@@ -80,13 +80,14 @@ class Applied:
     """The results of one call of `Program.apply`.
 
     Attributes:
-      outputs: in the order in which the function returned them.
+      outputs: the outputs, in the order in which the function returned them.
       states: every state by name, with its value after the run.
       values: feeds, parameters and every named value, by name.
-      losses: one scalar for each `minimize`.
-      parts: the contribution of each output to its value over several minibatches; empty unless requested.
-      lookups: for each table whose rows were looked up, the ids of each look-up.
-      rates: for each `minimize`, the learning rate if the program computes it, else None.
+      losses: one scalar for each `minimize` call.
+      parts: for each output, the contribution of this minibatch to its value over several minibatches; empty unless
+        requested.
+      lookups: for each embedding table, the row ids of each look-up.
+      rates: for each `minimize` call, the learning rate if the program computes it, else None.
     """
 
     outputs: list[Any]
@@ -99,48 +100,48 @@ class Applied:
 
 
 class Program(KnownAttributes):
-    """A discovered program function: its feeds, parameters, states, outputs and named values.
+    """A program, created from a function that calls layers: its feeds, parameters, states, outputs and named values.
 
     Args:
       function: a function without arguments that calls layers and returns a value, or a list, tuple or dict of values.
         It may also be a method, a lambda or a `functools.partial`.
       name: the program's name in a Session; by default the function's name.
-      sample_feed: arrays by feed name, for programs whose feeds have batch sizes that depend on each other.
-      precision: the dtype of the computation, "bfloat16" or "float16"; feeds and parameters are converted on use. By
-        default float32. Parameters, optimizer state, statistics of normalisations, losses and means stay float32. With
-        "float16", training scales the losses, so that small gradients do not vanish.
+      sample_feed: sample arrays by feed name, for programs whose feeds have batch sizes that depend on each other.
+      precision: the dtype of the computation, "bfloat16" or "float16"; layers convert feeds and parameters when they
+        read them. By default float32. Parameters, optimizer state, statistics of normalisations, losses and means stay
+        float32. With "float16", training scales the losses, so that small gradients do not vanish.
 
     Attributes:
-      feeds: FeedSpec by name, in order of declaration.
-      parameters: ParameterSpec by name, in order of creation.
-      states: ParameterSpec by name, for arrays such as moving averages.
-      outputs: shape and dtype of each output; None stands for the batch.
-      output_names: the keys when the function returned a dict, else None.
+      feeds: FeedSpecs by name, in order of declaration.
+      parameters: ParameterSpecs by name, in order of creation.
+      states: ParameterSpecs by name, for arrays such as moving averages.
+      outputs: shape and dtype of each output; None stands for the batch size.
+      output_names: the keys of the outputs if the function returned a dict, else None.
       loss_output: the index of the output that is minimised; else of the output named "loss"; else 0.
       values: shape and dtype of every named value, in order of creation.
-      sites: the user's line that made each named value.
-      kinds: the kind of layer that made each named value, such as "fc".
+      sites: the user's source line that computes each named value.
+      kinds: the kind of layer that computes each named value, such as "fc".
       sample_shapes: shapes of the feeds of `sample_feed`, by name.
-      aliases: other names of named values. The name of a layer is an alias of its last result, as "fc_0" is of
-        "fc_0.tmp_2". The key of an output is an alias of the returned value.
-      lookups: parameters whose rows are looked up.
+      aliases: additional names of named values. The name of a layer is an alias of its last result: "fc_0" means
+        "fc_0.tmp_2". The dict key of an output is an alias of the returned value.
+      lookups: names of the parameters with row look-ups (embeddings).
       digest: a checksum of the equations that the losses are computed from; empty if nothing is minimised.
       equations: the number of equations; an equation inside a loop or branch counts once.
-      convolves: whether one of the equations is a convolution.
+      convolves: True if one of the equations is a convolution.
       shared: the shared functions that the program calls, by name.
       devices: the devices of `with fluid.device_guard(...)`.
-      random: whether a layer draws random numbers, in training or in test mode.
-      dense_uses: parameters that are used as a whole.
+      random: True if a layer draws random numbers, in training or in test mode.
+      dense_uses: names of the parameters that other code than row look-ups reads.
       minimizes: one Minimize for each `optimizer.minimize` call.
-      unused: trained parameters that no output, no loss and no value that the user named depends on.
-      exported: whether the program was read from a file of an exported model, and so has only the exported parts.
+      unused: names of trained parameters that affect no output, no loss and no value named by the user.
+      exported: True if the program was read from a file of an exported model, and so has only the exported parts.
       batch_sizes: the batch sizes that the program accepts; None for any.
       buckets: the sizes to which sequences must be padded, by feed; None for any.
       table: the `fluid.reader.Table` that encodes raw rows as feeds; None without one.
 
     Raises:
       ProgramError: the function returns nothing, or a value that is not an array.
-      FluidError: the shapes show a mistake; the message has the layer's name and the line that called the layer.
+      FluidError: the shapes show a mistake; the message has the name of the layer and the source line of its call.
 
     Example:
       >>> import fluid
@@ -236,44 +237,44 @@ class Program(KnownAttributes):
         )
 
     def _shown(self) -> tuple[list[str], list[str]]:
-        """Return the feeds and the outputs as text."""
+        """Return one text for each feed and each output, such as "x: float32[batch, 4]"."""
         names = self.output_names
         outputs = [str(v) for v in self.outputs] if names is None else map("{}: {}".format, names, self.outputs)
         return [f"{name}: {Array(s.shape, s.dtype)}" for name, s in self.feeds.items()], list(outputs)
 
     @property
     def parameter_count(self) -> int:
-        """The number of elements of all parameters."""
+        """The total number of elements of all parameters."""
         return sum(math.prod(spec.shape) for spec in self.parameters.values())
 
     @property
     def outputs(self) -> list[Array]:
-        """Shape and dtype of each output; None stands for the batch."""
-        # The shape of a scalar has no batch size. Losses and metrics are scalars, so most programs need no second run.
+        """The shape and dtype of each output; None stands for the batch size."""
+        # Scalar outputs have no batch dimension, so programs with only losses and metrics need no second traced run.
         are_scalars = all(array.shape in ((), (1,)) for array in self._shapes.outputs)
         return (self._shapes if are_scalars else self._known_shapes()).outputs
 
     @property
     def values(self) -> dict[str, Array]:
-        """Shape and dtype of every named value, in order of creation; None stands for the batch."""
+        """The shape and dtype of every named value, in order of creation; None stands for the batch size."""
         return self._known_shapes().values
 
     @property
     def draws(self) -> bool:
-        """Return whether a run in test mode draws random numbers. `random` is also true if only training draws them.
+        """True if a run in test mode draws random numbers; `random` is also True if only training draws them.
 
-        If `random` is true, the first read traces the function once more.
+        If `random` is True, the first read of this property traces the function once more.
         """
         if self._draws is None:
             self._draws = self.random and self._in_test(lambda frame, _: frame.declared.uses_randomness, True)
         return self._draws
 
     def _known_shapes(self) -> Shapes:
-        """Return the shapes, with None for dimensions that depend on the batch size.
+        """Return the shapes of outputs and named values, with None for dimensions that depend on the batch size.
 
-        The first call traces the function once more, with another batch size.
+        The first call traces the program function once more, with another batch size.
         """
-        # Up to Python 3.11, a cached property would hold one lock for all programs while the function runs.
+        # Not a cached property: in Python 3.11 and before, all programs would share its lock while a function runs.
         if self._marked is None:
             other = self._other_run()
             self._marked = self._shapes if other is None else self._shapes.marked(shapes_of(other))
@@ -281,9 +282,9 @@ class Program(KnownAttributes):
 
     @functools.cached_property
     def reductions(self) -> list[Reduction]:
-        """For each output, the rule that combines the values of minibatches into the value of a data set.
+        """For each output, the rule that combines its values for several minibatches into one value for the data set.
 
-        Rules that layers have not noted are found in the equations of two more runs of the function.
+        Layers record some rules. Other rules are computed from the equations of two more traced runs of the function.
         """
         rows = Reduction("rows")
         noted = [
@@ -297,31 +298,32 @@ class Program(KnownAttributes):
             return find_reductions(
                 run, self._empty_arrays(), {batch: self.stand_ins(batch) for batch in _BATCHES}, noted
             )
-        except Exception:  # a run of the program in test mode reports this error
+        except Exception:  # guess the rules: the error appears again, and is reported, when the user runs the program
             return [rule or guess(output.shape) for rule, output in zip(noted, self.outputs, strict=True)]
 
     @functools.cached_property
     def lines(self) -> dict[str, Array]:
-        """Shape and dtype of the last value that each line of the program computes, by file and line."""
+        """The shape and dtype of the last value that each source line of the program computes, by `file:line`."""
         first, second = (last_values(self._discover(batch).jaxpr) for batch in _BATCHES)
         return {line: marked(array_of(v.aval), array_of(second.get(line, v).aval)) for line, v in first.items()}
 
     @functools.cached_property
     def equation_values(self) -> dict[str, EquationValue]:
-        """The values that only the equations hold, by name: results of operators, and values inside loops and branches.
+        """The results of operators and the values inside loops and branches, by name: their shapes and dtypes.
 
-        The name of a layer in a loop stands for the last result of the layer. The first read runs the function again.
+        The name of a layer in a loop is an alias of the last result of the layer. The first read of this property
+        traces the program function again.
         """
         first = self._equation_shapes(_BATCHES[0])
         try:
             second = self._equation_shapes(_BATCHES[1])
-        except Exception:  # a function may work for one batch size only; its dimensions keep their numbers
+        except Exception:  # a function may work for one batch size only; then no dimension counts as batch-dependent
             second = first
         found = {n: EquationValue(n, marked(array, second.get(n, array))) for n, array in first.items()}
         return {name.rpartition(".tmp_")[0]: value for name, value in found.items() if ".tmp_" in name} | found
 
     def _equation_shapes(self, batch: int) -> dict[str, Array]:
-        """Return shape and dtype of the values that only the equations of a run in train mode hold, by name."""
+        """Return the shapes and dtypes of `equation_values` in train mode, by name, for a dummy batch size."""
 
         def values(arrays: Mapping[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
             def apply(_: Any) -> Applied:
@@ -337,8 +339,8 @@ class Program(KnownAttributes):
         """Return the initial values of parameters and states, by name.
 
         Args:
-          key: random root; the value of an array depends only on `key` and on the name of the array or of its module.
-            None for zeros, which take no memory.
+          key: a random key; the value of an array depends only on `key` and on the name of the array or of its module.
+            With None, all arrays are zeros that take no memory.
           names: the arrays to initialise; all by default.
         """
         every = self.parameters | self.states
@@ -367,24 +369,25 @@ class Program(KnownAttributes):
         gather: Callable[[str, Any], Any] | None = None,
         until: frozenset[str] | None = None,
     ) -> Applied:
-        """Run the function on arrays. The method is pure, so it can be jitted and differentiated.
+        """Run the program function on arrays. The method is pure, so JAX can jit and differentiate it.
 
         Args:
           arrays: parameters and states by name.
-          feeds: one array per feed.
-          key: random root of this step.
+          feeds: one array for each feed, by name.
+          key: the random key of this step.
           mode: "train" or "test".
-          overrides: values that replace named values.
+          overrides: values that replace computed values, by name.
           perturbations: values added to named values; the gradient with respect to a perturbation is the gradient with
             respect to the named value.
-          row_perturbations: values added to the rows of each look-up in a table, by name of the table.
-          labelling: whether named values inside loops and branches carry their names in the equations.
-          plain: whether layers compute in their plain form, and not in a form for one platform.
-          parts: whether to return the contribution of each output to its value over several minibatches.
+          row_perturbations: values added to the rows of each embedding look-up, by name of the table.
+          labelling: write the names of values inside loops and branches into the traced equations.
+          plain: make layers use their simplest computation, and no platform-specific one.
+          parts: return the contribution of the minibatch to the value of each output over several minibatches.
           frozen: names of parameters and states that a training step leaves unchanged.
-          gather: called with the name of a stack and a sharded array of this stack, returns the whole array; None if
-            the arrays are whole.
-          until: stop as soon as these named values are computed, and return no outputs; None to run the whole function.
+          gather: called with the name of a stacked parameter and one slice of it, returns the slice unsharded; None if
+            the parameters are not sharded.
+          until: names of values; stop as soon as they are computed, and return no outputs. None to run the whole
+            function.
         """
         given = Given(
             parameters={n: arrays[n] for n in self.parameters},
@@ -409,10 +412,10 @@ class Program(KnownAttributes):
         )
 
     def _recorded(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the overrides, with each alias replaced by the name under which the program records the value.
+        """Return `overrides` with each alias replaced by the recorded name of the value.
 
         Raises:
-          ArgumentError: two of the names stand for one value.
+          ArgumentError: two names mean one value.
         """
         names: dict[str, str] = {}
         for name in overrides:
@@ -424,10 +427,10 @@ class Program(KnownAttributes):
 
     @functools.cached_property
     def returned(self) -> dict[str, str]:
-        """The names of the values that the function returns in test mode, by the keys of the outputs.
+        """The names of the values that the function returns in test mode, by the dict keys of the outputs.
 
-        Unnamed outputs, such as results of operators, are left out. `aliases` holds the names in train mode, in which
-        the function may return another value for a key.
+        Outputs without a recorded name, such as results of operators, are left out. `aliases` has the names for train
+        mode, in which the function may return another value for a key.
         """
 
         def names(frame: Frame, outputs: list[Any]) -> dict[str, str]:
@@ -438,11 +441,11 @@ class Program(KnownAttributes):
         return self._in_test(names, {})
 
     def _in_test(self, read: Callable[[Frame, list[Any]], T], otherwise: T) -> T:
-        """Trace a run in test mode, and return the result of `read`.
+        """Trace the program function in test mode on dummy data, and return the result of `read`.
 
         Args:
-          read: called with the frame and the outputs.
-          otherwise: the result if the function raises in test mode; a run of the program reports the error.
+          read: called with the Frame of the run and the outputs.
+          otherwise: the result if the function raises an error in test mode; a later run of the program reports it.
         """
         found = []
         key = jax.random.key(0)
@@ -459,13 +462,19 @@ class Program(KnownAttributes):
     def _run_in_test(
         self, key: jax.Array, arrays: Mapping[str, Any], feeds: Mapping[str, Any]
     ) -> tuple[Frame, list[Any]]:
-        """Run the function in test mode, on parameters and states by name, and feeds by name."""
+        """Run the function in test mode; return its Frame and its outputs.
+
+        Args:
+          key: the random key.
+          arrays: parameters and states by name.
+          feeds: feeds by name.
+        """
         parameters, states = ({n: arrays[n] for n in part} for part in (self.parameters, self.states))
         with explained_prints(_BATCHES[0], again=True):
             return self._run(Given(parameters=parameters, states=states, feeds=dict(feeds), key=key), TEST)
 
     def _empty_arrays(self) -> dict[str, Any]:
-        """Return the shape and dtype of each parameter and state, by name."""
+        """Return a `jax.ShapeDtypeStruct` for each parameter and state, by name."""
         specs = (self.parameters | self.states).items()
         return {name: jax.ShapeDtypeStruct(spec.shape, jnp.dtype(spec.dtype)) for name, spec in specs}
 
@@ -478,7 +487,10 @@ class Program(KnownAttributes):
         frozen: frozenset[str] = frozenset(),
         until: frozenset[str] | None = None,
     ) -> tuple[Frame, list[Any]]:
-        """Run the function; return its frame and its outputs."""
+        """Run the program function on the inputs `given`; return its Frame and its outputs.
+
+        For the other arguments, see `apply`.
+        """
         declared = Declared(bodies=dict(self._bodies), optimizers=tuple(m.optimizer for m in self.minimizes))
         frame = Frame(mode, self.precision, labelling=labelling, plain=plain, given=given, declared=declared)
         frame.frozen, frame.known = frozen, self.parameters
@@ -504,7 +516,7 @@ class Program(KnownAttributes):
             return discover(self.function, self.name, self.precision, batch, self.sample_shapes)
 
     def stand_ins(self, batch: int = _BATCHES[0]) -> dict[str, Any]:
-        """Return zeros for all feeds: of `batch` examples, or in the shapes of `sample_feed`."""
+        """Return dummy feeds (zeros) by name, with `batch` examples, or with the shapes of `sample_feed`."""
         made = {name: stand_in(spec, batch, steps=(3, 5)) for name, spec in self.feeds.items()}
         return {n: jnp.zeros(self.sample_shapes[n], v.dtype) if n in self.sample_shapes else v for n, v in made.items()}
 
@@ -513,12 +525,15 @@ class Program(KnownAttributes):
         self.convolves = uses(found.jaxpr, "conv_general_dilated")
 
     def _other_run(self) -> Discovery | None:
-        """Discover the function with another batch size; None if every size of the feeds is fixed, or if it fails."""
+        """Trace the function with another batch size, and return the Discovery.
+
+        Return None if all sizes of the feeds are fixed, or if the trace raises an error.
+        """
         if self.sample_shapes or all(None not in spec.shape for spec in self.feeds.values()):
             return None
         try:
             return self._discover(_BATCHES[1])
-        except Exception:  # a function may work for one batch size only; its dimensions keep their numbers
+        except Exception:  # a function may work for one batch size only; then no dimension counts as batch-dependent
             return None
 
     def _trainable(self, names: Sequence[str] | None, excluded: Sequence[str]) -> tuple[str, ...]:
@@ -527,9 +542,12 @@ class Program(KnownAttributes):
 
 
 def warn_of_adversaries(programs: Collection[Program]) -> None:
-    """Warn of two programs that both train a generator and a discriminator, which happens without `parameter_list`."""
+    """Warn if two programs of a GAN both train the generator and the discriminator, without a `parameter_list`.
+
+    The check needs parameter names that include "generator" and "discriminator".
+    """
     sides = ("discriminator", "generator")
-    # Two programs may train a common trunk on purpose, so only the names of the parameters show the mistake.
+    # Check the names of parameters: only they show the mistake, because programs may train common layers on purpose.
     names = {p.name: {s for m in p.minimizes for n in m.parameters for s in sides if s in n} for p in programs}
     both = [name for name, found in names.items() if len(found) == len(sides)]
     if len(both) > 1:
@@ -542,7 +560,7 @@ def warn_of_adversaries(programs: Collection[Program]) -> None:
 
 
 def warn_of_unused_layers(programs: Collection[Program]) -> None:
-    """Warn of layers that are trained in one program although no program uses their parameters."""
+    """Warn of layers whose parameters a program trains, although they affect no output or loss of any program."""
     used = {name for p in programs for name in p.parameters if name not in p.unused}
     for program in programs:
         layers: dict[str, list[str]] = {}
@@ -558,17 +576,17 @@ def warn_of_unused_layers(programs: Collection[Program]) -> None:
 
 
 def _key_name(spec: ParameterSpec) -> str:
-    # All arrays that one run of a module's initialisation creates have one random key.
+    # All arrays that the initialisation of one module (such as a Flax module) creates have one random key.
     return getattr(spec.initializer, "key_name", spec.name)
 
 
 def _batch_size(specs: Mapping[str, FeedSpec], feeds: Mapping[str, Any]) -> int:
-    """Return the largest first dimension of the feeds with an open batch size; if there are none, of all feeds."""
+    """Return the largest first dimension of the feeds with a variable batch size, or of all feeds if none has one."""
     sizes = {name: jnp.shape(data_of(value))[0] for name, value in feeds.items() if jnp.ndim(data_of(value))}
     following = [size for name, size in sizes.items() if name in specs and specs[name].shape[:1] == (None,)]
     return max(set(following or sizes.values()), default=1)
 
 
 def _rows_of(value: Any) -> Reduction | None:
-    """Return the rule "rows" for a sequence batch, which has one row for each example; None for other values."""
+    """Return the reduction rule "rows" for a sequence batch, which has one row for each example; else None."""
     return Reduction("rows") if isinstance(value, SequenceBatch | NestedSequenceBatch) else None

@@ -1,16 +1,17 @@
-"""Reductions: the rules that combine the values of an output for minibatches into one value for the data set.
+"""Reductions: the rules that combine the values of an output for several minibatches into one value for the data set.
 
-A layer may note the rule of its output. For an output without a note, the program is traced with two batch sizes. If
-the equations of both traces agree, a size or a constant that differs between them depends on the batch size. From the
-first equation to the last, each variable gets one of these kinds:
+A layer may record the rule of its output. For other outputs, the program is traced with two batch sizes. If both traces
+have the same equations, a size or a constant that differs between them depends on the batch size. From the first
+equation to the last, each variable gets one of these kinds:
 
     constant             equal for every minibatch
-    rows                 an array with a dimension of the batch size, with each row computed from one example
-    examples, share      proportional to the number of examples, and its inverse
-    mean, sum, max, min  over the examples
-    unknown              everything else, such as the root of a mean
+    rows                 an array with a batch dimension; each row is computed from one example
+    examples             proportional to the number of examples
+    share                inversely proportional to the number of examples
+    mean, sum, max, min  the mean, sum, maximum or minimum over the examples
+    unknown              everything else, such as the square root of a mean
 
-The same equations show whether rows are computed separately.
+The equations also show whether a function computes each row from one example only; see `mixed_rows`.
 """
 
 import contextlib
@@ -21,20 +22,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fluid.core.equations import inner_jaxprs, user_line
+from fluid.core.equations import called, inner_jaxprs, is_literal, user_line
 from fluid.core.frame import Frame
 
 
 class Reduced(NamedTuple):
-    """A layer's note about its result: the rule that combines the values of minibatches.
+    """A layer's record of the rule that combines the layer's results for several minibatches.
 
-    A layer attaches the note to its result as the fact "reduced". A layer that returns a mean attaches a "weight".
+    `Frame.note` attaches the record to the result, under the name "reduced". A layer that returns a mean attaches a
+    "weight" instead.
 
     Attributes:
       kind: "mean", "sum", "max", "min", "last" or "function".
-      parts: the arguments of the function, as values of the minibatch.
-      function: called with the parts, each one reduced over all minibatches, in this order.
-      over_steps: as in Reduction.
+      parts: the arguments of `function`, computed from one minibatch.
+      function: called with `parts`, after each of them is reduced over all minibatches; None for other kinds.
+      over_steps: the rule for the values of training steps, if it differs from `kind`; else None.
     """
 
     kind: str
@@ -47,15 +49,15 @@ class Reduction(NamedTuple):
     """The rule that combines the values of one output over several minibatches.
 
     Attributes:
-      kind: "mean", which is weighted; "sum", "max", "min"; "last", also for values that are equal in every minibatch;
-        "rows", which are concatenated; or "function" of values with separate rules.
-      weight: for a mean that was computed from other means, the name of a mean with an equal weight. None for the
-        weight that is noted for the output itself, or else for the number of examples.
-      parts: the rules of the arguments of the function.
-      function: called with its arguments, each one reduced over all minibatches, in the order of `parts`.
+      kind: "mean", a weighted mean; "sum", "max" or "min"; "last", the last value, also if all values are equal;
+        "rows", a concatenation; or "function", a function of values that are reduced by separate rules.
+      weight: for a mean that was computed from other means, the name of a mean with an equal weight. None if the layer
+        recorded a weight for the output, or if the weight is the number of examples.
+      parts: the rules of the arguments of `function`.
+      function: called with its arguments, in the order of `parts`, after each is reduced over all minibatches.
       over_steps: the rule for the values of training steps, "mean", "sum", "max", "min" or "last", if this rule differs
         from `kind`; else None.
-      doubt: the line that computes a value without a known rule, if the kind is a guess; else None.
+      doubt: the source line that computes the output, if `kind` is a guess; else None.
     """
 
     kind: str
@@ -71,17 +73,17 @@ def guess(shape: Sequence[int | None], doubt: str = "its program") -> Reduction:
 
     Args:
       shape: the shape of the output.
-      doubt: the line that computes the output.
+      doubt: the user's source line that computes the output, for a warning.
     """
     return Reduction("mean" if tuple(shape) in ((), (1,)) else "rows", doubt=doubt)
 
 
 class Part(NamedTuple):
-    """The contribution of one minibatch to an output.
+    """The contribution of one minibatch to the value of an output over several minibatches.
 
     Attributes:
-      value: the output of the minibatch; a tuple of Parts if the output is a function of several values.
-      weight: the weight of a mean, a float32 scalar; None for other kinds.
+      value: the output for the minibatch; a tuple of Parts if the rule of the output is a function of several values.
+      weight: the weight if the output is a mean, a float32 scalar; else None.
     """
 
     value: Any
@@ -89,7 +91,7 @@ class Part(NamedTuple):
 
 
 def said_of(frame: Frame, value: Any) -> Reduction | None:
-    """Return the rule that layers have noted for a value, or None."""
+    """Return the rule, recorded by layers, that combines a value over several minibatches; None without a record."""
     reduced = frame.fact(value, "reduced")
     if reduced is None:
         return None if frame.fact(value, "weight") is None else Reduction("mean")
@@ -101,12 +103,12 @@ def said_of(frame: Frame, value: Any) -> Reduction | None:
 
 
 def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Part:
-    """Return the contribution of this run's minibatch to an output.
+    """Return the contribution of one minibatch to the value of an output over several minibatches.
 
     Args:
-      frame: the frame of the run.
-      value: the output.
-      reduction: the rule of the output.
+      frame: the frame of the run on the minibatch.
+      value: the output of the run.
+      reduction: the rule that combines the values of the output over minibatches.
       examples: the number of examples of the minibatch.
     """
     if reduction.kind == "function":
@@ -119,12 +121,12 @@ def part_of(frame: Frame, value: Any, reduction: Reduction, examples: int) -> Pa
     return Part(value, jnp.asarray(examples if known is None else known, jnp.float32))
 
 
-# These primitives return all or some numbers of their first input unchanged.
+# `_LAYOUT`: JAX primitives that return all or some elements of their first input unchanged.
 _LAYOUT = frozenset(
     "reshape broadcast_in_dim transpose squeeze slice rev convert_element_type reduce_precision copy stop_gradient "
     "optimization_barrier".split()
 )
-# These primitives, applied to rows, have a result of this kind, if no dimension of it depends on the batch size.
+# `_OF_ROWS`: for primitives that reduce over the batch dimension, the kind of the result over the examples.
 _OF_ROWS = {
     "reduce_sum": "sum",
     "dot_general": "sum",
@@ -134,19 +136,19 @@ _OF_ROWS = {
     "reduce_and": "min",
 }
 _ALONG_AN_AXIS = frozenset({"cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "sort"})
-# These primitives are increasing functions, so the largest input has the largest result.
+# `_INCREASING`: primitives of increasing functions, which map the maximum of the inputs to the maximum of the results.
 _INCREASING = frozenset({"sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "ceil", "floor"})
 _OVER_EXAMPLES = frozenset({"mean", "sum", "max", "min", "examples", "share"})
 
 
 class Noted(NamedTuple):
-    """A named value with a reduction that layers have noted.
+    """A named value with a reduction rule that layers have recorded.
 
     Attributes:
       name: the name of the value.
-      kind: as in Reduction.
-      value: the variable of the value.
-      weight: the variable of the weight of a mean; None for other kinds.
+      kind: the kind of the rule, such as "mean" or "sum"; see `Reduction`.
+      value: the variable of the value in the traced equations.
+      weight: the variable of the weight if the kind is "mean"; else None.
     """
 
     name: str
@@ -159,11 +161,11 @@ class Traced(NamedTuple):
     """One trace of a program in test mode.
 
     Attributes:
-      batch: the batch size.
-      jaxpr: its equations.
-      feeds: the variables of its feeds.
-      outputs: the variables of its outputs.
-      noted: the named values with a noted reduction.
+      batch: the batch size of the trace.
+      jaxpr: the traced equations.
+      feeds: the variables of the feeds.
+      outputs: the variables of the outputs.
+      noted: the named values with a reduction rule that layers have recorded.
     """
 
     batch: int
@@ -174,12 +176,12 @@ class Traced(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """The kind of a variable.
+    """The kind of a variable, which states how its value depends on the examples of a minibatch.
 
     Attributes:
-      name: one of the kinds in the docstring of this module.
+      name: "constant", "rows", "examples", "share", "mean", "sum", "max", "min" or "unknown".
       noted: for a mean, the named value with an equal weight; None if the weight is the number of examples.
-      equation: for an unknown variable, the first equation whose result is unknown.
+      equation: for the kind "unknown", the first equation whose result is of this kind.
     """
 
     name: str
@@ -191,12 +193,12 @@ _CONSTANT = _Kind("constant")
 
 
 def reductions_of(first: Traced, second: Traced | None, known: Sequence[Reduction | None]) -> list[Reduction]:
-    """Return the rule of each output.
+    """Return for each output of a program the rule that combines its values over several minibatches.
 
     Args:
       first: a trace of the program.
       second: a trace with another batch size; None if the program works for one batch size only.
-      known: for each output its rule, or None if it is unknown.
+      known: for each output its rule, or None if the rule must be found.
     """
     alike = second is not None and _alike(first.jaxpr, second.jaxpr)
     reading = _Reading(first, second) if alike and second is not None else None
@@ -215,7 +217,7 @@ def _rule(reading: "_Reading | None", variable: Any, twin: Any) -> Reduction:
 
 
 class _Reading:
-    """The kinds of all variables of a program.
+    """An analysis that finds the kind, such as "mean" or "rows", of each variable of a traced program.
 
     Args:
       first: a trace of the program.
@@ -227,7 +229,7 @@ class _Reading:
         self._makers = {v: e for e in first.jaxpr.eqns for v in e.outvars}
         self._noted: dict[Any, Noted] = {}
         for noted, twin in zip(first.noted, second.noted, strict=True):
-            if not _is_literal(noted.value):
+            if not is_literal(noted.value):
                 self._noted.setdefault(noted.value, self._by_examples(noted, twin))
         given = set(first.feeds)
         self._kinds: dict[Any, _Kind] = {}
@@ -237,10 +239,15 @@ class _Reading:
         self._read(first.jaxpr, second.jaxpr)
 
     def kind(self, variable: Any, twin: Any) -> _Kind:
-        """Return the kind of a variable or literal of the first trace; `twin` is its counterpart in the second."""
-        if not _is_literal(variable):
+        """Return the kind of a variable or literal of the first trace.
+
+        Args:
+          variable: the variable or literal.
+          twin: the variable or literal at this position in the second trace.
+        """
+        if not is_literal(variable):
             return self._kinds.get(variable, _CONSTANT)
-        if not _is_literal(twin):
+        if not is_literal(twin):
             return _Kind("unknown")
         here, there = np.asarray(variable.val), np.asarray(twin.val)
         if here.dtype.kind not in "iuf" or np.array_equal(here, there, equal_nan=here.dtype.kind == "f"):
@@ -251,8 +258,11 @@ class _Reading:
         return _Kind("share" if np.isclose(here * first, there * second) else "unknown")
 
     def _by_examples(self, noted: Noted, twin: Noted) -> Noted:
-        """Return `noted`, without its weight if the weight is the number of examples."""
-        if noted.weight is None or not _is_literal(noted.weight) or not _is_literal(twin.weight):
+        """Return the recorded rule `noted`; its weight is dropped if the weight equals the number of examples.
+
+        `twin` is the rule that the second trace, with another batch size, recorded for this value.
+        """
+        if noted.weight is None or not is_literal(noted.weight) or not is_literal(twin.weight):
             return noted
         counts = (noted.weight.val, twin.weight.val)
         return noted._replace(weight=None) if counts == self._batches else noted
@@ -260,24 +270,25 @@ class _Reading:
     def _read(self, first: Any, second: Any) -> None:
         for equation, twin in zip(first.eqns, second.eqns, strict=True):
             inputs = [self.kind(v, w) for v, w in zip(equation.invars, twin.invars, strict=True)]
-            inner = _called(equation)
+            inner = called(equation)
             if inner is None:
                 results = [self._result(equation, twin, inputs, place) for place in range(len(equation.outvars))]
             else:
                 self._kinds.update(zip(inner.invars, inputs, strict=True))
-                other = _called(twin)
+                other = called(twin)
                 self._read(inner, other)
                 found = [self.kind(v, w) for v, w in zip(inner.outvars, other.outvars, strict=True)]
-                # An unknown result is reported at the line of the call: lines inside the called function may belong to
-                # an earlier call, because JAX caches traces.
+                # Report an unknown result at the source line of the call. JAX caches traces, so source lines inside the
+                # called function may come from an earlier call.
                 results = [kind if kind.equation is None else kind._replace(equation=equation) for kind in found]
             for variable, kind in zip(equation.outvars, results, strict=True):
                 self._kinds[variable] = self._said(equation, variable, kind)
 
     def _said(self, equation: Any, variable: Any, kind: _Kind) -> _Kind:
-        """Return the kind that layers have noted for a variable.
+        """Return the kind of a variable that a layer has recorded.
 
-        Without a note, or if a mean is noted for a constant, return `kind`, which the equation shows.
+        Without a record, or if the record states a mean and the variable is constant, return `kind`, the kind that the
+        equation implies.
         """
         noted = self._noted.get(variable)
         if noted is None or (kind is _CONSTANT and noted.kind == "mean"):
@@ -287,7 +298,14 @@ class _Reading:
         return _Kind(noted.kind) if noted.kind in _OVER_EXAMPLES else _Kind("unknown", None, equation)
 
     def _result(self, equation: Any, twin: Any, inputs: Sequence[_Kind], place: int) -> _Kind:
-        """Return the kind of the result at index `place` of an equation."""
+        """Return the kind of the result with index `place` of an equation.
+
+        Args:
+          equation: an equation of the first trace.
+          twin: the corresponding equation of the second trace.
+          inputs: the kinds of the inputs.
+          place: the index of the result.
+        """
         unknown = next((kind for kind in inputs if kind.name == "unknown"), None)
         if unknown is not None:
             return unknown if unknown.equation is not None else _Kind("unknown", None, equation)
@@ -305,17 +323,17 @@ class _Reading:
         return kind._replace(equation=equation) if kind.name == "unknown" else kind
 
     def _weighs_the_same(self, first: _Kind, second: _Kind) -> bool:
-        """Return whether two means have equal weights."""
+        """Return whether two variables of the kind "mean" are means with equal weights."""
         if first.noted is None or second.noted is None:
             return first.noted is second.noted
         return self._computed_alike(first.noted.weight, second.noted.weight)
 
     def _computed_alike(self, first: Any, second: Any) -> bool:
-        """Return whether two variables are results of equal computations on equal variables."""
+        """Return whether two variables have equal values, because equal operations compute them from equal inputs."""
         if first is second:
             return True
-        if _is_literal(first) or _is_literal(second):
-            return _is_literal(first) and _is_literal(second) and bool(first.val == second.val)
+        if is_literal(first) or is_literal(second):
+            return is_literal(first) and is_literal(second) and bool(first.val == second.val)
         a, b = self._makers.get(first), self._makers.get(second)
         if a is None or b is None or a.primitive is not b.primitive or str(a.params) != str(b.params):
             return False
@@ -324,9 +342,12 @@ class _Reading:
 
 
 def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of the result of an equation whose inputs have no rows, and are not all constant.
+    """Return the kind of the result of an arithmetic equation without batch dimensions.
 
-    `same` returns True for the kinds of two means with equal weights. All rules in `_RULES` get these arguments.
+    Args:
+      equation: the equation.
+      inputs: the kinds of its inputs, not all constant.
+      same: returns True for the kinds of two means with equal weights.
     """
     name = equation.primitive.name
     first = inputs[0]
@@ -341,7 +362,7 @@ def _arithmetic(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _
 
 
 def _sum(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of `a + b`."""
+    """Return the kind, such as "mean" or "unknown", of `a + b` from the kinds `inputs` of `a` and `b`."""
     first, second = inputs
     if first is _CONSTANT:
         first, second = second, first
@@ -352,18 +373,18 @@ def _sum(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], 
 
 
 def _difference(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of `a - b`."""
+    """Return the kind, such as "mean" or "unknown", of `a - b` from the kinds `inputs` of `a` and `b`."""
     return _sum(equation, [inputs[0], _negative(equation, inputs[1:], same)], same)
 
 
 def _negative(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of `-a`."""
+    """Return the kind of `-a` from the kind of `a`: "max" becomes "min", "min" becomes "max", others stay."""
     opposite = {"max": _Kind("min"), "min": _Kind("max")}
     return opposite.get(inputs[0].name, inputs[0])
 
 
 def _product(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of `a * b`."""
+    """Return the kind, such as "mean" or "unknown", of `a * b` from the kinds `inputs` of `a` and `b`."""
     kinds = dict(zip((kind.name for kind in inputs), inputs, strict=True))
     if kinds.keys() == {"sum", "share"}:
         return _Kind("mean")
@@ -372,7 +393,7 @@ def _product(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kin
 
 
 def _quotient(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Kind], bool]) -> _Kind:
-    """Return the kind of `a / b`."""
+    """Return the kind, such as "mean" or "unknown", of `a / b` from the kinds `inputs` of `a` and `b`."""
     first, second = inputs
     if (first.name, second.name) == ("sum", "examples"):
         return _Kind("mean")
@@ -380,18 +401,18 @@ def _quotient(equation: Any, inputs: Sequence[_Kind], same: Callable[[_Kind, _Ki
 
 
 def _scaled(equation: Any, kind: _Kind) -> _Kind:
-    """Return the kind of a value that is multiplied or divided by a constant."""
-    positive = any(_is_literal(v) and v.val > 0 for v in equation.invars)
+    """Return the kind of the product or quotient of a value of kind `kind` and a constant."""
+    positive = any(is_literal(v) and v.val > 0 for v in equation.invars)
     return kind if kind.name in ("mean", "sum") or positive else _Kind("unknown")
 
 
 def _kept(*names: str) -> Callable[..., _Kind]:
-    """Return the rule of a primitive whose result has the kind of its input, if this kind is in `names`."""
+    """Return a function that finds the kind of a result: the kind of the first input if in `names`, else "unknown"."""
     return lambda equation, inputs, same: inputs[0] if inputs[0].name in names else _Kind("unknown")
 
 
 def _bound(name: str) -> Callable[..., _Kind]:
-    """Return the rule for the kind of `max(a, b)` if `name` is "max", or of `min(a, b)` if `name` is "min"."""
+    """Return a function that finds the kind of `max(a, b)` or `min(a, b)`; `name` is "max" or "min"."""
     return lambda equation, inputs, same: _Kind(name if {k.name for k in inputs} <= {name, "constant"} else "unknown")
 
 
@@ -411,7 +432,10 @@ _RULES: Mapping[str, Callable[..., _Kind]] = {
 
 
 def _mixes(equation: Any, twin: Any) -> bool:
-    """Return whether an equation sums, accumulates or sorts along the batch, so that a row mixes several examples."""
+    """Return whether an equation sums, accumulates or sorts along the batch dimension, which mixes several examples.
+
+    `twin` is the corresponding equation of a trace with another batch size.
+    """
     variable, other = equation.invars[0], twin.invars[0]
     if equation.primitive.name == "dot_general":
         axes = equation.params["dimension_numbers"][0][0]
@@ -427,7 +451,7 @@ def _alike(first: Any, second: Any) -> bool:
     if len(first.eqns) != len(second.eqns):
         return False
     for equation, twin in zip(first.eqns, second.eqns, strict=True):
-        inner, other = _called(equation), _called(twin)
+        inner, other = called(equation), called(twin)
         if equation.primitive is not twin.primitive or len(equation.invars) != len(twin.invars):
             return False
         if inner is not None and (other is None or not _alike(inner, other)):
@@ -435,37 +459,30 @@ def _alike(first: Any, second: Any) -> bool:
     return True
 
 
-def _called(equation: Any) -> Any:
-    """Return the jaxpr of the called function, if the equation is only a call; else None."""
-    inner = equation.params.get("jaxpr") if equation.primitive.name in ("jit", "pjit", "closed_call") else None
-    return None if inner is None else inner.jaxpr
-
-
 def _following(variable: Any, twin: Any) -> int:
-    """Return the number of dimensions whose size depends on the batch size; `twin` was traced with another batch."""
-    if _is_literal(variable) or _is_literal(twin):
+    """Return the number of dimensions of a variable that depend on the batch size.
+
+    `twin` is the corresponding variable of a trace with another batch size. For literals, the number is 0.
+    """
+    if is_literal(variable) or is_literal(twin):
         return 0
     return sum(a != b for a, b in zip(variable.aval.shape, twin.aval.shape, strict=True))
-
-
-def _is_literal(variable: Any) -> bool:
-    return hasattr(variable, "val")
 
 
 _REDUCTIONS = frozenset({"reduce_sum", "reduce_max", "reduce_min", "reduce_or", "reduce_and", "reduce_prod"})
 
 
 def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
-    """Return a line where a function computes a row of its results from other rows of its arguments, or None.
+    """Find a source line where a function computes a row of its results from several rows of its arguments.
 
-    A function that reads another row by its index is not detected.
+    The check does not detect a function that reads another row by its index.
 
     Args:
-      traces: two pairs of a number of rows, and the equations of the function for this number, from `jax.make_jaxpr`.
+      traces: two pairs of a number of rows, and the jaxpr of the function for this number, from `jax.make_jaxpr`.
       given: the number of arguments with rows as their first dimension; they are the last arguments of the function.
 
     Returns:
-      The user's line, or None if each row is computed separately.
+      The user's source line, or None if the function computes each row separately.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -487,7 +504,17 @@ def mixed_rows(traces: Sequence[tuple[int, Any]], given: int) -> str | None:
 def _moves(
     jaxpr: Any, twin: Any, counts: tuple[int, int], line: str = "its program", inside: bool = False
 ) -> Iterator[str]:
-    """Yield the user's lines that reorder rows, change their number or, inside loops and branches, reduce over rows."""
+    """Yield the user's source lines that reverse the rows or change their number.
+
+    Inside loops and branches, lines that reduce over rows are included.
+
+    Args:
+      jaxpr: the equations for the first number of rows.
+      twin: the equations for the second number of rows.
+      counts: both numbers of rows.
+      line: the source line to report for equations without one.
+      inside: True for the equations of a loop or branch.
+    """
     for equation, other in zip(jaxpr.eqns, twin.eqns, strict=True):
         here = user_line(equation)
         here = line if here == "unknown line" else here
@@ -498,7 +525,7 @@ def _moves(
         reduced = inside and name in _REDUCTIONS and following and not left
         if turned or reduced or any(a * counts[1] != b * counts[0] for a, b in left):
             yield here
-        if name != "while":  # the condition of a loop may reduce over rows, as in "is any row left?"
+        if name != "while":  # skip while loops: their condition may reduce over rows, for example with `any`
             for inner, same in zip(inner_jaxprs(equation), inner_jaxprs(other), strict=True):
                 if len(inner.eqns) != len(same.eqns):
                     yield here
@@ -507,28 +534,28 @@ def _moves(
 
 
 def _pairs(variables: Sequence[Any], others: Sequence[Any]) -> list[tuple[int, int]]:
-    """Return the sizes in both traces of each dimension that differs, and so follows the number of rows."""
+    """Return pairs of sizes, one from each trace, for all dimensions that depend on the number of rows."""
     pairs = zip(variables, others, strict=True)
     shapes = ((v.aval.shape, w.aval.shape) for v, w in pairs if hasattr(v.aval, "shape"))
     return [(a, b) for one, two in shapes for a, b in zip(one, two, strict=True) if a != b]
 
 
 def _sizes(equation: Any, other: Any) -> list[tuple[int, int]]:
-    """Return the sizes in both traces of the dimensions that a `rev` equation reverses."""
+    """Return pairs of sizes, one from each trace, for the dimensions that a `rev` (reverse) equation reverses."""
     first, second = equation.invars[0].aval.shape, other.invars[0].aval.shape
     return [(first[i], second[i]) for i in equation.params["dimensions"]]
 
 
 Run = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Frame, list[Any]]]
-"""A function that runs a program function on arrays and feeds by name, and returns its frame and its outputs."""
+"""The type of a function that runs a program on arrays and feeds by name, and returns its Frame and its outputs."""
 
 
 class _Asked(NamedTuple):
-    """One output whose rule is requested: a value, or a function of several values.
+    """An output whose reduction rule is requested: one value, or a function of several values.
 
     Attributes:
-      reduced: the note of the layer for a function; None for a value.
-      known: for each value, the rule that layers have noted, or None.
+      reduced: the layer's record of the function; None for one value.
+      known: for each value the rule that layers have recorded, or None.
     """
 
     reduced: Reduced | None
@@ -538,18 +565,18 @@ class _Asked(NamedTuple):
 def find_reductions(
     run: Run, arrays: Mapping[str, Any], feeds: Mapping[int, Mapping[str, Any]], known: Sequence[Reduction | None]
 ) -> list[Reduction]:
-    """Return the reduction of each output.
+    """Return for each output the rule that combines its values over several minibatches.
 
     Args:
       run: runs the program function in test mode.
       arrays: parameters and states by name, or their shapes and dtypes.
-      feeds: for each of two batch sizes, stand-ins of the feeds by name.
-      known: for each output its reduction, or None if it is unknown.
+      feeds: for each of two batch sizes, dummy feeds by name.
+      known: for each output its rule, or None if the rule must be found.
     """
     (batch, given), (other, more) = feeds.items()
     first, asked = _trace(run, arrays, batch, given)
     second = None
-    with contextlib.suppress(Exception):  # a function may work for one batch size only
+    with contextlib.suppress(Exception):  # the program function may work for one batch size only
         second, _ = _trace(run, arrays, other, more)
     single = [rule if one.reduced is None else None for one, rule in zip(asked, known, strict=True)]
     noted = [rule or said for one, rule in zip(asked, single, strict=True) for said in one.known]
@@ -558,7 +585,7 @@ def find_reductions(
 
 
 def _whole(reduced: Reduced | None, rules: Sequence[Reduction]) -> Reduction:
-    """Return the reduction of an output from the reductions of its values."""
+    """Return the reduction rule of an output: its only rule, or a "function" rule with the rules of its arguments."""
     if reduced is None:
         return rules[0]
     return Reduction("function", None, tuple(rules), reduced.function, reduced.over_steps)
@@ -573,7 +600,7 @@ def _trace(run: Run, arrays: Mapping[str, Any], batch: int, feeds: Mapping[str, 
         values: list[Any] = []
         for output in outputs:
             reduced = frame.fact(output, "reduced")
-            if reduced is not None and reduced.function is None:  # the note is a rule of the output, not of arguments
+            if reduced is not None and reduced.function is None:  # `reduced` is a rule for the output itself
                 reduced = None
             parts = [output] if reduced is None else reduced.parts
             asked.append(_Asked(reduced, [said_of(frame, part) for part in parts]))

@@ -15,9 +15,9 @@ from fluid.core.frame import ParameterSpec
 
 
 def own_array(value: Any) -> jax.Array:
-    """Copy a NumPy array or a JAX array to the device, without a weak type.
+    """Copy a NumPy array or a JAX array to the device; the copy has no weak type.
 
-    `jax.numpy.array` also copies, but compiles a program for each shape.
+    The function avoids `jax.numpy.array`, which compiles a program for each shape.
     """
     if not isinstance(value, jax.Array) or value.weak_type:
         return jax.device_put(np.array(value))
@@ -25,26 +25,26 @@ def own_array(value: Any) -> jax.Array:
 
 
 class _Closed(dict[str, Any]):
-    """The empty dict of arrays of a closed session; reading any name raises an error."""
+    """An empty dict that replaces the arrays of a closed session; reading any name raises an error."""
 
     def __missing__(self, name: str) -> Any:
         raise errors.ArgumentError("this session is closed; make a new one: fluid.Session(program)")
 
 
 class Scope(MutableMapping[str, jax.Array]):
-    """The parameters and states of a Session by name, with the optimizer state, the step counter and the random root.
+    """A mapping from names to the parameters and states of a Session.
 
-    Reading returns a copy that stays valid during training. Assigning checks name, shape and dtype. Only the programs
-    of the Session add names.
+    Reading a name returns a copy, which stays valid during training. Assigning checks name, shape and dtype. Only the
+    programs of the Session add names. The scope also holds the optimizer state, the step counter and the random seed.
 
     Attributes:
       specs: ParameterSpec by name.
       arrays: the arrays by name; a training step donates the buffers and stores new arrays.
-      slots: one optimizer state for each `minimize`, by program and position.
+      slots: one optimizer state for each call of `minimize`, by program and index of the call.
       step: the number of completed training steps, int32 scalar.
-      root: random root, the data of a key: uint32 [2].
-      lock: held while a step donates and replaces arrays, and while several arrays are read.
-      trained: whether the Session has steps that donate arrays.
+      root: the key data, uint32 [2], from which all random keys of the Session are computed.
+      lock: a lock for steps that donate and replace arrays, and for code that reads several arrays.
+      trained: True if the Session has training steps, which donate arrays.
 
     Example:
       >>> import fluid
@@ -64,11 +64,11 @@ class Scope(MutableMapping[str, jax.Array]):
         self.root: Any = place(jax.random.key_data(root_key(whole_number("Session", "seed", seed, least=0))))
 
     def declare(self, specs: Mapping[str, ParameterSpec], init: Callable[[], Mapping[str, Any]]) -> None:
-        """Add the arrays of a program. Arrays that another program already added are shared.
+        """Add the arrays of a program; share arrays that another program already added.
 
         Args:
           specs: the ParameterSpec of each parameter and state, by name.
-          init: returns the initial values, on their devices; called only if a name is new.
+          init: returns the initial values, already on their devices; called only if a name is new.
 
         Raises:
           ParameterError: another program declared a name with another shape or dtype.
@@ -85,25 +85,25 @@ class Scope(MutableMapping[str, jax.Array]):
         if any(name not in self.specs for name in specs):
             values = init()
             new = [n for n in specs if n not in self.specs]
-            self.arrays |= {n: values[n] for n in sorted(new)}  # sorted, in the order of saved files
+            self.arrays |= {n: values[n] for n in sorted(new)}  # sorted by name, as parameters in saved files are
             self.specs |= {n: specs[n] for n in new}
 
     def move(self, place: Callable[[Any], Any]) -> None:
         """Move all arrays to another device, before the first step.
 
         Args:
-          place: puts a tree of arrays on a device.
+          place: puts a pytree of arrays on a device.
         """
         with self.lock:
             self.arrays, self.slots = place(self.arrays), place(self.slots)
             self.step, self.root = place(self.step), place(self.root)
 
     def close(self) -> None:
-        """Release all arrays."""
+        """Release the memory of all arrays; later reads raise an error."""
         self.arrays, self.slots = _Closed(), {}
 
     def known_step(self) -> int | None:
-        """Return the number of completed training steps, without waiting; None while a step is running."""
+        """Return the number of completed training steps without waiting for the device; None while a step runs."""
         step = self.step
         return None if step.is_deleted() or not step.is_ready() else int(step)
 
@@ -113,7 +113,7 @@ class Scope(MutableMapping[str, jax.Array]):
             return own_array(self.arrays[name])
 
     def copies(self, names: Iterable[str] | None = None) -> dict[str, jax.Array]:
-        """Return copies of several arrays, by default all. No training step runs between the copies."""
+        """Return copies of the named arrays, by default of all arrays. No training step runs between the copies."""
         with self.lock:
             return {name: self[name] for name in (self.arrays if names is None else names)}
 

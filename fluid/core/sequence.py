@@ -1,4 +1,4 @@
-"""Sequences: SequenceBatch and NestedSequenceBatch, rows of any length in one padded array; and Fluid's LoDTensor."""
+"""Sequences: the padded batches SequenceBatch and NestedSequenceBatch, and Fluid's LoDTensor without padding."""
 
 import itertools
 import operator
@@ -13,12 +13,12 @@ import numpy as np
 from fluid import errors
 from fluid.core.frame import FeedSpec
 
-# These operators have no value or no gradient at 0, and padding is often 0: before them, padding is replaced by ones.
+# `_SINGULAR`: operators without a value or gradient at 0. Padding is often 0, so ones replace it before the operator.
 _SINGULAR = (operator.truediv, operator.floordiv, operator.mod, operator.pow)
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the methods for an operator with the sequence on the left, and with the sequence on the right."""
+    """Return two methods of SequenceBatch for a binary operator, such as `__sub__` and `__rsub__`."""
 
     def forward(self: "SequenceBatch", other: Any) -> Any:
         operand = _operand(self, other, function)
@@ -33,15 +33,15 @@ def _binary(function: Callable[[Any, Any], Any]) -> tuple[Callable[..., Any], Ca
 
 def _steps(batch: "SequenceBatch", function: Callable[[Any, Any], Any]) -> Any:
     if function not in _SINGULAR and isinstance(batch.data, np.ndarray):
-        return batch.data  # on the host nothing is differentiated, so NaN in the padding cannot make gradients NaN
+        return batch.data  # NumPy arrays are never differentiated, so NaN in the padding cannot make gradients NaN
     return filled(batch, function in _SINGULAR)
 
 
 def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """Return the other operand of an operator, reshaped to fit the data of a batch; None if its type does not fit."""
+    """Return the second operand of an operator, reshaped to broadcast with `batch.data`; None for an invalid type."""
     if isinstance(other, SequenceBatch):
         _check_lengths(batch, other, function)
-        # If the steps of `other` have fewer dimensions, the new dimensions belong after batch and time.
+        # If the steps of `other` have fewer dimensions, insert dimensions of 1 after batch and time.
         spread = [1] * (batch.data.ndim - other.data.ndim)
         return _steps(other, function).reshape(*other.shape[:2], *spread, *other.shape[2:])
     if isinstance(other, int | float | np.generic):
@@ -50,7 +50,7 @@ def _operand(batch: "SequenceBatch", other: Any, function: Callable[[Any, Any], 
         return None
     step = batch.shape[2:]
     shape = tuple(other.shape)
-    if len(shape) == len(step) + 1 and shape[0] == 1:  # `[1, *step]` fits every step
+    if len(shape) == len(step) + 1 and shape[0] == 1:  # an array `[1, *step]` broadcasts with every step
         shape = shape[1:]
     if len(shape) > len(step) or any(a not in (1, b) for a, b in zip(shape[::-1], step[::-1], strict=False)):
         raise errors.ShapeError(
@@ -75,13 +75,13 @@ def _check_lengths(first: "SequenceBatch", second: "SequenceBatch", function: Ca
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)  # the operator `==` below compares step by step
+@dataclass(frozen=True, eq=False)  # `eq=False`, because the method `__eq__` of the class compares step by step
 class SequenceBatch:
-    """A batch of sequences: padded data and the length of each row.
+    """A batch of sequences: padded data and the length of each sequence.
 
-    Operators work step by step and keep the lengths. The other operand is a number, an array that fits each step, or a
-    sequence batch with equal lengths. An array `[d]` or `[1, d]` fits the steps of data `[batch, time, d]`.
-    `batch @ weight` multiplies each step by a matrix.
+    Operators such as `+` work step by step, and the result has the same lengths. The second operand is a number, a
+    sequence batch with equal lengths, or an array that broadcasts with one step. For example, an array `[d]` or
+    `[1, d]` fits data `[batch, time, d]`. `batch @ weight` multiplies each step by a matrix.
 
     Attributes:
       data: `[batch, time, ...]`; elements after a row's length are padding, with arbitrary values.
@@ -95,7 +95,7 @@ class SequenceBatch:
       [[-1, -3, -5], [-7]]
     """
 
-    # A NumPy array on the left of an operator leaves the operation to this class.
+    # With `__array_ufunc__ = None`, NumPy calls the reflected operator of this class: in `array + batch`, `__radd__`.
     __array_ufunc__ = None
 
     data: Any
@@ -106,9 +106,9 @@ class SequenceBatch:
         """Pad rows `[length_i, ...]` with zeros to `time` steps, or to the longest row.
 
         Args:
-          rows: arrays or lists, which may differ only in their first dimension.
+          rows: arrays or lists, one for each sequence; only their first dimensions may differ.
           dtype: dtype of the data; by default the dtype of the first row.
-          time: the number of steps to pad to, at least the length of the longest row; by default this length.
+          time: the number of steps after padding; by default the length of the longest row, which is the minimum.
         """
         arrays = [np.asarray(row, dtype) for row in rows]
         lengths = np.array([len(a) for a in arrays], np.int32)
@@ -121,7 +121,7 @@ class SequenceBatch:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the padded data, `[batch, time, ...]`."""
+        """The shape of the padded data, `[batch, time, ...]`."""
         return tuple(self.data.shape)
 
     @property
@@ -131,15 +131,15 @@ class SequenceBatch:
 
     @property
     def mask(self) -> jax.Array:
-        """The mask of steps: bool `[batch, time]`, False for padding."""
+        """The mask of real steps: bool `[batch, time]`, False for padding."""
         return jnp.arange(self.data.shape[1])[None, :] < self.lengths[:, None]
 
     def with_data(self, data: Any) -> "SequenceBatch":
-        """Return a batch with these lengths and other data `[batch, time, ...]`."""
+        """Return a batch with the lengths of this batch and with the given data `[batch, time, ...]`."""
         return SequenceBatch(data, self.lengths)
 
     def rows(self) -> list[np.ndarray]:
-        """Return the rows without padding, as NumPy arrays `[length_i, ...]`."""
+        """Return the sequences without padding, as a list of NumPy arrays `[length_i, ...]`."""
         return [row[:n] for row, n in zip(np.asarray(self.data), np.asarray(self.lengths), strict=True)]
 
     __add__, __radd__ = _binary(operator.add)
@@ -155,7 +155,7 @@ class SequenceBatch:
     __lt__, __gt__ = _binary(operator.lt)[0], _binary(operator.gt)[0]
     __le__, __ge__ = _binary(operator.le)[0], _binary(operator.ge)[0]
     __eq__, __ne__ = _binary(operator.eq)[0], _binary(operator.ne)[0]
-    __hash__ = object.__hash__  # a class that defines `__eq__` loses its hash; batches hash by identity
+    __hash__ = object.__hash__  # hash by identity: Python removes the hash of a class that defines `__eq__`
 
     def __bool__(self) -> bool:
         raise errors.ArgumentTypeError(
@@ -187,20 +187,20 @@ class SequenceBatch:
 
 
 def spread_mask(batch: Any, ndim: int) -> Any:
-    """Return the mask of a sequence batch, with dimensions of 1 appended up to `ndim` dimensions."""
+    """Return the mask of a sequence batch, reshaped to `ndim` dimensions: dimensions of size 1 are appended."""
     mask = batch.mask
     return mask.reshape(*mask.shape, *[1] * (ndim - mask.ndim))
 
 
 def filled(batch: Any, fill: Any) -> Any:
-    """Return the data of a sequence batch with its padding replaced.
+    """Return the data of a sequence batch, with `fill` in place of the padding.
 
     Args:
       batch: a SequenceBatch or NestedSequenceBatch.
       fill: a number.
 
     Returns:
-      An array of the shape and dtype of the data.
+      An array with the shape and dtype of `batch.data`.
     """
     data = jnp.asarray(batch.data)
     return jnp.where(spread_mask(batch, data.ndim), data, jnp.asarray(fill, data.dtype))
@@ -211,11 +211,12 @@ def filled(batch: Any, fill: Any) -> Any:
 class NestedSequenceBatch:
     """A batch of sequences of sequences: padded data, the number of sequences of each row, and the sequence lengths.
 
-    A layer for the inner sequences computes on `flat()`, and moves the result back to the rows with `nest`.
+    A layer that works on inner sequences computes on `flat()`, a SequenceBatch of all inner sequences. `nest` converts
+    the result back to rows.
 
     Attributes:
       data: `[batch, outer, inner, ...]`; elements after the lengths are padding, with arbitrary values.
-      lengths: `[batch]`, int32: sequences in each row.
+      lengths: `[batch]`, int32: the number of sequences in each row.
       inner_lengths: `[batch, outer]`, int32: steps in each sequence; entries after a row's length are arbitrary.
 
     Example:
@@ -228,7 +229,7 @@ class NestedSequenceBatch:
       [[3, 3], [15]]
     """
 
-    # A NumPy array on the left of an operator leaves the operation to this class.
+    # With `__array_ufunc__ = None`, NumPy leaves operators with an array on the left to this class.
     __array_ufunc__ = None
 
     data: Any
@@ -239,13 +240,13 @@ class NestedSequenceBatch:
     def from_rows(
         cls, rows: Sequence[Sequence[Any]], dtype: Any = None, outer: int | None = None, inner: int | None = None
     ) -> "NestedSequenceBatch":
-        """Pad rows of sequences `[length_ij, ...]` with zeros.
+        """Create a batch from rows, each a list of sequences `[length_ij, ...]`; pad with zeros.
 
         Args:
-          rows: for each row its sequences, as arrays or lists that may differ only in their first dimension.
+          rows: for each row a list of sequences, which are arrays or lists; only their first dimensions may differ.
           dtype: dtype of the data; by default the dtype of the sequences.
-          outer: sequences in each padded row; by default the number of sequences in the longest row.
-          inner: steps in each padded sequence; by default the length of the longest sequence.
+          outer: the number of sequences in each padded row; by default the largest number in `rows`.
+          inner: the number of steps in each padded sequence; by default the length of the longest sequence.
         """
         lengths = np.array([len(row) for row in rows], np.int32)
         outer = int(lengths.max(initial=0)) if outer is None else outer
@@ -259,7 +260,7 @@ class NestedSequenceBatch:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the padded data, `[batch, outer, inner, ...]`."""
+        """The shape of the padded data, `[batch, outer, inner, ...]`."""
         return tuple(self.data.shape)
 
     @property
@@ -269,32 +270,32 @@ class NestedSequenceBatch:
 
     @property
     def outer_mask(self) -> jax.Array:
-        """The mask of sequences: bool `[batch, outer]`, False for padding."""
+        """The mask of real inner sequences: bool `[batch, outer]`, False for padding."""
         return jnp.arange(self.data.shape[1])[None, :] < self.lengths[:, None]
 
     @property
     def mask(self) -> jax.Array:
-        """The mask of steps: bool `[batch, outer, inner]`, False for padding."""
+        """The mask of real steps: bool `[batch, outer, inner]`, False for padding."""
         steps = jnp.arange(self.data.shape[2]) < self.inner_lengths[..., None]
         return self.outer_mask[..., None] & steps
 
     def with_data(self, data: Any) -> "NestedSequenceBatch":
-        """Return a batch with these lengths and other data `[batch, outer, inner, ...]`."""
+        """Return a batch with the lengths of this batch and with the given data `[batch, outer, inner, ...]`."""
         return NestedSequenceBatch(data, self.lengths, self.inner_lengths)
 
     def flat(self) -> SequenceBatch:
-        """Return the inner sequences of all rows as one batch of `batch * outer`; padding sequences have length 0."""
+        """Return a SequenceBatch of all `batch * outer` inner sequences; padding sequences have length 0."""
         lengths = jnp.where(self.outer_mask, self.inner_lengths, 0)
         return SequenceBatch(self.data.reshape(lengths.size, *self.shape[2:]), lengths.reshape(-1))
 
     def nest(self, value: Any) -> "SequenceBatch | NestedSequenceBatch":
-        """Move values that were computed from `flat()` back to the rows.
+        """Convert values that were computed from `flat()`, one for each inner sequence, back to rows.
 
         Args:
-          value: an array `[batch * outer, ...]` or a SequenceBatch of `batch * outer` rows, for all inner sequences.
+          value: an array `[batch * outer, ...]`, or a SequenceBatch of `batch * outer` sequences.
 
         Returns:
-          A SequenceBatch over the outer level, `[batch, outer, ...]`; a NestedSequenceBatch if `value` is a
+          A SequenceBatch `[batch, outer, ...]` if `value` is an array; a NestedSequenceBatch if `value` is a
           SequenceBatch.
 
         Raises:
@@ -319,23 +320,23 @@ class NestedSequenceBatch:
         ]
 
 
-# The input of a layer: an array, or rows of any length. The result usually has the type of the input. No annotation can
-# express this, so results that may be arrays or sequences are annotated as Any.
+# `Value` is the type of a layer's input: an array or a sequence batch. The result of a layer usually has the type of
+# its input. No annotation can express this, so layers that may return either type are annotated with Any.
 Value = jax.Array | np.ndarray | SequenceBatch | NestedSequenceBatch
 
 
 def data_of(value: Any) -> Any:
-    """Return the padded data of a sequence batch; return other values unchanged."""
+    """Return the padded data array of a sequence batch; return any other value unchanged."""
     return value.data if isinstance(value, SequenceBatch | NestedSequenceBatch) else value
 
 
 def stand_in(spec: FeedSpec, batch: int, steps: Sequence[int]) -> Any:
-    """Return zeros with the type, shape and dtype of a feed, for tracing. Sequences have length 1.
+    """Return dummy data (zeros) for tracing, with the type, shape and dtype of a feed. Sequences have length 1.
 
     Args:
       spec: the declaration of the feed.
       batch: the batch size.
-      steps: sizes of the padded outer and inner level; a plain sequence uses the inner size.
+      steps: the padded sizes of the outer and the inner level; a SequenceBatch uses only the inner size.
     """
     sizes = [batch if d is None else d for d in spec.shape]
     if spec.lod_level:
@@ -349,15 +350,16 @@ Lengths = list[list[int]]
 
 
 class LoDTensor:
-    """Sequences without padding: the steps of all rows, concatenated, and the lengths of the rows.
+    """Sequences without padding: the concatenated steps of all sequences, and the lengths of the sequences.
 
-    A LoDTensor may be fed to sequences and to dense data. `infer(..., return_numpy=False)` returns LoDTensors for
-    sequences. `np.array(tensor)` is the data.
+    A LoDTensor is a valid feed for sequences and for dense data. `infer(..., return_numpy=False)` returns LoDTensors
+    for sequences. `np.array(tensor)` returns the data.
 
     Args:
-      data: `[steps, ...]`; may be set later.
-      recursive_seq_lens: one list of lengths for each level, outermost first. `[[2, 3]]` are rows of 2 and 3 steps.
-        `[[2, 1], [3, 1, 2]]` are a row of two sequences, of 3 and 1 steps, and a row of one sequence, of 2 steps.
+      data: `[steps, ...]`; `set` can set the data later.
+      recursive_seq_lens: one list of lengths for each level, outermost first. `[[2, 3]]` means two sequences, of 2 and
+        3 steps. `[[2, 1], [3, 1, 2]]` means one row of two sequences, of 3 and 1 steps, and one row of one sequence,
+        of 2 steps.
 
     Example:
       >>> words = LoDTensor([[1], [2], [3], [4], [5]], [[2, 3]])
@@ -374,7 +376,7 @@ class LoDTensor:
 
     @classmethod
     def of(cls, batch: "SequenceBatch | NestedSequenceBatch") -> "LoDTensor":
-        """Convert a sequence batch, without its padding."""
+        """Convert a sequence batch to a LoDTensor, without the padding."""
         rows: list[Any] = batch.rows()
         lengths = [[len(row) for row in rows]]
         if isinstance(batch, NestedSequenceBatch):
@@ -384,7 +386,7 @@ class LoDTensor:
         return cls(np.concatenate([steps, *rows]), lengths)
 
     def batch(self) -> "SequenceBatch | NestedSequenceBatch":
-        """Convert the rows to a padded batch: a SequenceBatch for one level, a NestedSequenceBatch for two levels."""
+        """Convert the tensor to a padded batch: a SequenceBatch for one level, a NestedSequenceBatch for two levels."""
         self.check()
         *outer, inner = self._lengths
         rows: list[Any] = np.split(self._data, np.cumsum(inner)[:-1]) if inner else []
@@ -394,16 +396,16 @@ class LoDTensor:
         return NestedSequenceBatch.from_rows([list(itertools.islice(steps, n)) for n in outer[0]], self._data.dtype)
 
     def set(self, data: Any, place: Any = None) -> None:
-        """Replace the data by other data `[steps, ...]`; `place` is accepted and ignored."""
+        """Replace the data `[steps, ...]`. The argument `place` has no effect."""
         del place
         self._data = np.asarray(data)
 
     def recursive_sequence_lengths(self) -> Lengths:
-        """Return the lengths, one list for each level."""
+        """Return the sequence lengths, one list for each level, outermost first."""
         return [list(level) for level in self._lengths]
 
     def set_recursive_sequence_lengths(self, recursive_seq_lens: Sequence[Sequence[int]]) -> None:
-        """Replace the lengths, one list for each level.
+        """Replace the sequence lengths by `recursive_seq_lens`, one list for each level, outermost first.
 
         Raises:
           ArgumentError: there are more than two levels, or a length is not an integer of 0 or more.
@@ -420,31 +422,31 @@ class LoDTensor:
         self._lengths = lengths
 
     def lod(self) -> Lengths:
-        """Return the lengths as offsets, one list for each level: the start of each row, then the end of the last."""
+        """Return one list of offsets for each level: the start of each sequence, then the end of the last sequence."""
         return [[0, *itertools.accumulate(level)] for level in self._lengths]
 
     def set_lod(self, lod: Sequence[Sequence[int]]) -> None:
-        """Replace the lengths, given as offsets, one list for each level."""
+        """Replace the sequence lengths; `lod` has one list of offsets for each level, such as `[[0, 2, 5]]`."""
         self.set_recursive_sequence_lengths([np.diff(level).tolist() for level in lod])
 
     def has_valid_recursive_sequence_lengths(self) -> bool:
-        """Return whether the lengths add up.
+        """Return whether the sequence lengths fit the data.
 
-        The sum of a level must equal the number of lengths of the next level; for the last level, the number of steps.
-        Without lengths, the result is False.
+        The sum of each level must equal the number of lengths of the next level. The sum of the last level must equal
+        the number of steps. Without lengths, the result is False.
         """
         counts = [*map(len, self._lengths[1:]), len(self._data) if self._data.ndim else 0]
         return bool(self._lengths) and [sum(level) for level in self._lengths] == counts
 
     def shape(self) -> list[int]:
-        """Return the shape of the data, `[steps, ...]`."""
+        """Return the shape of the data, `[steps, ...]`, as a list."""
         return list(self._data.shape)
 
     def check(self) -> None:
-        """Check that the lengths add up.
+        """Check that the sequence lengths fit the data, see `has_valid_recursive_sequence_lengths`.
 
         Raises:
-          ShapeError: the lengths do not add up.
+          ShapeError: the lengths do not fit the data.
         """
         if not self.has_valid_recursive_sequence_lengths():
             raise errors.ShapeError(

@@ -1,7 +1,8 @@
 """Shared functions: functions whose calls all use one set of parameters and states.
 
-Each call of a shared function has two prefixes: one of named values and random keys, `net(2)/`, and one of parameters
-and states, `net/`. Layers use the first prefix; `Layer.array_name`, `Layer.owner` and `Stack` return or use the second.
+The second call of a shared function `net` has two name prefixes. Named values and random keys begin with `net(2)/`,
+parameters and states with `net/`. Layers use the first prefix; `Layer.array_name`, `Layer.owner` and `Stack` use the
+second prefix.
 """
 
 import functools
@@ -17,23 +18,24 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
     """Make every call of a function use one set of parameters and states.
 
     The names of parameters and states begin with the name of the function, as in `discriminator/fc_0.w_0`. Other layers
-    of the program and open name scopes do not change these names, so they are equal in each call, program and file.
+    of the program and open name scopes do not change these names, so all calls, programs and files use equal names.
     Each call draws separate dropout masks. The moving averages of `batch_norm` follow all calls, in order. A value of
     the first call is named `discriminator/fc_0.tmp_0`; of the second call, `discriminator(2)/fc_0.tmp_0`; and so on.
 
-    `"discriminator/*"` is a `parameter_list` of `minimize`, and selects the parameters in `freeze`, `load_params`,
-    `save_params` and shardings.
+    The pattern `"discriminator/*"` selects these parameters in the `parameter_list` of `minimize`, and in `freeze`,
+    `load_params`, `save_params` and shardings.
 
     Args:
-      function: calls layers; takes and returns any values. A method is one net for each instance.
-      name: prefix of the parameters; by default the name of the function. Another name makes a second net from one
-        function: `target = fluid.shared(q, name="target")`.
+      function: a function that calls layers, with any arguments and results. A method has separate parameters for each
+        instance.
+      name: the prefix of the parameters; by default the name of the function. A different name creates a second set of
+        parameters for one function: `target = fluid.shared(q, name="target")`.
 
     Returns:
       The shared function; a decorator if `function` is left out.
 
     Raises:
-      ArgumentError: the function has no name, as a lambda, or `name` is not a valid prefix.
+      ArgumentError: the function has no name, for example a lambda, or `name` is not a valid prefix.
       ArgumentTypeError: `function` is not callable.
       ParameterError: (in a call) the inputs of two calls need parameters of different shapes.
       ProgramError: (in a call) a program shares two functions under one name.
@@ -77,12 +79,12 @@ class Shared:
     """A function whose calls all use one set of parameters and states. `shared` creates it.
 
     Args:
-      function: calls layers; takes and returns any values.
-      name: the prefix of its parameters and states.
+      function: a function that calls layers, with any arguments and results.
+      name: the prefix of the names of its parameters and states.
 
     Attributes:
-      function: the argument.
-      name: the argument.
+      function: the argument `function`.
+      name: the argument `name`.
     """
 
     def __init__(self, function: Callable[..., Any], name: str):
@@ -110,17 +112,17 @@ class Shared:
             naming.scopes, naming.shared = outer
 
     def _begin(self, frame: Frame) -> SharedCall:
-        """Record one more call in the running program function, and return its prefixes and line.
+        """Record one more call in the running program function; return its name prefixes and the user's source line.
 
         Raises:
-          ProgramError: the program shares another function under this name.
-          ParameterError: a name scope of this name has created parameters.
+          ProgramError: the program already shares another function under this name.
+          ParameterError: a name scope with this name has created parameters.
         """
         site = user_site()
         if frame.discovering and self.name not in frame.declared.shared:
             _check_prefix(frame, self.name)
         known = frame.declared.shared.setdefault(self.name, SharedFunction(self.function))
-        # The body of a loop is traced several times, and may define the function anew each time.
+        # JAX traces a loop body several times, and each trace may define the shared function again: compare its code.
         same = _identity(self.function) == _identity(known.function)
         if not same and not (frame.inside_loop and _code(self.function) is _code(known.function)):
             raise errors.ProgramError(
@@ -137,7 +139,7 @@ class Shared:
 
 
 def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Mapping[str, SharedFunction]) -> None:
-    """Refuse two different functions that two programs of one Scope share under one default name.
+    """Raise an error if two programs of one Scope share two different functions under one default name.
 
     Args:
       program: the name of the second program, for the message.
@@ -160,9 +162,9 @@ def check_same_nets(program: str, nets: Mapping[str, SharedFunction], others: Ma
 
 
 def _definition(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """Return module and qualified name of a function, and the id of the instance of a method.
+    """Return the module and the qualified name of a function, and for a method the `id` of its instance.
 
-    These values stay equal when a notebook defines the function again.
+    These values stay equal if a notebook cell defines the function again.
     """
     while isinstance(function, functools.partial):
         function = function.func
@@ -171,7 +173,7 @@ def _definition(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _check_prefix(frame: Frame, name: str) -> None:
-    """Refuse a shared function that has the name of a scope in which layers have created parameters.
+    """Raise an error if `name`, the name of a shared function, is also a name scope that holds parameters.
 
     Raises:
       ParameterError: a layer has created parameters in a name scope of this name.
@@ -182,7 +184,7 @@ def _check_prefix(frame: Frame, name: str) -> None:
 
 
 def _identity(function: Callable[..., Any]) -> Any:
-    """Return a value that is equal for two functions that are one net: equal partials, or a method of one instance."""
+    """Return a key that is equal for two functions that mean one net: one method of one object, or equal partials."""
     if not isinstance(function, functools.partial):
         return function
     plain = str | int | float | None
@@ -200,7 +202,7 @@ def _code(function: Callable[..., Any]) -> Any:
 
 
 def _described(function: Callable[..., Any]) -> str:
-    """Return the name of a function and the line that defines it."""
+    """Return text with the name of a function and the source line that defines it."""
     code = _code(function)
     if not hasattr(code, "co_filename"):
         return repr(function)

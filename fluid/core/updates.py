@@ -1,4 +1,4 @@
-"""Updates: records of `optimizer.minimize` and of gradient clips, and of values that Fluid would change in place."""
+"""Updates: records of `minimize` calls, of gradient clips, and of values that PaddlePaddle Fluid changes in place."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from fluid.core.variables import doubt
 
 
 class Parameter(NamedTuple):
-    """The description of a parameter, as the argument of `exclude_from_weight_decay_fn` or `need_clip`."""
+    """The name, shape and dtype of a parameter, passed to user functions such as `need_clip`."""
 
     name: str
     shape: tuple[int, ...]
@@ -21,12 +21,12 @@ class Parameter(NamedTuple):
 
 
 def described(name: str, value: Any) -> Parameter:
-    """Return the description of a parameter with this name and value."""
+    """Return the `Parameter` (name, shape and dtype) of the array `value` with the name `name`."""
     return Parameter(name, tuple(value.shape), str(value.dtype))
 
 
 def decide(argument: str, function: Callable[[Parameter], Any], name: str, value: Any) -> bool:
-    """Return the result of a user's function, such as `need_clip`, for one parameter.
+    """Call a user's function, such as `need_clip`, for one parameter, and return its result as a bool.
 
     Args:
       argument: the name of the argument that holds the function, for the message.
@@ -36,7 +36,7 @@ def decide(argument: str, function: Callable[[Parameter], Any], name: str, value
 
     Raises:
       ArgumentTypeError: `function` is not callable, or returns text or a negative number, such as -1 from `str.find`.
-        Both would count as True.
+        Python would convert both to True.
     """
     if not callable(function):
         raise errors.ArgumentTypeError(
@@ -55,16 +55,16 @@ def decide(argument: str, function: Callable[[Parameter], Any], name: str, value
 def record_minimize(
     loss: Any, optimizer: Any, parameter_list: Sequence[Any] | None = None, no_grad_set: Sequence[Any] | None = None
 ) -> Any:
-    """Record that an optimizer minimises a loss by changing parameters. Session builds the update from the record.
+    """Record that an optimizer minimises a loss by changing parameters. A Session builds its training step from this.
 
     Args:
-      loss: a float `[]` or `[1]` of the running program.
-      optimizer: the optimizer; the core does not look into it.
+      loss: a float array `[]` or `[1]` of the running program.
+      optimizer: the optimizer, stored without checks.
       parameter_list: names, globs or values of the parameters to change; by default every trainable parameter.
       no_grad_set: names, globs or values of parameters that stay unchanged.
 
     Returns:
-      The optimizer that discovery recorded for this call, which is the one in use; None during discovery.
+      The optimizer that the first traced run of the program recorded for this call; None during this first run.
 
     Raises:
       ProgramError: the loss is not one floating-point number.
@@ -95,7 +95,7 @@ def record_minimize(
 
 
 def record_gradient_clip(clip: Any) -> None:
-    """Set a clip for the gradients of all parameters, in a program function or a function that returns an optimizer.
+    """Set the gradient clip of all parameters, in a program function or a function that returns an optimizer.
 
     Raises:
       OutsideProgramError: no program function and no function that returns an optimizer is running.
@@ -106,10 +106,10 @@ def record_gradient_clip(clip: Any) -> None:
 
 
 def clip_parameters(clip: Any, parameter_list: Sequence[Any]) -> None:
-    """Set a clip for the gradients of some parameters.
+    """Set the gradient clip of some parameters.
 
     Args:
-      clip: the clip; the core does not look into it.
+      clip: the gradient clip, stored without checks.
       parameter_list: names, globs or values of the parameters.
 
     Raises:
@@ -128,7 +128,7 @@ def _parameter_names(frame: Frame, items: Sequence[Any], caller: str = "minimize
     names = []
     for item in items:
         if isinstance(item, str) and is_glob(item):
-            names += select(item, parameters, "minimize")
+            names += select(item, parameters, caller)
             continue
         name = item if isinstance(item, str) else frame.fact(item, "parameter") or getattr(item, "name", None)
         spec = frame.declared.arrays.get(name) if isinstance(name, str) else None
@@ -142,21 +142,21 @@ def _parameter_names(frame: Frame, items: Sequence[Any], caller: str = "minimize
 
 
 def change_in_place(frame: Frame, value: Any, call: str) -> None:
-    """Note that Fluid would have changed a value in place, so that `check_not_changed` refuses the old value.
+    """Record that PaddlePaddle Fluid would change `value` in place; `check_not_changed` then refuses the old value.
 
     Args:
       frame: the frame of the running program function.
-      value: the value that Fluid would have changed.
+      value: the array that PaddlePaddle Fluid would change.
       call: an example of code that keeps the old value, for the message.
     """
     frame.note(value, changed=f"in place at {user_site()}; use what that call returned, or keep both: {call}")
 
 
 def check_not_changed(frame: Frame, value: Any) -> None:
-    """Refuse the use of a value that Fluid would have changed in place before, see `change_in_place`.
+    """Raise an error if code uses the old value of an array that PaddlePaddle Fluid would have changed in place.
 
     Raises:
-      ProgramError: Fluid would have changed the value.
+      ProgramError: `change_in_place` has recorded the value.
     """
     changed = frame.fact(value, "changed")
     if changed is not None:

@@ -1,4 +1,4 @@
-"""Variables of layers: parameters, states, random keys, and named values that can be fetched and overridden."""
+"""Variables of layers: parameters, states, random keys, and named values that users can fetch and override."""
 
 import contextlib
 import zlib
@@ -28,7 +28,7 @@ from fluid.core.sequence import NestedSequenceBatch, SequenceBatch, data_of, fil
 
 
 def fold_name(key: jax.Array, name: str) -> jax.Array:
-    """Return the random key of a name. The key does not depend on other names or on the order of names."""
+    """Compute a random key from `key` and a name, independent of other names and of their order."""
     return host_random.fold_in(key, zlib.crc32(name.encode()))
 
 
@@ -46,24 +46,24 @@ def create_parameter(
     """Return the value of a named parameter; create the parameter if the name is new in the program.
 
     Args:
-      name: the whole name, for example "fc_0.w_0".
+      name: the full name, for example "fc_0.w_0".
       shape: sizes of 0 or more.
-      dtype: for example "float32".
-      initializer: called once with `(key, shape, dtype)` when a Scope is filled.
-      trainable: whether optimizers may change the parameter.
+      dtype: the dtype, for example "float32".
+      initializer: called once with `(key, shape, dtype)` when a Session creates its arrays.
+      trainable: True if optimizers may change the parameter.
       settings: the ParamAttr, which optimizers read.
-      rows_only: whether this use only takes rows by `look_up`, so that an update may change these rows alone.
+      rows_only: True if the caller reads the parameter only by `look_up`; then an update may change only these rows.
       kind: the kind of the layer, such as "fc", if the name is automatic; else empty.
       layer: the name of the layer, such as "fc_0"; empty if no layer creates the parameter.
 
     Returns:
-      An array of this shape; of this dtype, or of the dtype that the program computes in.
+      An array of shape `shape`, in `dtype` or in the dtype that the program computes in.
 
     Raises:
       ParameterError: the program already uses the name with another shape or dtype.
     """
     frame = current_frame("layers.create_parameter")
-    if not rows_only or frame.inside_loop:  # the rows that a loop looks up are not known outside the loop
+    if not rows_only or frame.inside_loop:  # row look-ups in a loop count as full use: their ids stay inside the loop
         frame.declared.used_whole.add(name)
     sizes = _sizes(name, shape)
     spec = ParameterSpec(name, sizes, dtype, initializer, trainable, settings, _site(frame), kind, layer)
@@ -73,12 +73,12 @@ def create_parameter(
 
 
 def _check_same_layer(frame: Frame, spec: ParameterSpec) -> None:
-    """Refuse an automatic name that belonged to a parameter of another layer in discovery.
+    """Raise an error if an automatic parameter name belongs to different layers in train mode and test mode.
 
-    This happens when one mode leaves out a layer, which changes the numbers in the names of later layers.
+    A layer that only one mode calls causes this error: it changes the numbers in the names of later layers.
 
     Raises:
-      ParameterError: in discovery, the line of this parameter created a parameter with another name.
+      ParameterError: in train mode, the source line of this parameter created a parameter with another name.
     """
     first = frame.known.get(spec.name)
     if first is None or first.site == spec.site:
@@ -94,10 +94,10 @@ def _check_same_layer(frame: Frame, spec: ParameterSpec) -> None:
 
 
 def named_array(name: str) -> jax.Array:
-    """Return the value of a parameter or state that the running program has used before.
+    """Return the value of a parameter or state that a layer of the running program has already created.
 
     Args:
-      name: the whole name, for example "fc_0.w_0".
+      name: the full name, for example "fc_0.w_0".
     """
     frame = current_frame("layers.create_parameter")
     frame.declared.used_whole.add(name)
@@ -105,12 +105,12 @@ def named_array(name: str) -> jax.Array:
 
 
 def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) -> jax.Array:
-    """Look up rows of a parameter, so that an update can change these rows alone.
+    """Look up rows of a parameter and record their ids, so that an update can change only these rows.
 
     Args:
       table: `[rows, width]`, from `create_parameter(rows_only=True)`.
       ids: integers `[...]`. The row of an id outside the table is NaN.
-      touched: bool `[...]`, True for ids that count as a use of their row; all by default.
+      touched: bool `[...]`, False for ids whose rows the update may leave unchanged, such as padding; default all True.
 
     Returns:
       The rows `[..., width]`, in the dtype that the program computes in.
@@ -126,9 +126,9 @@ def look_up(table: jax.Array, ids: jax.Array, touched: jax.Array | None = None) 
         added = frame.given.row_perturbations[name][len(known)]
         rows = rows + (jax.lax.stop_gradient(added) if frame.freezing else added)
     real = (ids >= 0) & (ids < table.shape[0]) & (True if touched is None else touched)
-    if name in frame.given.overrides or frame.freezing:  # updates must not change the rows of this use
+    if name in frame.given.overrides or frame.freezing:  # record no ids: an update must not change these rows
         real = jnp.zeros_like(real)
-    known.append(jnp.where(real, ids, table.shape[0]))  # the id after the last row stands for no row
+    known.append(jnp.where(real, ids, table.shape[0]))  # the id `table.shape[0]`, after the last row, means no row
     return rows
 
 
@@ -146,10 +146,10 @@ def create_state(
 
 @contextlib.contextmanager
 def frozen() -> Iterator[None]:
-    """Freeze the layers that are called inside: their parameters are constants, and moving statistics do not change.
+    """Freeze the layers in a `with` block: parameters and moving statistics do not change.
 
-    Layers with moving statistics, such as batch_norm, normalise with these statistics, as in test mode. A parameter
-    that is also used outside, by its name, is trained by the outside use.
+    Layers with moving statistics, such as batch_norm, normalise with these statistics, as in test mode. If a layer
+    outside the block uses a parameter by the same name, the outer use trains the parameter.
 
     Example:
       >>> import fluid
@@ -173,13 +173,13 @@ def frozen() -> Iterator[None]:
 
 
 def is_frozen(state: str) -> bool:
-    """Return whether a state is frozen, so that training steps do not change it."""
+    """Return whether the state named `state` is frozen, so that training steps do not change it."""
     frame = current_frame("frozen")
     return frame.freezing or state in frame.frozen
 
 
 def set_state(name: str, value: jax.Array) -> None:
-    """Set the value of a state for the next step. In test mode, and for frozen states, this does nothing.
+    """Set the value of a state for the next step; in test mode, and for frozen states, do nothing.
 
     Raises:
       ShapeError: the shape of the value differs from the shape of the state.
@@ -202,14 +202,14 @@ def set_state(name: str, value: jax.Array) -> None:
 
 
 def random_key(name: str) -> jax.Array:
-    """Return a random key for this name and this step."""
+    """Return a random key that depends on the current training step and on `name`."""
     frame = current_frame("core.random_key")
     frame.declared.uses_randomness = True
     return fold_name(frame.given.key, name)
 
 
 def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
-    """Name a value, so that it can be fetched, overridden and differentiated with respect to.
+    """Name a computed value, so that users can fetch it, override it, or read the gradient with respect to it.
 
     Args:
       name: unique in the program.
@@ -217,11 +217,12 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
       caller: the public name for the error message when no program function is running, such as "layers.fc".
 
     Returns:
-      The value to continue with: the override, or the perturbed value, if there is one; else `value`.
+      The value for the following computation: the user's override, or `value` plus its perturbation, if this run has
+      one; else `value`.
 
     Raises:
       ProgramError: the program already has this name.
-      Complete: every value that this run awaits is computed.
+      Complete: the run has computed all requested values.
     """
     frame = current_frame(caller)
     declared = frame.declared
@@ -249,10 +250,10 @@ def record(name: str, value: Any, caller: str = "layers.identity") -> Any:
 
 @contextlib.contextmanager
 def unrecorded(scope: str) -> Iterator[None]:
-    """Keep names that layers record inside the block out of the program; the caller names the results.
+    """Discard the names that layers record in a `with` block; the caller names the results.
 
     Args:
-      scope: prefix of the automatic names inside, and so of their random keys; unique in the program.
+      scope: prefix of the automatic names in the block, from which random keys are computed; unique in the program.
     """
     frame = current_frame("core.unrecorded")
     outer_values = frame.made.values
@@ -273,18 +274,18 @@ def unrecorded(scope: str) -> Iterator[None]:
 
 
 def perturbed(value: Any, perturbation: Any) -> Any:
-    """Add a perturbation to the floating-point arrays of a value; integers, such as lengths, stay unchanged."""
+    """Add a perturbation to the floating-point arrays of a pytree; integers, such as lengths, stay unchanged."""
     return jax.tree.map(lambda v, p: v + p if jnp.issubdtype(v.dtype, jnp.inexact) else v, value, perturbation)
 
 
 def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None:
-    """Note that integer data must be in `[low, high)` or equal `also`, so that the feeder can check it on the host.
+    """Record that integers of a feed must be in `[low, high)` or equal `also`; the input pipeline checks them.
 
-    For floating-point data, `high` itself is valid too. Integers that the user wrote into the program are checked at
-    once. Computed values are on the device, and are not checked.
+    For floating-point data, `high` is valid too. If `value` is a list or NumPy array that the user wrote into the
+    program, this function checks it immediately. Computed values are on the device, and nothing checks them.
 
     Raises:
-      ArgumentError: an integer in the program is out of range.
+      ArgumentError: an integer that the user wrote into the program is out of range.
     """
     frame = current_frame("core.limit_feed")
     name = frame.fact(value, "feed")
@@ -306,15 +307,16 @@ def limit_feed(value: Any, low: int, high: int, also: int | None = None) -> None
 
 
 def _is_written(value: Any) -> bool:
-    """Return whether the user wrote a value into the program, as a NumPy array or a list of integers."""
+    """Return whether a value is a NumPy array or a list of integers, which the user wrote into the program."""
     written = isinstance(value, list | tuple) and all(isinstance(v, int) for v in value)
     return written or isinstance(value, np.ndarray)
 
 
 def limit_to_probabilities(value: Any, also: int | None = None) -> None:
-    """Note that integer labels must be 0 or 1, and other labels must be between 0 and 1; `also` is valid too.
+    """Record that integer labels must be 0 or 1, and floating-point labels between 0 and 1; `also` is valid too.
 
-    If the program converts a feed to floats, the limits apply to the feed. `limit_feed` checks the labels.
+    The input pipeline checks the labels of a feed; see `limit_feed`. If the program converts a feed to floats, the
+    limits apply to the data before the conversion.
     """
     frame = current_frame("core.limit_to_probabilities")
     converted = frame.fact(value, "cast_from")
@@ -325,11 +327,11 @@ def limit_to_probabilities(value: Any, also: int | None = None) -> None:
 
 
 def doubt_labels(value: Any, labels: str) -> None:
-    """Note the meaning of labels for a loss, so that the feeder can check the labels of the first minibatch.
+    """Record the meaning of labels for a loss, so that the input pipeline can check the first minibatch.
 
     Args:
-      value: the labels; nothing is noted unless they are a feed.
-      labels: "shares" of the classes in each row, or "signs" of -1 or 1.
+      value: the labels; if they are not a feed, nothing is recorded.
+      labels: "shares" if each row has class probabilities, or "signs" if labels are -1 or 1.
     """
     frame = current_frame("core.doubt_labels")
     name = frame.fact(value, "feed")
@@ -338,7 +340,7 @@ def doubt_labels(value: Any, labels: str) -> None:
 
 
 def expect(kind: str, layer: str, value: Any, instead: str) -> None:
-    """Note the kind of value that a layer expects. Discovery warns if the equations show another kind.
+    """Record the kind of value that a layer expects. The first traced run warns if the equations show another kind.
 
     Args:
       kind: "probabilities", "shares" (probabilities that add up to 1), "logarithms" (of probabilities), "logits", or
@@ -354,10 +356,10 @@ def expect(kind: str, layer: str, value: Any, instead: str) -> None:
 
 
 def doubt(message: str, training: bool = False) -> None:
-    """Note a likely mistake, so that discovery warns once.
+    """Record a warning about a likely mistake. The first traced run of the program issues the warning once.
 
     Args:
-      message: what was found and what to write; the warning begins with the user's line.
+      message: the mistake and the code to write instead; the warning begins with the user's source line.
       training: warn only in a program that minimises a loss.
     """
     frame = current_frame("core.doubt")
@@ -367,13 +369,13 @@ def doubt(message: str, training: bool = False) -> None:
 
 
 def _site(frame: Frame) -> str:
-    """Return the user's line that is running; inside a shared function, also the line that called the function."""
+    """Return the current source line of the user; in a shared function, also the line that called the function."""
     shared = frame.naming.shared
     return user_site() if shared is None else f"{user_site()}{CALLED_AT}{shared.site}"
 
 
 def _second_array(frame: Frame, name: str) -> str:
-    """Return the advice, for an error message, if a program uses one name for two different arrays."""
+    """Return advice for the error message if a program uses the name `name` for two different arrays."""
     shared = frame.naming.shared
     if shared is None or not name.startswith(f"{shared.arrays}/"):
         return f'one name is one array; give the second another: ParamAttr(name="{name}_2")'
@@ -398,9 +400,9 @@ def _sizes(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _as_frozen(frame: Frame, spec: ParameterSpec) -> ParameterSpec:
-    """Return the declaration of a parameter; inside `with fluid.frozen():`, a new parameter is not trainable.
+    """Return `spec` with `trainable=False` for a new parameter inside `with fluid.frozen():`; else return `spec`.
 
-    If the parameter was only used inside so far, a use outside makes it trainable again.
+    The first use outside `with fluid.frozen():` makes the parameter trainable again.
     """
     arrays = frame.declared.arrays
     only_frozen = frame.declared.only_frozen
@@ -414,11 +416,12 @@ def _as_frozen(frame: Frame, spec: ParameterSpec) -> ParameterSpec:
 
 
 def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
-    """Return the present value of a parameter or state, `spec.shape`; declare it if its name is new.
+    """Return the current value of a parameter or state, of shape `spec.shape`; declare it if its name is new.
 
     Args:
-      spec: the declaration.
-      whole: False if only some rows of the parameter are used; then the array keeps its dtype.
+      spec: the ParameterSpec.
+      whole: False if the caller reads only some rows of the parameter; then the array is not converted to the dtype
+        that the program computes in.
 
     Raises:
       ParameterError: the name is already declared with another shape or dtype.
@@ -434,7 +437,8 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
         )
     arrays = frame.given.states if spec.trainable is None else frame.given.parameters
     if frame.discovering and spec.name not in arrays:
-        # A value that is traced inside a loop does not exist outside, where the next layer may use this array.
+        # In a loop, use a NumPy array: a JAX value traced inside the loop does not exist outside, where another layer
+        # may use this parameter.
         zeros = np.zeros if frame.inside_loop else jnp.zeros
         arrays[spec.name] = zeros(spec.shape, jnp.dtype(spec.dtype))
     if spec.name not in arrays:
@@ -448,24 +452,24 @@ def _named_array(spec: ParameterSpec, whole: bool = True) -> jax.Array:
     if spec.name in frame.given.overrides:
         value = _overridden(spec.name, value, frame.given.overrides[spec.name], batched=False)
     if spec.trainable is not None:
-        value = frame.compute(value) if whole else value  # for a large table, `look_up` converts only the used rows
+        value = frame.compute(value) if whole else value  # if not `whole`, `look_up` converts the rows
         value = jax.lax.stop_gradient(value) if frame.freezing else value
         frame.note(value, parameter=spec.name)
     return value
 
 
 def _overridden(name: str, value: Any, given: Any, batched: bool = True) -> Any:
-    """Return the override of a named value, converted to the dtype of the value.
+    """Return `given`, the user's replacement of a named value, converted to the dtype of the value.
 
     Args:
       name: the name of the value, for messages.
-      value: an array `[batch, ...]` or a sequence batch.
-      given: the override. A scalar replaces every element. Any other override has the type of `value` and the shape of
-        `value`, except for the batch size and, in sequences, the number of steps.
-      batched: whether the first dimension may be the batch; that of a parameter or state is not.
+      value: the computed value: an array `[batch, ...]` or a sequence batch.
+      given: the replacement. A scalar replaces every element. Any other replacement has the type and shape of `value`,
+        except for the batch size and, in sequences, the number of steps.
+      batched: True if the first dimension may be the batch; False for a parameter or state.
 
     Raises:
-      FeedError: the override is of another type or shape, or floating-point for a value of integers.
+      FeedError: the replacement has another type or shape, or is floating-point and `value` holds integers.
     """
     sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
     held = data_of(value).dtype

@@ -1,6 +1,6 @@
-"""Multi-process training: join the processes, exchange values, and end together when one process fails.
+"""Multi-process training: join the processes, exchange values, and end all processes when one of them fails.
 
-Names are loaded on use. `__init__.pyi` lists the file of each name.
+Names are imported lazily, at their first use. `__init__.pyi` lists the file of each name.
 """
 
 from fluid._util import lazy

@@ -1,6 +1,6 @@
-"""`python -m fluid.distributed train.py`: join the other processes, then run a script.
+"""The command `python -m fluid.distributed train.py`: join the other processes of a training, then run a script.
 
-`python -m fluid launch` starts this module in each of its processes. On a cluster, run
+`python -m fluid launch` runs this command in each of its processes. On a cluster, use
 `srun python -m fluid.distributed train.py` for a script that does not call `fluid.distributed.initialize()` itself.
 """
 
@@ -15,7 +15,7 @@ from fluid import errors
 from fluid.distributed.starting import fail, initialize
 
 LAUNCHER = "FLUID_LAUNCHER"
-# Exit statuses after SIGTERM and Ctrl-C. The processes have already agreed to end, so this is no failure to report.
+# Exit statuses after SIGTERM and Ctrl-C. They are not reported as a failure, because all processes have agreed to end.
 _TOLD_TO_END = (128 + signal.SIGTERM, 128 + signal.SIGINT)
 
 
@@ -51,7 +51,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def _end_with_launcher() -> None:
-    """Start a thread that kills this process group when the launcher ends, which closes its end of a pipe."""
+    """Start a thread that kills this process group when `fluid launch` ends, which closes a pipe to this process."""
     if LAUNCHER in os.environ:
         pipe = int(os.environ.pop(LAUNCHER))
         threading.Thread(target=_wait_for_end, args=(pipe,), name="fluid-launcher", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Membership: the index of this process, the number of processes, and the address of process 0."""
+"""Membership in a multi-process training: index of this process, number of processes, and address of process 0."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ _FIX = f"{COORDINATOR}=host:port, {PROCESSES}=4 and {PROCESS}=0, 1, 2, 3"
 
 
 class Membership(NamedTuple):
-    """The membership of this process in the group.
+    """The membership of this process in a multi-process training.
 
     Attributes:
       coordinator: "host:port" at which process 0 listens.
@@ -39,18 +39,18 @@ def membership(
     process: int | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Membership | None:
-    """Return the membership of this process: from arguments, the variables `FLUID_*`, or the variables of a cluster.
+    """Return the Membership of this process, from arguments, variables `FLUID_*`, or the variables of a cluster.
 
-    JAX knows the variables of SLURM, Open MPI, Kubernetes and Cloud TPUs.
+    JAX reads the environment variables of SLURM, Open MPI, Kubernetes and Cloud TPUs.
 
     Args:
       coordinator: "host:port" of process 0.
       processes: number of processes.
       process: index of this process, from 0.
-      environment: variables by name.
+      environment: environment variables, by name.
 
     Returns:
-      The membership; None if no source says that there are several processes.
+      The Membership; None if neither arguments nor variables describe several processes.
 
     Raises:
       ArgumentError: only some of coordinator, number of processes and index are known, or one of them is invalid.
@@ -86,7 +86,7 @@ def membership(
 
 
 def warn_if_alone(environment: Mapping[str, str] = os.environ) -> None:
-    """Warn, once, if environment variables name other processes and this process has not joined them."""
+    """Warn, once, if environment variables describe several processes, but this process has not joined the others."""
     variable = next((name for name in (COORDINATOR, PROCESSES) if environment.get(name)), None)
     if variable and environment.get(PROCESSES) != "1" and group().size == 1:
         _warn_of(variable, environment[variable])
@@ -102,7 +102,7 @@ def _warn_of(variable: str, value: str) -> None:
 
 
 def _of_cluster() -> Membership | None:
-    """Return the membership that JAX detects from the cluster; None outside a cluster."""
+    """Return the Membership that JAX detects from the variables of a cluster; None outside a cluster."""
     from jax._src import clusters
 
     found = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 300)

@@ -1,7 +1,7 @@
-"""Group: the processes that train together, and the values that they exchange.
+"""Group: the processes of one training, and methods with which they exchange values.
 
-The values are short messages between two steps: a request to stop, or the end of the data. They go from host to host
-through the coordination service of JAX, and wait for no device. Arrays are moved by XLA's collectives instead.
+The values are short messages between two steps, such as a request to stop, or the end of the data. JAX's coordination
+service sends them from host to host, without waiting for a device. Arrays are sent by XLA's collectives instead.
 """
 
 import contextlib
@@ -15,15 +15,15 @@ import numpy as np
 
 from fluid import errors
 
-# The values of old exchanges are deleted in blocks of this many exchanges, one call per block. The block before the
-# current one is kept.
+# Number of exchanges whose values are deleted together, with one call of the coordination service. The latest complete
+# block of values is kept, because another process may still read it.
 _ROUNDS = 64
 
 
 class Group:
-    """The processes that train together. `fluid.distributed.group()` returns the group of this process.
+    """The processes of one training, as seen from one of them. `fluid.distributed.group()` returns the Group.
 
-    All processes must call the methods that exchange values in the same order; each call waits for the others.
+    All processes must call the methods that exchange values in the same order; each call waits for all processes.
 
     Args:
       index: index of this process, from 0.
@@ -61,17 +61,17 @@ class Group:
         return self.index == 0
 
     def exchange(self, what: str, value: Any) -> list[Any]:
-        """Send a value to all processes, and return the values of all.
+        """Send a value to all processes, and return the values of all processes.
 
         Args:
-          what: description of the value; equal in all processes.
+          what: description of the value, which must be equal in all processes.
           value: a JSON value.
 
         Returns:
           The values of all processes, in the order of their indices.
 
         Raises:
-          DistributedError: a process does not arrive in time, or exchanges another value.
+          DistributedError: a process does not call this method in time, or calls it with another description.
         """
         if self.size == 1:
             return [value]
@@ -98,22 +98,37 @@ class Group:
         return [answers[i][1] for i in range(self.size)]
 
     def of_first(self, what: str, value: Any = None) -> Any:
-        """Return the value of process 0, and ignore other values. Arguments and errors as for `exchange`."""
+        """Send the value of process 0 to all processes, and return it. The values of other processes are ignored.
+
+        Args:
+          what: description of the value, which must be equal in all processes.
+          value: a JSON value.
+
+        Raises:
+          DistributedError: a process does not call this method in time, or calls it with another description.
+        """
         return self.exchange(what, value if self.is_first else None)[0]
 
     def meet(self, what: str) -> None:
-        """Wait until all processes have called this method. Arguments and errors as for `exchange`."""
+        """Wait until all processes have called this method.
+
+        Args:
+          what: description of the reason to wait, which must be equal in all processes.
+
+        Raises:
+          DistributedError: a process does not call this method in time, or calls it with another description.
+        """
         self.exchange(what, None)
 
     def compare(self, what: str, described: Mapping[str, Any]) -> None:
-        """Check that all processes work on equal values.
+        """Check that the values of all processes are equal.
 
         Args:
-          what: description of the values, for the message.
-          described: JSON values by name; the message reports the first difference in this order.
+          what: description of the values, for the error message.
+          described: JSON values by name; the error message reports the first difference in the order of the names.
 
         Raises:
-          DistributedError: a value differs, or the processes compare different things.
+          DistributedError: a value differs, or a process calls this method with another description.
 
         Example:
           >>> Group().compare("the seeds", {"seed": 3})
@@ -129,10 +144,10 @@ class Group:
                     )
 
     def apart(self) -> "Group":
-        """Return a group of these processes with a separate channel.
+        """Return a Group of the same processes whose exchanges are independent of the exchanges of this Group.
 
-        The new group is for a thread of each process: its exchanges are independent of the main threads. All processes
-        must call this method in the same order.
+        A thread of each process can use the new Group while the main threads use this one. All processes must call this
+        method in the same order.
 
         Example:
           >>> Group().apart()
@@ -142,18 +157,18 @@ class Group:
         return Group(self.index, self.size, self._client, self.timeout, channel)
 
     def told(self, key: str) -> str | None:
-        """Return the text that a process has announced under a key; None if there is no such text yet."""
+        """Return the text that a process has published under a key by `announce`; None if there is none yet."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             return str(self._client.key_value_try_get(f"fluid/{key}"))
         return None
 
     def announce(self, key: str, text: str) -> None:
-        """Announce a text to the others without waiting; only the first announcement under a key counts."""
+        """Publish a text to all processes under a key, without waiting; later texts under this key are ignored."""
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             self._client.key_value_set(f"fluid/{key}", text)
 
     def _problem(self, message: str) -> str:
-        """Convert an error message of JAX's coordination service to text about the cause."""
+        """Convert an error message of JAX's coordination service to a readable text about the cause."""
         _, timed_out, rest = message.partition("Some timed out task names:")
         if not timed_out:
             first = message.partition("\n")[0]
@@ -170,7 +185,7 @@ _joined: list[Group] = []
 
 
 def group() -> Group:
-    """Return the group of this process: all processes after `initialize`, and only this process before.
+    """Return the Group of this process: all processes after `initialize`, and before it only this process.
 
     Example:
       >>> group()
@@ -180,7 +195,7 @@ def group() -> Group:
 
 
 def join(found: Group) -> Group:
-    """Make `found` the group of this process."""
+    """Register and return the Group that `group()` returns from now on."""
     _joined.append(found)
     return found
 
@@ -191,7 +206,7 @@ def _short(value: Any) -> str:
 
 
 def is_here(array: Any) -> bool:
-    """Return True if this process can read the whole array without the other processes.
+    """Return True if this process can read all elements of an array without the other processes.
 
     Example:
       >>> is_here(np.ones(2)), is_here(jax.numpy.ones(2))
@@ -201,9 +216,9 @@ def is_here(array: Any) -> bool:
 
 
 def whole(tree: Any) -> Any:
-    """Return a tree in which each array that is divided among processes becomes a whole NumPy array.
+    """Return a tree in which full NumPy arrays replace the arrays that are divided among processes.
 
-    All processes must call this function if an array is divided; they wait for each other.
+    If an array is divided, all processes must call this function, and they wait for each other.
 
     Args:
       tree: a tree of arrays.
@@ -216,6 +231,6 @@ def whole(tree: Any) -> Any:
 
 
 def _gathered(array: jax.Array) -> np.ndarray:
-    from jax.experimental import multihost_utils  # loaded on use: a single process never needs it
+    from jax.experimental import multihost_utils  # deferred import of a module that only several processes need
 
     return np.asarray(multihost_utils.process_allgather(array, tiled=True))

@@ -1,7 +1,7 @@
-"""initialize: join the other processes of a training.
+"""The function `initialize`, with which a process joins the other processes of a training.
 
-JAX's coordination service kills a process by a signal when a process is absent or has a wrong index. So all processes
-first connect to process 0 at the address of the service, and wait for its answer. Any problem is then an exception.
+If a process is absent or has a wrong index, JAX's coordination service kills the others by a signal. So all processes
+first connect to process 0 at the address of the service, and wait for its answer; a problem then raises an exception.
 When one process fails later, all processes end, instead of waiting for that process at the next step.
 """
 
@@ -48,9 +48,9 @@ def end_together(group: Group) -> None:
 
 
 def fail(group: Group, reason: str, status: int) -> None:
-    """End this process and all others.
+    """End this process at once, and make all other processes of the training end.
 
-    The normal exit of the interpreter is skipped: it waits for the other processes, which wait for this one.
+    The normal exit of Python is skipped, because it would wait for the other processes, which wait for this one.
 
     Args:
       group: the group of this process.
@@ -59,7 +59,7 @@ def fail(group: Group, reason: str, status: int) -> None:
     """
     first = reason.strip().partition("\n")[0][:500]
     group.announce(_FAILED, f"{group!r} has failed: {first}")
-    # The coordination service ends with process 0, so process 0 waits until the others have read the announcement.
+    # The coordination service ends with process 0, so process 0 waits until the other processes have read the reason.
     if group.is_first:
         time.sleep(3 * _INTERVAL)
     _end_now(status)
@@ -79,12 +79,12 @@ def _end_now(status: int) -> None:
     os._exit(status)
 
 
-_LONGEST = 4096  # the largest number of bytes of a greeting
-_LONGER = 5.0  # seconds that others wait longer than process 0, so that process 0 can report who is absent
+_LONGEST = 4096  # maximum number of bytes of a process's first message to process 0
+_LONGER = 5.0  # seconds that other processes wait longer than process 0, which reports the absent ones
 
 
 def meet(place: Membership, described: dict[str, Any], timeout: float) -> None:
-    """Wait until all processes have connected, and check that they belong together.
+    """Wait until all processes have connected to process 0, and check that they have equal settings.
 
     Args:
       place: membership of this process.
@@ -109,7 +109,7 @@ def loopback(coordinator: str) -> bool:
 
 
 def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadline: float) -> None:
-    """Act as process 0: receive the greetings of all others, then answer all of them."""
+    """Receive and check, as process 0, the first message of each other process; then answer all of them."""
     address = ("127.0.0.1" if loopback(place.coordinator) else "", port)
     try:
         listener = socket.create_server(address, backlog=place.processes)
@@ -131,7 +131,7 @@ def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadlin
                 break
             open_until_answered.enter_context(connection)
             found = _read(connection)
-            if found is None:  # no process of fluid, for example a port scanner
+            if found is None:  # the sender is not fluid, for example a port scanner
                 continue
             process, theirs = found
             problem = _flaw(process, theirs, greeting, heard)
@@ -143,7 +143,7 @@ def _receive_all(place: Membership, greeting: dict[str, Any], port: int, deadlin
 
 
 def _flaw(process: int, theirs: dict[str, Any], ours: dict[str, Any], heard: dict[int, Any]) -> str | None:
-    """Return the problem with a process that has sent a greeting; None if it belongs to this training."""
+    """Return an error text for a process whose first message has other settings or a used index; else None."""
     for name in {**ours, **theirs}:
         if theirs.get(name) != ours.get(name):
             return (
@@ -158,7 +158,7 @@ def _flaw(process: int, theirs: dict[str, Any], ours: dict[str, Any], heard: dic
 
 
 def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int], deadline: float) -> None:
-    """Act as a process other than process 0: send a greeting to process 0, and wait for its answer."""
+    """Send the index and the settings of this process to process 0, and wait for the answer."""
     reason = "nothing listens there"
     while (left := deadline - time.monotonic()) > 0:
         try:
@@ -170,7 +170,7 @@ def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int]
             reason = error.strerror or str(error)
             time.sleep(0.05)
             continue
-        if answer == b"":  # process 0 has ended, or another program listens there
+        if answer == b"":  # process 0 has ended, or another program listens at its address
             reason = "it does not answer"
             time.sleep(0.05)
             continue
@@ -184,7 +184,7 @@ def _greet(place: Membership, greeting: dict[str, Any], address: tuple[str, int]
 
 
 def _read(connection: socket.socket) -> tuple[int, dict[str, Any]] | None:
-    """Return the index of a process and its settings; None if the message is no greeting."""
+    """Read the index and the settings of a process from a connection; None if the message is something else."""
     connection.settimeout(5)
     try:
         process, theirs = json.loads(_line(connection))
@@ -194,12 +194,12 @@ def _read(connection: socket.socket) -> tuple[int, dict[str, Any]] | None:
 
 
 def _send(connection: socket.socket, message: Any) -> None:
-    with contextlib.suppress(OSError):  # the other side has ended; processes that wait for it report that
+    with contextlib.suppress(OSError):  # OSError: the receiver has ended, which other processes report
         connection.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _line(connection: socket.socket) -> bytes:
-    """Return a line without its end; no bytes if the connection closes before the line ends."""
+    """Read one line from a connection, without its line end; empty if the connection closes before the line ends."""
     found = b""
     while len(found) < _LONGEST and (more := connection.recv(_LONGEST)):
         found += more
@@ -219,12 +219,12 @@ def initialize(
     timeout: float | None = None,
     heartbeat: int = 30,
 ) -> Group:
-    """Join the other processes of this training, before JAX computes anything.
+    """Join the other processes of this training. Call it before JAX computes anything.
 
     `python -m fluid launch` has already called this function. Otherwise, a script calls it in its first lines, in each
     process. Without arguments, it reads the variables `FLUID_COORDINATOR`, `FLUID_PROCESSES` and `FLUID_PROCESS`, or
-    the variables of SLURM, Open MPI, Kubernetes or a Cloud TPU. Without any of them there is one process, and nothing
-    changes; so a script may always call it.
+    the variables of SLURM, Open MPI, Kubernetes or a Cloud TPU. Without these variables there is one process, and the
+    function does nothing; so any script may call it.
 
     After this call, the devices of all processes form one mesh: `fluid.Trainer(..., parallel=True)`. When one process
     fails, all processes end. Only process 0 logs.
@@ -235,7 +235,7 @@ def initialize(
       process: index of this process, from 0.
       timeout: seconds for which a process waits for the others, here and in each later exchange; by default the
         variable `FLUID_TIMEOUT`, or 600.
-      heartbeat: seconds without a sign of life after which a process counts as dead, and all others end.
+      heartbeat: seconds without a heartbeat message after which a process counts as dead, and all others end.
 
     Returns:
       The Group of all processes.
@@ -276,14 +276,14 @@ def _configure(place: Membership) -> None:
             "jax.distributed.initialize() was called before; call fluid.distributed.initialize() instead of it"
         )
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # The Trainer handles SIGTERM, and ends between two steps; this service would intercept the signal.
+    # JAX's preemption service would intercept SIGTERM, which the Trainer handles: it ends between two steps.
     jax.config.update("jax_enable_preemption_service", False)
     if place.devices is not None:
         jax.config.update("jax_num_cpu_devices", len(place.devices))
 
 
 def _connect(place: Membership, timeout: float, heartbeat: int) -> Any:
-    """Start the coordination service, and return the client of this process."""
+    """Connect this process to JAX's coordination service, and return the client; process 0 starts the service."""
     from jax._src import distributed
 
     try:
@@ -317,6 +317,6 @@ def _versions() -> dict[str, str]:
 
 
 def _be_quiet() -> None:
-    """Silence logs and warnings in this process, because process 0 reports them; errors are still shown."""
+    """Silence fluid's logs and warnings in this process, because process 0 shows them; errors are still shown."""
     log.setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=errors.FluidWarning)

@@ -1,4 +1,4 @@
-"""Exported models: one file holds programs as StableHLO, and parameters, and runs without the program functions."""
+"""Exported models: files with programs as StableHLO and their parameters, which run without the program functions."""
 
 from fluid.export.archive import is_artifact
 from fluid.export.labels import unlabelled

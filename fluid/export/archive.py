@@ -1,4 +1,4 @@
-"""Archive: the file of an exported model, a zip archive without compression, with a checksum of each entry."""
+"""The archive of an exported model: a zip file without compression, with a checksum of each entry."""
 
 import hashlib
 import io
@@ -19,18 +19,18 @@ from fluid.export import standalone
 
 _DIRECTORY_FILE = "model.fluid"
 
-# The exceptions that zipfile, json and numpy raise for a damaged file, or a file of another kind.
+# The exceptions that zipfile, json and numpy raise when they read a damaged file, or a file of another kind.
 _DAMAGE = (zipfile.BadZipFile, EOFError, OSError, RuntimeError, struct.error, *NONSENSE)
 
 
 def file_of(path: Any) -> pathlib.Path:
-    """Return the path of an exported model: `path` itself, or `model.fluid` in it if `path` is a directory."""
+    """Return the path of the file of an exported model: `path`, or `path/model.fluid` if `path` is a directory."""
     target = local_path(path, errors.ArtifactError)
     return target / _DIRECTORY_FILE if target.is_dir() else target
 
 
 def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, bytes]]) -> None:
-    """Write an exported model atomically: a concurrent reader sees the whole old file or the whole new file.
+    """Write an exported model atomically: a concurrent reader sees the old file or the complete new file.
 
     Equal arguments produce equal bytes.
 
@@ -56,7 +56,7 @@ def write(path: Any, manifest: Mapping[str, Any], entries: Iterable[tuple[str, b
 
 
 def is_artifact(path: Any) -> bool:
-    """Return whether the file at `path` looks like an exported model; only `read` checks that the file is whole."""
+    """Return True if the file at `path` looks like an exported model; `read` also checks that it is undamaged."""
     target = file_of(path)
     if not target.is_file() or not zipfile.is_zipfile(target):
         return False
@@ -65,10 +65,10 @@ def is_artifact(path: Any) -> bool:
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the manifest of an exported model, and the contents of all entries by name; check all checksums first.
+    """Check all checksums of an exported model, and return its manifest and the contents of its entries by name.
 
     Raises:
-      ArtifactError: the file is missing, damaged, or no exported model.
+      ArtifactError: the file is missing, damaged, or not an exported model.
     """
     target = file_of(path)
     if not target.is_file():
@@ -88,7 +88,7 @@ def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def array_bytes(name: str, array: np.ndarray) -> bytes:
-    """Return the content of the archive entry that holds an array, in the `.npy` format."""
+    """Return an array as bytes in the `.npy` format, the content of an archive entry."""
     file = io.BytesIO()
     write_npy(file, name, array)
     return file.getvalue()

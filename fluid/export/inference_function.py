@@ -16,27 +16,29 @@ from fluid.runtime import Request, absent_feeds, check_fetch
 from fluid.runtime.fetch import GRAD, Fetch, is_inner, split_names
 from fluid.runtime.step import Step
 
-# Sizes of example feeds. They all differ, so that a size which is used for another becomes visible. Two batch sizes
-# show which dimensions of the results follow the batch.
+# Batch sizes and numbers of steps of example feeds for tracing. All sizes differ, so that mixed-up dimensions are
+# detected. Two batch sizes show which dimensions of the results are batch dimensions.
 _BATCHES, _STEPS = (37, 41), (3, 5)
 
 
 class InferenceFunction:
-    """A program in test mode as a pure function, which JAX can trace. Tracing alone, without a device, finds `outputs`.
+    """A program in test mode as a pure function, which JAX can trace.
+
+    The constructor only traces the program, and computes nothing.
 
     Args:
       program: the program.
-      feed: names of feeds, and of named values that are fed in place of computed ones; None for the feeds that the
-        results depend on.
+      feed: names of feeds, and of named values that are fed instead of computed; None for the feeds on which the
+        results depend.
       fetch: names of the results, see `Session.run`; None for the outputs of the program.
 
     Attributes:
       feeds: declarations, by name, of the feeds and of the named values that are fed.
-      arrays: the ParameterSpec of each parameter and state that the results depend on, by name.
+      arrays: the ParameterSpec of each parameter and state on which the results depend, by name.
       states: names of the arrays that are not parameters.
       outputs: descriptions of the results.
-      random: whether the results depend on a random key.
-      table: the Table of the program, if one of its feeds is among the feeds; else None.
+      random: True if the results depend on a random key.
+      table: the Table of the program, if `feeds` has a feed of the Table; else None.
 
     Raises:
       UnknownNameError: the program has no such feed or value.
@@ -52,7 +54,7 @@ class InferenceFunction:
                 f"feed={inner!r}: found a result of an operator or a value inside a loop or branch, expected a feed or "
                 f'a value with a name of its own: fluid.layers.identity(x, name="h")'
             )
-        # A Step that ends after the last requested value: the feeds that it needs are found below.
+        # This Step declares no feeds, so it may stop after the last requested value; a trace shows the feeds it needs.
         self._step = Step(program, [], Request(TEST, self._names, (), self._replaced))
         self._arrays = {**program.parameters, **program.states}
         stand_ins = self._stand_ins(_BATCHES[0])
@@ -75,16 +77,16 @@ class InferenceFunction:
         self.outputs = self._described(stand_ins)
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> list[Any]:
-        """Compute the results, each an array or a tuple of padded data and lengths.
+        """Compute the results as a list; each is an array, or a tuple of padded data and lengths.
 
         Args:
-          arrays: the values of the attribute `arrays`, by name.
+          arrays: the parameters and states that the attribute `arrays` describes, by name.
           feeds: values by name, each an array or a tuple of padded data and lengths.
           key: the data of the random key; None if the results do not depend on a key.
         """
         given = {name: value_of(leaves) for name, leaves in feeds.items()}
         overrides = {n: given.pop(n) for n in self._replaced}
-        # Feeds and arrays that the results do not depend on are not arguments; stand-ins and zeros replace them.
+        # Feeds and arrays on which the results do not depend are no arguments of this function; zeros replace them.
         rest = [n for n in self._program.feeds if n not in given]
         zeros = {n: jnp.zeros(spec.shape, spec.dtype) for n, spec in self._arrays.items() if n not in arrays}
         root = jax.random.wrap_key_data(key_data() if key is None else key) if self._program.random else None
@@ -105,7 +107,7 @@ class InferenceFunction:
 
         Args:
           batch: the batch size.
-          longer: name of a feed whose sequences have more steps than those of other feeds; empty for none.
+          longer: name of the feed whose sequences get more steps than the sequences of other feeds; empty for none.
         """
         program = self._program
         feeds = {
@@ -127,18 +129,18 @@ class InferenceFunction:
         return self._step.evaluate(given["arrays"], given["feeds"], given["overrides"], key)[0]
 
     def _needed(self, stand_ins: Mapping[str, Any]) -> dict[str, set[str]]:
-        """Return, for each group of example arguments, the names of those whose values the results depend on."""
+        """Return the names of the example arguments on whose values the results depend, by group such as "feeds"."""
         _, used = self._live(stand_ins)
         leaves = jax.tree_util.tree_leaves_with_path(stand_ins)
         found = {(path[0].key, path[1].key) for (path, _), is_used in zip(leaves, used, strict=True) if is_used}
         return {group: {name for g, name in found if g == group} for group in stand_ins}
 
     def _needed_for_sizes(self, needed: set[str], stand_ins: Mapping[str, Any]) -> set[str]:
-        """Return the names of feeds on whose sizes the results depend, although their values are not used.
+        """Return the names of feeds whose sizes the results depend on, but whose values are not used.
 
         Args:
-          needed: the feeds whose values are used.
-          stand_ins: the example arguments.
+          needed: names of the feeds whose values are used.
+          stand_ins: the example arguments, from `_stand_ins`.
         """
         feeds = self._program.feeds
         equations = self._equations(stand_ins)
@@ -153,29 +155,29 @@ class InferenceFunction:
         return found
 
     def _equations_of_longer(self, name: str) -> str | None:
-        """Return `_equations` for sequences of the feed `name` with more steps; None if a layer refuses such sizes."""
+        """Return the traced equations if sequences of the feed `name` get more steps; None if a layer raises errors."""
         try:
             return self._equations(self._stand_ins(_BATCHES[0], longer=name))
         except errors.FluidError:
             return None
 
     def _equations(self, stand_ins: Mapping[str, Any]) -> str:
-        """Return the equations of the trace that the results depend on, as text without the addresses of functions."""
+        """Return the traced equations on which the results depend, as text without memory addresses."""
         return re.sub("0x[0-9a-f]+", "", str(self._live(stand_ins)[0]))
 
     def _live(self, stand_ins: Mapping[str, Any]) -> tuple[Any, list[bool]]:
-        """Return the jaxpr of the results, and for each example argument whether the results depend on it.
+        """Trace the results; return the jaxpr, and for each example argument True if the results depend on it.
 
-        The jaxpr has only the equations that the results depend on.
+        Equations on which no result depends are removed from the jaxpr.
         """
         jaxpr = jax.make_jaxpr(self._results)(stand_ins).jaxpr
-        # Equations that only have effects, such as layers.Print of a loss, and compute no result are not exported.
+        # Equations that only have effects and compute no result, such as layers.Print of a loss, are not exported.
         pure = jaxpr.replace(eqns=live_equations(jaxpr), effects=frozenset())
         live, used = partial_eval.dce_jaxpr(pure, [True] * len(jaxpr.outvars))
         return live, list(used)
 
     def _declared(self, name: str, value: Any) -> FeedSpec:
-        """Return a FeedSpec for the named value `name`, which is fed instead of computed."""
+        """Return a FeedSpec for the named value `name`, which callers feed instead of letting it be computed."""
         level, shape = level_of(value), tuple(value.shape)
         batch = None if shape[:1] == (_BATCHES[0],) else shape[0]
         return FeedSpec(name, (batch, *shape[1 + level :]), str(value.dtype), level)
@@ -184,7 +186,7 @@ class InferenceFunction:
         results = jax.eval_shape(self._results, stand_ins)
         try:
             others = jax.eval_shape(self._results, self._stand_ins(_BATCHES[1]))
-        except Exception:  # some programs allow a single batch size only
+        except Exception:  # some programs allow only one batch size
             others = results
         names = self._program.output_names if self._names is None else self._names
         values = self._values(stand_ins, names)
@@ -194,7 +196,7 @@ class InferenceFunction:
         )
 
     def _values(self, stand_ins: Mapping[str, Any], names: Sequence[str] | None) -> list[str | None]:
-        """Return, for each result, the name by which the program knows this value; None for a value without a name."""
+        """Return the name of the program's value behind each result, such as "fc_0.tmp_2"; None if it has no name."""
         program = self._program
         if names is not None:
             found = [program.aliases.get(name, name) for name in names]
@@ -212,7 +214,7 @@ class InferenceFunction:
 
 
 def key_data(seed: int = 0, step: int = 0) -> Any:
-    """Return the data of the random key that a Session with the seed `seed` uses at the step `step`."""
+    """Return the data of the random key that a Session with seed `seed` uses at step number `step`."""
     return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), step))
 
 
@@ -226,9 +228,11 @@ def _without_gradients(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _open_shape(first: Any, second: Any) -> tuple[int | None, ...]:
-    """Return the shape of a result, with None for sizes that follow the batch and for the steps of sequences.
+    """Return the shape of a result, with None for the batch dimension and for the numbers of sequence steps.
 
-    `first` and `second` are the same result for two batch sizes.
+    Args:
+      first: the shape and dtype of the result for one batch size.
+      second: the shape and dtype of this result for another batch size.
     """
     level = level_of(first)
     sizes = [a if a == b else None for a, b in zip(first.shape, second.shape, strict=True)]

@@ -1,4 +1,4 @@
-"""Labels: the feeds that only losses and metrics of a program need, and the results that do not depend on labels."""
+"""Detection of labels, which are feeds that only losses and metrics need, and of results that need no labels."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -10,14 +10,14 @@ from fluid import errors
 from fluid.core import TEST, Program
 from fluid.core.equations import is_literal
 
-# Layers that compare a result with a label. The values that they return are losses and metrics, not results of the net.
+# Layers that compare a result with a label. Their outputs are losses and metrics, and not results of the net.
 JUDGES = frozenset(
     "accuracy auc bpr_loss center_loss chunk_eval cross_entropy dice_loss edit_distance hsigmoid huber_loss kldiv_loss "
     "linear_chain_crf log_loss margin_rank_loss mean_iou metric mse_loss nce npair_loss precision rank_loss "
     "recall sampled_softmax_with_cross_entropy sigmoid_cross_entropy_with_logits sigmoid_focal_loss smooth_l1 "
     "softmax_with_cross_entropy square_error_cost ssd_loss teacher_student_sigmoid_loss warpctc yolov3_loss".split()
 )
-# The kinds of values that these layers make: the name of the layer, or the stem of its automatic names.
+# Kinds of values that loss and metric layers create: the layer's name, or the stem of its automatic names.
 _KINDS = JUDGES | {"cross_entropy2", "hierarchical_sigmoid", "smooth_l1_loss"}
 _PARAMETER, _JUDGED = "@parameter", "@judged"
 
@@ -28,7 +28,7 @@ class Unlabelled(NamedTuple):
     Attributes:
       fetch: names of these results; None for all outputs of the program, if no feed is a label.
       feeds: names of the feeds that these results need.
-      labels: names of the other feeds that the loss depends on.
+      labels: names of the feeds that only the loss needs.
     """
 
     fetch: tuple[str, ...] | None
@@ -42,12 +42,12 @@ class Unlabelled(NamedTuple):
 
 
 class _Output(NamedTuple):
-    """An output of a program.
+    """An output of a program with its dependencies.
 
     Attributes:
       name: the name of the output; empty if the output has no name.
-      needs: the feeds and marks that the output depends on, see `_dependencies`.
-      has_rows: whether the output has a row for each example.
+      needs: the names of the feeds on which the output depends, and the marks of `_dependencies`.
+      has_rows: True if the output has one row for each example.
     """
 
     name: str
@@ -58,9 +58,9 @@ class _Output(NamedTuple):
 def unlabelled(program: Program) -> Unlabelled:
     """Find the results of a trained program that do not depend on labels.
 
-    A feed is an input if a value of the net, computed with parameters before any loss, depends on it, and not on all
-    feeds that the loss depends on. The other feeds of the loss are labels. The results are the outputs that depend on
-    inputs only. A program that returns nothing but losses and metrics has one result: the last value before them.
+    A value of the net is computed with parameters and before any loss, and does not need all feeds of the loss. A feed
+    is an input if a value of the net depends on it; the other feeds of the loss are labels. The results are the outputs
+    that depend only on inputs. If a program returns only losses and metrics, the result is the last value before them.
 
     Raises:
       ArgumentError: every output with a row for each example depends on labels.
@@ -100,12 +100,12 @@ def unlabelled(program: Program) -> Unlabelled:
 
 
 def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
-    """Return whether a named value has rows of floats and depends on parameters, but on no loss or metric.
+    """Return True if a named value has rows of floats and depends on parameters, but on no loss or metric.
 
     Args:
       program: the program.
       name: the name of the value.
-      found: the feeds and marks that the value depends on.
+      found: the names of the feeds on which the value depends, and the marks of `_dependencies`.
     """
     array = program.values[name]
     is_float = jnp.issubdtype(jnp.dtype(array.dtype), jnp.floating)
@@ -113,10 +113,11 @@ def _is_of_net(program: Program, name: str, found: frozenset[str]) -> bool:
 
 
 def _dependencies(program: Program) -> tuple[dict[str, frozenset[str]], list[_Output]]:
-    """Return the feeds on which each named value and each output depend: sets of names by value name, and the outputs.
+    """Find the feeds on which each named value and each output depend.
 
-    A set also has the mark `_PARAMETER` if the value depends on a parameter, and `_JUDGED` if the value depends on a
-    result of a layer in `JUDGES`.
+    Returns:
+      Sets of feed names by value name, and a description of each output. A set also holds the mark `_PARAMETER` if the
+      value depends on a parameter, and `_JUDGED` if the value depends on a layer in `JUDGES`.
     """
     arrays = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.parameters.items()}
     states = {n: jax.ShapeDtypeStruct(s.shape, jnp.dtype(s.dtype)) for n, s in program.states.items()}
@@ -160,11 +161,11 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _in_order(program: Program, names: Any) -> tuple[str, ...]:
-    """Return the names that are feeds of the program, in the order in which the feeds are declared."""
+    """Select the names of feeds from `names`, in the order in which the program declares the feeds."""
     return tuple(name for name in program.feeds if name in names)
 
 
 def _short(program: Program, name: str) -> str:
-    """Return the name of the layer if the value is the last result of a layer, else the name of the value."""
+    """Return the name of a layer, such as "fc_0", if `name` is the layer's last result; else return `name`."""
     layer = name.rpartition(".tmp_")[0]
     return layer if layer and program.aliases.get(layer) == name else name

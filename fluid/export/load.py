@@ -1,6 +1,6 @@
-"""Loading of exported models: one file in, programs and parameters out.
+"""Loading of exported models: read programs and parameters from one file.
 
-An ExportedProgram is a Program that calls the functions of the file; a Session or an Inferencer runs it.
+An ExportedProgram is a Program that calls the functions in the file; a Session or an Inferencer runs it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Functions = list[tuple[Mapping[str, int], Callable[..., Any]]]
 
 
 class ExportedProgram(Program):
-    """A Program for one entry point of an exported model: a Session or an Inferencer runs it like any other.
+    """A Program for one entry point of an exported model, which a Session or an Inferencer can run.
 
-    The program runs in test mode only. Only exported values can be fetched.
+    The program runs only in test mode. Only exported values can be fetched.
 
     Args:
       name: the name of the entry point.
       entry: the signature of the entry point.
       arrays: the parameters and states of the entry point, by name.
       states: the names of the states.
-      functions: the exported functions, each with its fixed sizes by name; the first that fits the feeds runs.
+      functions: the exported functions, each with its fixed sizes by name. The first one that fits the feeds runs.
       where: the name of the file, for error messages.
     """
 
@@ -78,7 +78,7 @@ class ExportedProgram(Program):
         self._entry, self._arrays, self._functions = entry, arrays, functions
 
     def init(self, key: jax.Array | None, names: Collection[str] | None = None) -> dict[str, Any]:
-        """Return the parameters and states of the file, by name: all of them, or those in `names`."""
+        """Return the parameters and states in the file, by name; only those in `names` if it is given."""
         del key
         return {name: value for name, value in self._arrays.items() if names is None or name in names}
 
@@ -143,7 +143,7 @@ class ExportedProgram(Program):
         )
 
     def _sizes(self, feeds: Mapping[str, Any]) -> dict[str, int]:
-        """Return the open sizes of the feeds, by name.
+        """Return the sizes of the feeds in their open dimensions, such as {"batch": 8, "steps0": 16}.
 
         Raises:
           FeedError: two feeds have different sizes of one name, or sequences are padded to too few steps.
@@ -170,13 +170,13 @@ def _spec(name: str, array: jax.Array, trainable: bool | None, site: str) -> Par
 
 
 def _ladder(entry: Entry, symbol: str) -> tuple[int, ...] | None:
-    """Return the sizes, ascending, that the functions fix for the dimension named `symbol`; None if it is open."""
+    """Return the sizes for which the dimension named `symbol` was exported, ascending; None if it accepts any size."""
     sizes = [function.sizes.get(symbol) for function in entry.functions]
     return None if None in sizes else tuple(sorted({size for size in sizes if size is not None}))
 
 
 def _buckets(entry: Entry) -> dict[str, Any] | None:
-    """Return the fixed numbers of steps that sequences are padded to, by name of the feed; None if all are open."""
+    """Return the numbers of steps to which sequences must be padded, by feed name; None if all numbers are accepted."""
     found: dict[str, Any] = {}
     for feed in entry.feeds:
         ladders = [_ladder(entry, str(d)) for d in feed.dims[1 : 1 + feed.lod_level]]
@@ -190,7 +190,7 @@ def _shown(sizes: Mapping[str, int]) -> str:
 
 
 class Artifact:
-    """An exported model: entry points that share parameters.
+    """An exported model, read from a file: one or more entry points (programs) that share parameters.
 
     Args:
       path: the path of the file, or of a directory that holds `model.fluid`.
@@ -202,7 +202,7 @@ class Artifact:
       platforms: the platforms that the model was exported for.
 
     Raises:
-      ArtifactError: the file is missing, damaged, of a newer version, or no exported model.
+      ArtifactError: the file is missing, damaged, of a newer version, or not an exported model.
 
     Example:
       >>> import fluid, numpy as np
@@ -248,11 +248,11 @@ class Artifact:
 
     @property
     def table(self) -> dict[str, Any] | None:
-        """The JSON of the `fluid.reader.Table` of the entry points; None without a table."""
+        """JSON data of the `fluid.reader.Table` that encodes feeds of an entry point; None if there is no Table."""
         return next((entry.table.to_json() for entry in self.entries.values() if entry.table is not None), None)
 
     def program(self, entry: str | None = None, place: Place = None) -> ExportedProgram:
-        """Return an entry point as a program of `fluid.Session`. Programs on one device share their arrays.
+        """Return an entry point as a Program for a Session or an Inferencer. Programs on one device share their arrays.
 
         Args:
           entry: the name of the entry point; None if the file has only one.
@@ -260,7 +260,7 @@ class Artifact:
 
         Raises:
           UnknownNameError: there is no such entry point, or there are several and `entry` is None.
-          ArtifactError: the model was exported for other devices, or by a newer JAX.
+          ArtifactError: the model was exported for other platforms, or by a newer JAX.
         """
         name = self._name(entry)
         device = device_of(place)
@@ -276,19 +276,19 @@ class Artifact:
         return self._programs[name, device]
 
     def stablehlo(self, sizes: Mapping[str, int] = {}, entry: str | None = None) -> bytes:
-        """Return an entry point for fixed sizes as one module of StableHLO, which holds the parameters.
+        """Convert an entry point, for fixed sizes, to one StableHLO module that contains the parameters.
 
-        Other compilers take such a module, as `iree-compile --iree-input-type=stablehlo` does. The function `main`
-        takes the feeds in their order: an array each, or for a sequence the padded data and its lengths. A model that
-        draws random numbers takes the data of a key last.
+        Other compilers accept the module, for example `iree-compile --iree-input-type=stablehlo`. The arguments of its
+        function `main` are the feeds in their order: an array each, or for a sequence the padded data and its lengths.
+        If the model draws random numbers, the last argument is the data of a random key.
 
         Args:
-          sizes: a number for each size that the feeds leave open, by its name in the attribute `dims` of a feed:
+          sizes: a number for each open size of the feeds, by its name in the attribute `dims` of a feed:
             `{"batch": 8, "steps0": 16}`.
           entry: the name of the entry point; None if the file has only one.
 
         Returns:
-          A portable artifact of StableHLO, the content of a file.
+          The bytes of a StableHLO portable artifact, which can be written to a file.
 
         Raises:
           UnknownNameError: there is no such entry point, or there are several and `entry` is None.
@@ -338,7 +338,7 @@ class Artifact:
             exported = jax.export.deserialize(bytearray(self._files[file]))
             if exported.calling_convention_version > jax.export.maximum_supported_calling_convention_version:
                 raise ValueError(f"its calling convention is {exported.calling_convention_version}")
-            exported.mlir_module()  # fails now, and not in the first run, if the compiler is too old
+            exported.mlir_module()  # raises an error now, not in the first run, if JAX is too old
         except ImportError as error:
             raise errors.ArtifactError(
                 "reading an exported model needs the flatbuffers library, which JAX does not install: "
@@ -368,7 +368,7 @@ def load(path: Any) -> Artifact:
 
 
 def platform_of(device: jax.Device) -> str:
-    """Return the name of the platform of a device, as the argument `platforms=` of exports has it."""
+    """Return the platform of a device by its name in exports: "cpu", "cuda", "rocm" or "tpu"."""
     if device.platform != "gpu":
         return device.platform
     return "rocm" if "rocm" in device.client.platform_version.lower() else "cuda"

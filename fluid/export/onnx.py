@@ -1,4 +1,4 @@
-"""ONNX: export of an inference program, by jax2onnx, as a model for ONNX Runtime."""
+"""Export of a program in test mode to an ONNX model for ONNX Runtime, with the package jax2onnx."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ def save_onnx(
     feed: Sequence[str] | None = None,
     fetch: Fetch | None = None,
 ) -> dict[str, list[int | str]]:
-    """Write a program in test mode, with its parameters, as a model of ONNX, and compare both on random feeds.
+    """Export a program in test mode, with its parameters, to an ONNX model, and compare both on random feeds.
 
-    The batch size and the steps of sequences stay open. A sequence is two inputs: the padded data, and the lengths, as
-    `NAME.lengths`.
+    The batch size and the number of sequence steps stay open. A sequence feed `NAME` becomes two inputs: `NAME`, the
+    padded data, and `NAME.lengths`.
 
     Args:
       path: the path of the file.
       program_func: the program function, or a Program.
       params: arrays by name, or a file of `trainer.save_params`.
-      feed: as for `fluid.io.save_inference_model`.
-      fetch: as for `fluid.io.save_inference_model`.
+      feed: names of the feeds, as for `fluid.io.save_inference_model`.
+      fetch: names of the results, as for `fluid.io.save_inference_model`.
 
     Returns:
-      The shape of each input of the ONNX model, by name; a string stands for an open size.
+      The shape of each input of the ONNX model, by name; a string in a shape stands for an open size.
 
     Raises:
       ArtifactError: jax2onnx is not installed or cannot convert the program, or ONNX Runtime computes other results.
@@ -78,7 +78,7 @@ def _converted(call: Any, inputs: Mapping[str, jax.ShapeDtypeStruct], outputs: S
     """Convert a function to an ONNX model, and return its bytes.
 
     Args:
-      call: the function of the inputs.
+      call: the function to convert, whose arguments are the inputs.
       inputs: shape and dtype of each input, by name.
       outputs: names of the outputs.
     """
@@ -88,7 +88,7 @@ def _converted(call: Any, inputs: Mapping[str, jax.ShapeDtypeStruct], outputs: S
     except ImportError as error:
         raise errors.ArtifactError(f"to ONNX: jax2onnx cannot be imported ({error}); {_INSTALL}") from error
     try:
-        # JAX traces the function first, because jax2onnx replaces functions of jax.numpy that layers call.
+        # JAX traces the function before jax2onnx does, because jax2onnx patches jax.numpy functions that layers call.
         with traced_for(("onnx",)):
             closed = jax.make_jaxpr(call)(*inputs.values())
         closed = jax.make_jaxpr(lambda *leaves: _evaluated(closed.jaxpr, closed.consts, leaves))(*inputs.values())
@@ -108,9 +108,9 @@ def _converted(call: Any, inputs: Mapping[str, jax.ShapeDtypeStruct], outputs: S
 
 
 def _evaluated(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
-    """Evaluate the equations of a jaxpr, with max pooling in the form that `_pooled` gives it.
+    """Evaluate the equations of a jaxpr, but compute max pooling with the function `_pooled`.
 
-    jax2onnx 0.17 would convert pooling to windows of four dimensions, which ONNX Runtime does not compute.
+    jax2onnx 0.17 converts max pooling to windows of four dimensions, which ONNX Runtime does not support.
     """
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
     known |= zip(jaxpr.invars, arguments, strict=True)
@@ -131,7 +131,7 @@ def _evaluated(jaxpr: Any, consts: Sequence[Any], arguments: Sequence[Any]) -> l
 
 
 def _pooled(equation: Any, x: Any) -> Any:
-    """Compute max pooling; the leading dimensions without a window are joined to one dimension."""
+    """Compute max pooling, after a reshape that joins all leading dimensions without a window to one dimension."""
     params = dict(equation.params)
     moving = [i for i, k in enumerate(params["window_dimensions"]) if k > 1]
     first = min(moving, default=0) - 1
@@ -143,7 +143,7 @@ def _pooled(equation: Any, x: Any) -> Any:
 
 
 def _inputs(feed: Feed, sizes: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shape and dtype of each input for a feed, by name: its data, and for sequences the lengths by level."""
+    """Return shape and dtype of the ONNX inputs for a feed, by name: its data, and for sequences their lengths."""
     shapes = jax.tree.leaves(feed.abstract(sizes))
     return dict(zip(_input_names(feed), shapes, strict=True))
 
@@ -157,10 +157,10 @@ def _output_name(index: int, name: str | None) -> str:
 
 
 def _check(content: bytes, call: Any, feeds: Sequence[Feed]) -> None:
-    """Check that ONNX Runtime computes the results of the function `call`, for random feeds of two sizes.
+    """Check that ONNX Runtime and the function `call` compute equal results for random feeds of two sizes.
 
     Raises:
-      ArtifactError: ONNX Runtime fails, or a result differs by more than `_TOLERANCE` of the largest number.
+      ArtifactError: ONNX Runtime fails, or a result differs by more than `_TOLERANCE` times its largest number.
     """
     import onnxruntime
 
@@ -183,7 +183,7 @@ def _check(content: bytes, call: Any, feeds: Sequence[Feed]) -> None:
 
 
 def _drawn(feed: Feed, rows: int, steps: int, random: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return random inputs for a feed, by name: the data, and lengths from 1 on."""
+    """Return random ONNX inputs for a feed, by name: the data, and for sequences their lengths, each at least 1."""
     shape = [d if isinstance(d, int) else rows if d == BATCH else steps for d in feed.dims]
     if np.issubdtype(feed.held, np.floating):
         data = random.normal(size=shape).astype(feed.held)

@@ -1,4 +1,4 @@
-"""Saving of exported models: programs and parameters in, one file out; and of training steps, with all arrays."""
+"""Saving of exported models: write programs and parameters, or a training step with all its arrays, to one file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def save(
     buckets: Any = STEPS,
     rename: Rename = None,
 ) -> None:
-    """Export programs with their parameters; see `fluid.io.save_inference_model`."""
+    """Export programs with their parameters to one file; for the arguments see `fluid.io.save_inference_model`."""
     several = isinstance(program_func, Mapping)
     programs = program_func if isinstance(program_func, Mapping) else {ENTRY: program_func}
     platforms, batch_sizes = checked_platforms(platforms), checked_sizes("batch_sizes", batch_sizes)
@@ -77,12 +77,12 @@ def save(
 def chosen_arrays(
     functions: Mapping[str, InferenceFunction], params: Mapping[str, Any] | PathLike, rename: Rename
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of `params` that the functions read, by their names in the program.
+    """Select from `params` the arrays that exported functions read, by their names in the program.
 
     Args:
-      functions: the functions by entry point.
-      params: arrays by name, or a file of parameters.
-      rename: patterns and new names, see `fluid.checkpoint.renamed`.
+      functions: the functions, by entry point.
+      params: arrays by name, or the path of a parameter file.
+      rename: a mapping from names in `params` to names in the program, see `fluid.checkpoint.renamed`.
     """
     found = source_of(params).renamed(rename)
     arrays: dict[str, np.ndarray] = {}
@@ -97,9 +97,9 @@ def chosen_arrays(
 def _rounded(
     functions: Mapping[str, InferenceFunction], arrays: Mapping[str, np.ndarray], precision: str
 ) -> dict[str, np.ndarray]:
-    """Round float32 parameters to `precision`, because a program that computes in `precision` rounds them anyway.
+    """Round float32 parameters to the dtype `precision`: a program that computes in it rounds them anyway.
 
-    States stay float32, because layers read them without rounding. Parameters that are fetched stay float32 too.
+    States stay float32, because layers read them without rounding. Parameters among the results stay float32 too.
     """
     whole = {n for function in functions.values() for n in function.states}
     whole |= {str(output.name) for function in functions.values() for output in function.outputs}
@@ -121,7 +121,7 @@ def write_model(
       path: the path of the file.
       kind: the format in the manifest, `standalone.FORMAT` or `standalone.STEP`.
       functions: the functions, by entry point.
-      exported: the results of `export`, by entry point.
+      exported: the results of the function `export`, by entry point.
       arrays: the arrays that the functions read, by name.
       platforms: the platforms that the functions were exported for.
     """
@@ -151,7 +151,7 @@ def write_model(
 
 
 def _entry(function: ExportedFunction, exported: Exported, blobs: dict[str, bytes]) -> Entry:
-    """Return the signature of an entry point for the manifest; add its serialized functions to `blobs`, by file."""
+    """Return the signature of an entry point for the manifest, and add its serialized functions to the dict `blobs`."""
     functions = []
     for made, blob in exported.functions:
         file = f"functions/{len(blobs)}.jax_export"
@@ -174,10 +174,10 @@ def _described(array: np.ndarray, file: str) -> dict[str, Any]:
 
 
 def program_of(function: ProgramFunction, precision: str | None = None) -> Program:
-    """Return the program to export: of a program function, or a Program itself, in the given precision.
+    """Return the Program to export, from a program function or a Program, in the given precision.
 
     Raises:
-      ArgumentError: the program was exported already.
+      ArgumentError: the program comes from an exported model.
     """
     if not isinstance(function, Program):
         return Program(function, precision=precision)
@@ -189,9 +189,12 @@ def program_of(function: ProgramFunction, precision: str | None = None) -> Progr
 
 
 def _of(names: Any, entry: str, several: bool) -> Any:
-    """Return the names in `feed` or `fetch` that belong to one entry point.
+    """Return the names in the argument `feed` or `fetch` that belong to one entry point.
 
-    With several entry points, `names` is a dict by entry point, or None.
+    Args:
+      names: names for a single entry point; a dict of names by entry point for several; or None.
+      entry: the name of the entry point.
+      several: True if there are several entry points.
     """
     if names is None or not several:
         return names
@@ -223,15 +226,15 @@ _STEP, _ROOT = "@step", "@root"
 
 
 class TrainingFunction:
-    """A training step of a program as a pure function of arrays by name, which can be exported.
+    """A training step of a program as a pure function of arrays, which can be exported.
 
     Args:
       session: the session that holds the arrays, on one device.
       program: a program of the session.
 
     Attributes:
-      arrays: the arrays that a step reads, by their names in `Session.state`; learning rates are
-        `@learning_rate/PROGRAM/INDEX`, and -1 there stands for the declared schedule.
+      arrays: the arrays that a step reads, by their names in `Session.state`. A learning rate is called
+        `@learning_rate/PROGRAM/INDEX`; the value -1 stands for the declared schedule.
       feeds: declarations of the feeds by name.
       outputs: descriptions of the results of a step.
       states: names of the arrays that are not parameters.
@@ -239,7 +242,7 @@ class TrainingFunction:
       table: the Table of the program, or None.
 
     Raises:
-      ArgumentError: the program minimises no loss, or the session has several devices, or a population of members.
+      ArgumentError: the program minimises no loss, or the session has several devices or several models.
     """
 
     random = False
@@ -281,7 +284,7 @@ class TrainingFunction:
         """Run a training step.
 
         Args:
-          arrays: the values of the attribute `arrays`, by name.
+          arrays: the arrays before the step, by their names in the attribute `arrays`.
           feeds: values by name, each an array or a tuple of padded data and lengths.
           key: unused; None.
 
@@ -317,7 +320,7 @@ def save_step(
     batch_sizes: Sequence[int] | None = None,
     buckets: Any = None,
 ) -> None:
-    """Export a training step with its arrays; see `Trainer.save_training_step`."""
+    """Export a training step with its arrays to one file; see `Trainer.save_training_step`."""
     function = TrainingFunction(session, program)
     chosen = checked_platforms(platform_of(session.device) if platforms is None else platforms)
     sizes = None if batch_sizes is None else checked_sizes("batch_sizes", batch_sizes)

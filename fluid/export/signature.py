@@ -1,4 +1,4 @@
-"""Signatures of entry points, as the manifest of an exported model describes them: feeds, outputs and sizes."""
+"""Signatures of entry points, which describe their feeds, outputs and sizes in the manifest of an exported model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,13 +13,13 @@ from fluid.core import Array, FeedSpec, NestedSequenceBatch, SequenceBatch
 from fluid.reader import Table
 
 BATCH = "batch"
-# A part of the JSON of a table, for those who read an exported model without fluid.
+# Explanation of a table's JSON, stored with that JSON for people who read an exported model without fluid.
 _TABLE = (
     "numbers [rows, columns] are (value - shift) / scale, with fill for a missing value, from [fill, shift, scale]; "
     "categories [rows, columns] are the positions of values in these lists from 1 on, and 0 if missing or unknown"
 )
 Dims = tuple[int | str, ...]
-# The structure of the JSON of a manifest and of its parts, for `check_structure`.
+# The valid structure of a manifest's JSON, and of the parts of it, for `check_structure`.
 _LIMITS = [[int, int, int], [int, int, type(None)]]
 _FEED = {
     **dict.fromkeys(("name", "dtype", "held"), str),
@@ -53,22 +53,22 @@ MANIFEST = {
 
 @dataclass(frozen=True)
 class Feed(FeedSpec):
-    """A feed of an entry point.
+    """A feed (input) of an entry point of an exported model.
 
     Attributes:
-      dims: the shape of the array, with the padded steps of sequences; a string names an open size.
+      dims: the shape of the array, including the padded steps of sequences; a string is the name of an open size.
     """
 
     dims: Dims = ()
 
     @classmethod
     def of(cls, spec: FeedSpec, dims: Dims) -> "Feed":
-        """Return the Feed for a feed that a program declares as `spec`, with the dimensions `dims`."""
+        """Create a Feed from the declaration `spec` of a program's feed, with the dimensions `dims`."""
         return cls(spec.name, spec.shape, spec.dtype, spec.lod_level, limits=spec.limits, dims=dims)
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Feed":
-        """Return the Feed for a result of `to_json`; raise TypeError or ValueError for values that make no sense."""
+        """Create a Feed from the JSON that `to_json` returned; raise TypeError or ValueError for invalid values."""
         dims, level = tuple(found["dims"]), found["lod_level"]
         if level and len(dims) <= level:
             raise ValueError(f"the feed {found['name']} has the dimensions {found['dims']}")
@@ -77,9 +77,10 @@ class Feed(FeedSpec):
         return cls(found["name"], shape, str(jnp.dtype(found["dtype"])), level, limits=limits, dims=dims)
 
     def to_json(self) -> dict[str, Any]:
-        """Return this feed as JSON for the manifest. The member `held` is the dtype of the array that is passed.
+        """Return this feed as JSON for the manifest.
 
-        The standalone reader converts feeds to this dtype.
+        The entry `held` is the dtype of the array that the exported function takes; `standalone.py` converts feeds to
+        this dtype.
         """
         return {
             "name": self.name,
@@ -91,12 +92,12 @@ class Feed(FeedSpec):
         }
 
     def abstract(self, sizes: Mapping[str, Any]) -> Any:
-        """Return shape and dtype of the argument for this feed of an exported function.
+        """Return shape and dtype of an exported function's argument for this feed.
 
-        For sequences, return a tuple of those of the padded data and of the lengths.
+        For sequences, return a tuple: shape and dtype of the padded data, then of the lengths.
 
         Args:
-          sizes: a number or a symbolic size of JAX for each string in `dims`.
+          sizes: a number or a JAX symbolic size for each string in `dims`.
         """
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in self.dims)
         data = jax.ShapeDtypeStruct(shape, self.held)
@@ -104,18 +105,18 @@ class Feed(FeedSpec):
         return (data, *lengths) if lengths else data
 
     def sizes(self, shape: Sequence[int]) -> dict[str, int]:
-        """Return the open sizes, by name, of an array of the shape `shape`."""
+        """Return the open sizes of this feed by name, read from the concrete shape of an array."""
         return {d: size for d, size in zip(self.dims, shape, strict=True) if isinstance(d, str)}
 
 
 @dataclass(frozen=True)
 class Output:
-    """A result of an entry point.
+    """A result of an entry point of an exported model.
 
     Attributes:
-      name: the key under which the program returned the result, or the name that was fetched; else None.
-      value: the name by which the program knows the result, such as "fc_0.tmp_2", or None.
-      shape: the shape of the array; None stands for a size that follows the batch.
+      name: the key of the result in the program's dict of outputs, or the fetched name; else None.
+      value: the name of this value inside the program, such as "fc_0.tmp_2", or None.
+      shape: the shape of the array; None stands for the batch size, and for numbers of sequence steps.
       dtype: the dtype of the array.
       lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
     """
@@ -128,25 +129,25 @@ class Output:
 
     @property
     def array(self) -> Array:
-        """Shape and dtype of this output as an Array, in which a Program describes them."""
+        """Shape and dtype of this output, as the Array with which a Program describes its outputs."""
         return Array(self.shape, self.dtype)
 
 
 @dataclass(frozen=True)
 class Function:
-    """An exported function of an entry point.
+    """A description of an exported function of an entry point.
 
     Attributes:
-      sizes: the sizes that are fixed, by name; the function accepts all others.
+      sizes: the sizes that are fixed, by name; the other sizes of the feeds are open.
       file: the entry of the archive that holds the function, serialized by `jax.export`.
-      module: the first byte of the StableHLO module in this file, and the byte behind its last.
-      kept: the positions of the arguments that the module takes; the others are unused.
+      module: the index of the first byte of the StableHLO module in this entry, and the index after its last byte.
+      kept: the indices of the arguments that the module takes; the other arguments are unused.
       convention: the version of JAX's calling convention.
-      constraints: what the function knows of its open sizes, as in `"steps0 >= 2"`.
-      feeds: the feeds by name, each a text such as "float32[batch,3]", or several for a sequence.
-      results: the results in the same form.
+      constraints: the constraints of open sizes, such as "steps0 >= 2".
+      feeds: the feeds by name, each a text such as "float32[batch,3]", or several texts for a sequence.
+      results: the results, as texts such as "float32[batch,3]".
 
-    The standalone reader needs all but `sizes` and `file`, because it cannot read what `jax.export` has serialized.
+    `standalone.py` needs all attributes except `sizes` and `file`, because it does not use `jax.export.deserialize`.
     """
 
     sizes: Mapping[str, int]
@@ -161,15 +162,15 @@ class Function:
 
 @dataclass(frozen=True)
 class Entry:
-    """The signature of an entry point.
+    """The signature of an entry point of an exported model.
 
     Attributes:
       feeds: the feeds, in the order of their declaration.
       outputs: the results, in the order in which the functions return them.
       arrays: names of the parameters and states that the functions read.
-      functions: in the order of preference; the first whose sizes fit runs.
-      random: whether the results depend on a random key.
-      least: the smallest number of steps that a sequence may be padded to.
+      functions: the exported functions, in the order of preference; the first function whose fixed sizes fit runs.
+      random: True if the results depend on a random key.
+      least: the minimum number of steps to which a sequence may be padded.
       note: the reason for more than one function, or None.
       table: the Table that encodes raw rows as feeds, or None.
     """
@@ -193,9 +194,12 @@ class Entry:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "Entry":
-        """Return the Entry for a result of `to_json`.
+        """Create an Entry from the JSON that `to_json` returned.
 
-        Raises KeyError, TypeError or ValueError for values that make no sense.
+        Raises:
+          KeyError: a value is missing.
+          TypeError: a value has a wrong type.
+          ValueError: a value is invalid.
         """
         for output in found["outputs"]:
             jnp.dtype(output["dtype"])
@@ -212,19 +216,19 @@ class Entry:
 
 
 def leaves_of(value: Any) -> Any:
-    """Return a value as exported functions take and return it: an array, or a tuple of padded data and lengths."""
+    """Convert a value to the types that exported functions use: an array, or a tuple of padded data and lengths."""
     if isinstance(value, NestedSequenceBatch):
         return value.data, value.lengths, value.inner_lengths
     return (value.data, value.lengths) if isinstance(value, SequenceBatch) else value
 
 
 def value_of(leaves: Any) -> Any:
-    """Return the value for a result of `leaves_of`: an array, a SequenceBatch or a NestedSequenceBatch."""
+    """Convert an array, or a tuple of padded data and lengths, to an array, SequenceBatch or NestedSequenceBatch."""
     if not isinstance(leaves, tuple | list):
         return leaves
     return SequenceBatch(*leaves) if len(leaves) == 2 else NestedSequenceBatch(*leaves)
 
 
 def level_of(value: Any) -> int:
-    """Return the lod level of a value: 0 for an array, 1 for a SequenceBatch, 2 for a NestedSequenceBatch."""
+    """Return the number of sequence levels: 0 for an array, 1 for a SequenceBatch, 2 for a NestedSequenceBatch."""
     return {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)

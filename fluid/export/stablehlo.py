@@ -1,8 +1,8 @@
 """Export by `jax.export`: one function for all sizes if the program allows open sizes, else one function for each size.
 
 The exported file holds StableHLO without the parameters, the parameters as arrays, a manifest, and a checksum of each
-entry. Locations of source lines are removed, so that a program always has the same bytes. A loaded file is a Program
-whose `apply` calls the exported functions. For other compilers, an entry is converted to StableHLO with fixed sizes.
+entry. Source locations are removed, so that equal programs give equal bytes. A loaded file is a Program whose `apply`
+calls the exported functions. For other compilers, an entry point is converted to StableHLO with fixed sizes.
 """
 
 import io
@@ -25,19 +25,19 @@ from fluid.reader import Table
 PLATFORMS = ("cpu", "cuda", "tpu")
 BATCH_SIZES = (1, 2, 4, 8, 16, 32)
 STEPS = (4, 8, 16, 32, 64)
-# The most functions of one entry point: more are a mistake, or would take an hour to export.
+# Maximum number of functions of one entry point: a larger number is a mistake, or would take an hour to export.
 MOST_FUNCTIONS = 64
 
 
 class ExportedFunction(Protocol):
-    """A pure function of arrays, feeds and the data of a random key, which can be exported.
+    """The interface of a pure function of arrays, feeds and the data of a random key, which can be exported.
 
     Attributes:
       feeds: declarations of the feeds by name.
       arrays: the arrays that the function reads, by name.
       states: names of the arrays that are not parameters.
       outputs: descriptions of the results.
-      random: whether the results depend on a random key.
+      random: True if the results depend on a random key.
       table: the Table that encodes raw rows as feeds, or None.
     """
 
@@ -49,7 +49,7 @@ class ExportedFunction(Protocol):
     table: Table | None
 
     def __call__(self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Any:
-        """Compute the results of the function."""
+        """Compute the results of the function from arrays by name, feeds by name, and the data of a random key."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Exported:
     Attributes:
       feeds: the feeds, with names of their open sizes.
       functions: for each function its description, and its bytes as serialized by jax.export.
-      least: the smallest number of steps that a sequence may be padded to.
+      least: the minimum number of steps to which a sequence may be padded.
       note: the reason for more than one function, or None.
     """
 
@@ -71,12 +71,12 @@ class Exported:
 
 @dataclass(frozen=True)
 class Form:
-    """A way to export a program: a choice of open and fixed sizes.
+    """A choice of open and fixed sizes with which a program may be exported.
 
     Attributes:
-      dims: the dimensions of each feed; a string names a size that a function fixes or leaves open.
+      dims: the dimensions of each feed, by name; a string names a size that a function fixes or leaves open.
       fixed: for each function to export, its fixed sizes by name.
-      least: the smallest number of steps that a sequence may be padded to.
+      least: the minimum number of steps to which a sequence may be padded.
     """
 
     dims: Mapping[str, Dims]
@@ -84,18 +84,18 @@ class Form:
     least: int
 
     def open_sizes(self, fixed: Mapping[str, int]) -> list[str]:
-        """Return the sizes that `dims` names and `fixed` leaves open."""
+        """Return the names of the sizes in `dims` that are not in `fixed`."""
         return list(
             dict.fromkeys(d for dims in self.dims.values() for d in dims if isinstance(d, str) and d not in fixed)
         )
 
     def constraints(self, fixed: Mapping[str, int]) -> tuple[str, ...]:
-        """Return what JAX has to know of the open sizes, as in `"steps0 >= 2"`."""
+        """Return the constraints of the open sizes for JAX's symbolic shapes, such as "steps0 >= 2"."""
         steps = [name for name in self.open_sizes(fixed) if name != BATCH]
         return tuple(f"{name} >= {self.least}" for name in steps) if self.least > 1 else ()
 
     def symbols(self, fixed: Mapping[str, int]) -> dict[str, Any]:
-        """Return, for each size that `dims` names, its number in `fixed`, or a symbolic size of JAX if it is open."""
+        """Return the number in `fixed`, or else a JAX symbolic size, for each size that `dims` names."""
         open_ = self.open_sizes(fixed)
         scope = jax.export.SymbolicScope(self.constraints(fixed))
         found = jax.export.symbolic_shape(", ".join(open_), scope=scope) if open_ else ()
@@ -105,13 +105,13 @@ class Form:
 def export(
     function: ExportedFunction, arrays: Mapping[str, Any], platforms: Sequence[str], candidates: Iterable[Form]
 ) -> Exported:
-    """Export an entry point in the first form that the program allows.
+    """Export an entry point with the first choice of open and fixed sizes that the program allows.
 
     Args:
       function: the function to export.
       arrays: arrays by name. Only shapes and dtypes are used, and arrays that the function does not read are ignored.
       platforms: the platforms to export for: "cpu", "cuda", "rocm", "tpu".
-      candidates: the forms to try, in this order; the best form comes first.
+      candidates: the choices of sizes to try, in this order; the best choice comes first.
 
     Raises:
       ArtifactError: the program cannot be exported.
@@ -157,7 +157,7 @@ def export(
 
 
 def settings() -> dict[str, Any]:
-    """Return the settings of JAX that an exported function depends on."""
+    """Return the JAX settings on which an exported function depends: x64 and the random generator."""
     return {
         "x64": jax.dtypes.canonicalize_dtype("float64") == np.float64,
         "prng": str(jax.random.key_impl(jax.random.key(0))),
@@ -165,7 +165,7 @@ def settings() -> dict[str, Any]:
 
 
 def forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int], buckets: Any) -> Iterator[Form]:
-    """Yield the forms in which to export a program, the best first: with open sizes, or with fixed sizes.
+    """Yield the choices of open and fixed sizes with which to try to export a program, the best choice first.
 
     Args:
       feeds: the declarations of the feeds by name.
@@ -185,15 +185,15 @@ def forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int], buckets: An
 
 
 def sized_forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int] | None, buckets: Any) -> Iterator[Form]:
-    """Yield the forms in which to export a program for exactly these sizes, the best first; None leaves sizes open.
+    """Yield the choices with which to try to export a program for given sizes, the best first; None leaves sizes open.
 
-    In the best form, the sequences of each feed have their own number of steps. Some programs need an equal number of
+    In the best choice, the sequences of each feed have their own number of steps. Some programs need an equal number of
     steps in all feeds, and some need at least two steps.
 
     Args:
       feeds: the declarations of the feeds by name.
-      batch_sizes: as for `forms`.
-      buckets: as for `forms`.
+      batch_sizes: the batch sizes; None for an open batch size.
+      buckets: the numbers of steps, as for `forms`; None for open numbers of steps.
     """
     sequences = [name for name, spec in feeds.items() if spec.lod_level]
     apart = {name: _dims(spec, str(i)) for i, (name, spec) in enumerate(feeds.items())}
@@ -210,7 +210,7 @@ def sized_forms(feeds: Mapping[str, FeedSpec], batch_sizes: Sequence[int] | None
 
 
 def checked_sizes(name: str, sizes: Any) -> tuple[int, ...]:
-    """Return sizes as a tuple, after checking that they are increasing integers from 1 on.
+    """Check that sizes are increasing integers of at least 1, and return them as a tuple.
 
     Args:
       name: the name of the argument, for the error message.
@@ -227,7 +227,7 @@ def checked_sizes(name: str, sizes: Any) -> tuple[int, ...]:
 
 
 def _dims(spec: FeedSpec, label: str) -> Dims:
-    """Return the dimensions of a feed, with a name for each open size; `label` is a part of all names but "batch"."""
+    """Return the dimensions of a feed, with a name for each open size: "batch", or a name that contains `label`."""
     batch, *rest = spec.shape or (0,)
     first = [] if not spec.shape else [BATCH if batch is None else batch]
     steps = [f"outer{label}", f"steps{label}"][2 - spec.lod_level :] if spec.lod_level else []
@@ -235,7 +235,7 @@ def _dims(spec: FeedSpec, label: str) -> Dims:
 
 
 def _ladders(spec: FeedSpec, dims: Dims, given: Any) -> dict[str, tuple[int, ...]]:
-    """Return the numbers of steps to export a feed for, by the name of the dimension; empty if it has no sequences."""
+    """Return the numbers of steps for which to export a feed, by dimension name; empty for a feed without sequences."""
     if not spec.lod_level:
         return {}
     pairs = given if spec.lod_level == 2 and all(isinstance(g, Sequence) for g in given) else [given] * spec.lod_level
@@ -244,7 +244,7 @@ def _ladders(spec: FeedSpec, dims: Dims, given: Any) -> dict[str, tuple[int, ...
 
 
 def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
-    """Return every combination of the sizes, each a size by name; raise an ArgumentError for too many combinations."""
+    """Return all combinations of sizes, each a dict of size by name; raise an ArgumentError for too many of them."""
     count = math.prod(map(len, ladders.values()))
     if count > MOST_FUNCTIONS:
         shown = "; ".join(f"{name} {', '.join(map(str, sizes))}" for name, sizes in ladders.items())
@@ -256,7 +256,7 @@ def _each(ladders: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:
-    # Learning rates are weakly typed, see `Rates` in `runtime/update_rules.py`.
+    # Learning rates are weakly typed, see the class `Rates` in `runtime/parameter_updates.py`.
     weak = bool(getattr(array, "weak_type", False))
     return jax.ShapeDtypeStruct(array.shape, array.dtype, weak_type=weak)
 
@@ -289,15 +289,15 @@ def _described(exported: Any, blob: bytes, fixed: Mapping[str, int], constraints
 
 
 def portable(content: bytes, refined: bool = False) -> bytes:
-    """Return a module of StableHLO as a portable artifact (a format that later compilers read) without locations.
+    """Convert a StableHLO module to a portable artifact, a format that later compilers can read.
 
-    Locations are paths and lines of source files; without them, a program always has the same bytes.
+    Source locations (paths and line numbers) are removed, so that equal programs give equal bytes.
 
     Args:
       content: a portable artifact, or the bytecode of a module.
       refined: True if `content` is bytecode.
     """
-    # Imported on use: loading an exported model needs none of these modules, and JAX imports Pallas with them.
+    # Deferred imports: they also import Pallas, which takes time, and loading an exported model does not need them.
     from jax.extend import mlir
     from jax.extend.mlir import ir, passmanager
     from jax.extend.mlir.dialects import stablehlo
@@ -306,7 +306,7 @@ def portable(content: bytes, refined: bool = False) -> bytes:
     with make_ir_context(), ir.Location.unknown():
         module = ir.Module.parse(content) if refined else mlir.deserialize_portable_artifact(content)
         passmanager.PassManager.parse("builtin.module(strip-debuginfo)").run(module.operation)
-        # jax.export writes this version of StableHLO too: a JAX that is four weeks older can read it.
+        # Like jax.export, write the StableHLO version of four weeks ago, so that a JAX of this age can read the module.
         month = stablehlo.StablehloCompatibilityRequirement.WEEK_4
         version = stablehlo.get_version_from_compatibility_requirement(month)
         return bytes(mlir.serialize_portable_artifact(module, version, True))
@@ -322,7 +322,7 @@ def lowered(
     functions: Sequence[tuple[Mapping[str, int], Callable[..., Any]]],
     sizes: Mapping[str, int],
 ) -> bytes:
-    """Return an entry point as a portable artifact of StableHLO; see `Artifact.stablehlo`.
+    """Convert an entry point, for fixed sizes, to the bytes of a StableHLO portable artifact with the parameters.
 
     Args:
       entry: the signature of the entry point.
@@ -330,7 +330,7 @@ def lowered(
       functions: the exported functions, each with its fixed sizes.
       sizes: a number for each open size, by name.
     """
-    from jax.extend import mlir  # imported on use, because JAX imports Pallas with this module
+    from jax.extend import mlir  # deferred import, because `jax.extend.mlir` also imports Pallas
 
     _check(entry, sizes)
     fitting = [call for fixed, call in functions if fixed.items() <= sizes.items()]

@@ -1,14 +1,15 @@
-"""Run an exported model of fluid, with jax and numpy, and without fluid. Every such model holds this file.
+"""Run an exported model of fluid with jax and numpy, without fluid. Every exported model contains this file.
 
 unzip -p digits.fluid standalone.py > standalone.py
-python standalone.py digits.fluid                         # says what is in it
+python standalone.py digits.fluid                         # prints the feeds and outputs of each entry point
 import standalone
 predict = standalone.load("digits.fluid")                 # or load("model.fluid", "encode")
 scores, = predict({"image": images})                      # a list; each new shape is compiled once
-image, = predict({"label": [[3]]}, seed=7)                # a model that samples: other numbers in each call without
+image, = predict({"label": [[3]]}, seed=7)                # a model that samples; without seed, each call differs
 step = standalone.load("digits.step")                     # of trainer.save_training_step; each call changes step.arrays
 
-Sequences are lists of rows of any length, or tuples of padded data and lengths; results are such tuples.
+Sequences are passed as lists of rows of any length, or as tuples of padded data and lengths. Sequences in results are
+tuples of padded data and lengths.
 """
 
 import dataclasses
@@ -32,8 +33,12 @@ FORMAT, STEP, VERSION, SUMS = "fluid-artifact", "fluid-training-step", 1, "SHA25
 
 
 def read(path: Any) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the manifest and all entries; raise a ValueError if one has changed. Checksums do not say who wrote it."""
-    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:  # the path may name a newer file by now
+    """Return the manifest and all entries of a model; raise ValueError if a checksum is wrong.
+
+    Checksums do not prove who wrote the file.
+    """
+    # All reads use one open file, because another process may replace the file at `path` meanwhile.
+    with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
         infos = archive.infolist()
         stored = all(i.compress_type == zipfile.ZIP_STORED and i.file_size == i.compress_size for i in infos)
         if not stored or sum(i.file_size for i in infos) > os.fstat(file.fileno()).st_size:
@@ -56,14 +61,14 @@ def check_version(manifest: dict[str, Any]) -> None:
 
 
 def array_of(described: dict[str, Any], entries: dict[str, bytes]) -> jax.Array:
-    """Return an array that the manifest describes. Dtypes that NumPy lacks are stored as integers."""
+    """Read an array that the manifest describes. Arrays of dtypes that NumPy lacks are stored as integers."""
     array = np.lib.format.read_array(io.BytesIO(entries[described["file"]]), allow_pickle=False)
     dtype = jax.numpy.dtype(described["dtype"])
     return jax.numpy.asarray(array if array.dtype == dtype else array.view(dtype))
 
 
 def fed(feed: dict[str, Any], value: Any) -> Any:
-    """Return the value of a feed as the exported function takes it: an array, or a list of padded data and lengths."""
+    """Convert a feed to the argument of the exported function: an array, or a list of padded data and lengths."""
     step, dtype = feed["dims"][1 + feed["lod_level"] :], feed["held"]
     if feed["lod_level"] == 0:
         return np.asarray(value, dtype)
@@ -77,27 +82,27 @@ def fed(feed: dict[str, Any], value: Any) -> Any:
 
 
 def checked(seed: Any) -> int:
-    """Return a seed as an int; raise a ValueError unless it is a whole number from 0 to 2**64 - 1."""
+    """Check a seed and return it as an int; raise ValueError unless it is a whole number from 0 to 2**64 - 1."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not 0 <= seed.__index__() < 2**64:
         raise ValueError(f"seed={seed!r}: expected a whole number from 0 to 2**64 - 1, as in seed=7")
     return int(seed.__index__())
 
 
 def seed_of(first: int, run: int) -> int:
-    """Return the seed of call number `run` of the sequence with the seed `first`."""
+    """Return the seed of call number `run` in the sequence of calls that has the seed `first`."""
     return int.from_bytes(hashlib.blake2b(f"{first}/{run}".encode(), digest_size=8).digest(), "little")
 
 
 def key_of(seed: int, like: jax.Array) -> jax.Array:
-    """Return the data of the random key of a seed, for the generator of the key `like`."""
+    """Return the data of the random key for a seed; the key has the size and generator of the key data `like`."""
     words = np.tile(np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32), like.size // 2)
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(jax.numpy.asarray(words)), 0))
 
 
 def callable_of(known: dict[str, Any], blob: bytes, platforms: list[str], arrays: Any, key: Any) -> Callable[..., Any]:
-    """Return an exported function for JAX to call; `jax.export.deserialize` would need the flatbuffers library.
+    """Return an exported function that JAX can call, without `jax.export.deserialize`, which needs flatbuffers.
 
-    An export of zeros has the shapes of feeds and results, and all else that JAX asks for; the code takes its place.
+    The function exports a program that returns zeros of the right shapes, and replaces its code by the stored code.
     """
     scope = jax.export.SymbolicScope(known["constraints"])
 
@@ -114,10 +119,11 @@ def callable_of(known: dict[str, Any], blob: bytes, platforms: list[str], arrays
 
 
 def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callable[..., list[Any]]:
-    """Read one entry point, the first by default; return a function from feeds by name to results.
+    """Read one entry point, by default the first, and return a function that maps feeds by name to results.
 
-    A model that samples draws other numbers in each call: `seed` repeats the sequence of calls, and `seed=` of the
-    function one answer. A call of a training step updates the attribute `arrays` of the function, by name.
+    A model that samples draws new random numbers in each call. An argument `seed` of `load` makes the sequence of calls
+    repeatable, and `seed=` of the returned function a single call. Each call of a training step updates the attribute
+    `arrays` of the returned function.
     """
     first, calls = secrets.randbits(64) if seed is None else checked(seed), itertools.count()
     manifest, entries = read(path)
@@ -130,7 +136,8 @@ def load(path: Any, entry: str | None = None, seed: int | None = None) -> Callab
     if seed is not None and like is None:
         warnings.warn("load(seed=...): this model draws no random numbers, so that a seed does nothing", stacklevel=2)
     blobs = [(f, entries[f["file"]]) for f in known["functions"]]
-    ready = functools.cache(lambda i: callable_of(*blobs[i], manifest["platforms"], arrays, like))  # once it is called
+    # Each function is created when a call first needs it.
+    ready = functools.cache(lambda i: callable_of(*blobs[i], manifest["platforms"], arrays, like))
 
     def run(feeds: dict[str, Any], seed: int | None = None) -> list[Any]:
         if seed is not None and like is None:

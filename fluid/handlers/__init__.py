@@ -1,4 +1,4 @@
-"""Handlers for `trainer.train(..., handlers=[...])`: tests, early stopping, logs, plots, timing, NaN reports."""
+"""Handlers for the argument `handlers` of `Trainer.train`: tests, early stopping, logs, plots, timing, NaN reports."""
 
 from fluid.compat.name_hints import getattr_of
 from fluid.handlers.logger import CSVLogger, Logger, MLflow, TensorBoard, WandB

@@ -19,14 +19,14 @@ from fluid.trainer.evaluation.means import Interval, by_name, known_values, numb
 
 @fitting("fluid.handlers.Logger")
 class Logger(Recorder):
-    """The base class of all loggers: passes the scalars of a training to `write`, which a subclass defines.
+    """The base class of all loggers; it passes scalars to the method `write`, which a subclass defines.
 
-    The scalars are the outputs of the program, as means over the steps since the last write, and every value that
-    another handler reports. The scalars are passed some steps later, when the device has computed them. All of them are
-    written before each checkpoint, and before training ends, also if it ends with an error.
+    The scalars are the outputs of the program, as means over the steps since the last write, and all values that other
+    handlers report. A logger writes them some steps later, when the device has computed them. It writes all scalars
+    before each checkpoint and at the end of training, even after an error.
 
     Args:
-      every: the interval at which outputs of the program are written: a number of steps, or "epoch", "2 epochs" ...
+      every: the interval of writing outputs of the program: a number of steps, or "epoch", "2 epochs" ...
 
     Example:
       >>> import fluid, numpy as np
@@ -46,9 +46,9 @@ class Logger(Recorder):
         self._opened = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the output, for a training that continues after `self.done` steps.
+        """Open the output when training begins, after `self.done` completed steps.
 
-        Values that an earlier training wrote for later steps are outdated, and should be replaced.
+        A subclass should discard values that an earlier training wrote for later steps.
         """
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
@@ -56,29 +56,29 @@ class Logger(Recorder):
 
         Args:
           epoch: the index of the epoch, from 0.
-          step: the number of training steps done, including the steps before a resume.
+          step: the number of completed training steps, including the steps before a resume.
           values: the scalars by name.
         """
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Store all written values so that they survive a crash of this process; called before each checkpoint."""
+        """Store all written values, so that a crash of this process cannot lose them; called before each checkpoint."""
 
     def close(self, error: BaseException | None) -> None:
-        """Close the output; called when training ends.
+        """Close the output; called at the end of training.
 
         Args:
           error: the exception that ended the training, or None.
         """
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Call `open`, which a subclass may define."""
+        """Call `open`, in which a subclass may open its output."""
         super().begin_train(event)
         self.open(event)
         self._opened = True
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write all values that are not written yet, and call `close`."""
+        """Write all unwritten values, and call `close`."""
         if self._opened:
             self._opened = False
             try:
@@ -87,7 +87,7 @@ class Logger(Recorder):
                 self.close(event.error)
 
     def state(self) -> dict[str, Any]:
-        """Write and flush all complete means, and return the state of the incomplete means, for JSON."""
+        """Write and flush all complete means; return a dict for JSON with the incomplete means."""
         state = super().state()
         if self._opened:
             self.flush()
@@ -104,13 +104,13 @@ log = logging.getLogger("fluid")
 class CSVLogger(Logger):
     """A logger that writes a CSV table with a row for each epoch, or for a number of steps.
 
-    The columns are `epoch`, `step` (steps done, including the steps before a resume), the scalars of the program, and
-    the values of other handlers. The scalars are means over the steps since the last row. Of a value of another
-    handler, a row holds the latest since the last row.
+    The columns are `epoch`, `step` (completed steps, including the steps before a resume), the scalars of the program,
+    and the values that other handlers report. A row has the mean of each scalar over the steps since the last row, and
+    the latest reported value since the last row.
 
-    An existing file is continued. A resumed training keeps the rows up to its first step, and replaces the later rows,
-    whose steps are trained again. A training that begins at step 0 moves the file of another training to `log.1.csv`,
-    and logs a warning.
+    The logger appends to an existing file. A resumed training keeps the rows up to its first step, and replaces later
+    rows, because it repeats their steps. A training that begins at step 0 renames the file of another training to
+    `log.1.csv`, and logs a warning.
 
     Args:
       path: the path of the file; its folder is created if necessary.
@@ -139,7 +139,7 @@ class CSVLogger(Logger):
         self._file: Any = None
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open the file, and keep the rows of an earlier training up to the first step of this one."""
+        """Open the file, and keep its rows up to the step at which this training begins."""
         self._columns = ["epoch", "step", *known_values(self)]
         twice = [name for name in self._columns if self._columns.count(name) > 1]
         if twice:
@@ -167,9 +167,9 @@ class CSVLogger(Logger):
         self._file.close()
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Add the values that another handler reports to a row of the table.
+        """Add the values that another handler reports to the row of this step, if it is not yet written.
 
-        If the row of this step is complete but not yet written, add them to this row, else to the next row.
+        Otherwise, add the values to the next row.
         """
         announced = self._announced
         if self._waiting and self._waiting[-1][1] == self.done:
@@ -187,12 +187,12 @@ class CSVLogger(Logger):
         super()._write(epoch, done, {**mean.read(), **announced})
 
     def _rows_to_keep(self) -> list[list[str]]:
-        """Return the rows in an existing file that stay: those up to the step at which this training begins.
+        """Return the rows of an existing file up to the step at which this training begins.
 
-        Move the file of another training aside, and return no rows.
+        If the file belongs to another training, rename it and return no rows.
 
         Raises:
-          ArgumentError: the file has other columns than this training writes.
+          ArgumentError: the columns of the file differ from the columns of this training.
         """
         try:
             with open(self._path, newline="", encoding="utf-8") as file:
@@ -206,13 +206,13 @@ class CSVLogger(Logger):
             )
         whole = [row for row in rows if len(row) == len(header) and row[1].isdigit()]
         kept = [row for row in whole if int(row[1]) <= self.done]
-        if whole and not self.done and self._resumed is None:  # these rows may belong to another training
+        if whole and not self.done and self._resumed is None:  # a new training: the rows belong to another training
             self._move_aside(len(whole))
             return []
         return kept
 
     def _move_aside(self, count: int) -> None:
-        """Rename the file of another training to the first free name, `log.1.csv` ..., and log a warning.
+        """Rename the file of another training to the first unused name, such as `log.1.csv`, and log a warning.
 
         Args:
           count: the number of rows in the file, for the warning.
@@ -232,12 +232,12 @@ class CSVLogger(Logger):
 class TensorBoard(Logger):
     """A logger that writes scalars for TensorBoard; `tensorboard --logdir LOGDIR` shows them.
 
-    The scalars are the outputs of the program, as means over the steps since the last write, and every value that
-    another handler reports. A resumed training replaces the values that were written after its first step.
+    The scalars are the outputs of the program, as means over the steps since the last write, and all values that other
+    handlers report. A resumed training replaces values that the interrupted training wrote for later steps.
 
     Args:
       logdir: the directory of the run.
-      every: the interval: a number of steps, or "epoch", "2 epochs" ...
+      every: the interval of writing: a number of steps, or "epoch", "2 epochs" ...
 
     Raises:
       ArgumentError: the package tensorboard is not installed.
@@ -254,15 +254,15 @@ class TensorBoard(Logger):
         _tensorboard()
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Open a new event file."""
+        """Open a new event file in the directory of the run."""
         make_writer, proto = _tensorboard()
         self._writer = make_writer(self._logdir)
-        # This event makes TensorBoard discard the values that an earlier training wrote for its step or a later one.
+        # A START event makes TensorBoard discard values that an earlier training wrote for this step and later steps.
         start = proto.SessionLog(status=proto.SessionLog.START)
         self._writer.add_event(proto.Event(wall_time=time.time(), step=self.done + 1, session_log=start))
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """Add an event with the values of one step."""
+        """Add an event with the values of one step to the event file."""
         _, proto = _tensorboard()
         event = proto.Event(wall_time=time.time(), step=step)
         for name, value in values.items():
@@ -270,7 +270,7 @@ class TensorBoard(Logger):
         self._writer.add_event(event)
 
     def flush(self) -> None:
-        """Write all events that are still in memory to the file."""
+        """Write all events in memory to the event file."""
         self._writer.flush()
 
     def close(self, error: BaseException | None) -> None:
@@ -289,18 +289,17 @@ def _tensorboard() -> tuple[Any, Any]:
     return EventFileWriter, event_pb2
 
 
-# The seconds between two requests to MLflow that write values. Each request costs some milliseconds, so values are
-# batched.
+# `_INTERVAL`: seconds between two requests to MLflow. A request takes some milliseconds, so each writes many values.
 _INTERVAL = 1.0
-# The maximum number of values that MLflow accepts in one request.
+# `_AT_ONCE`: the maximum number of values that MLflow accepts in one request.
 _AT_ONCE = 1000
 
 
 class _Tracker(Logger):
-    """The base class of loggers that write to a run of an experiment tracker.
+    """The base class of loggers that write to a run of an experiment tracker, such as MLflow.
 
-    Each Trainer has a separate run. Further calls of `train`, and a resumed training, continue this run. The run is
-    created when the first values are written, so that a call of `train` without steps creates no run.
+    Each Trainer has a separate run. Further calls of `train`, and a resumed training, continue the run. The logger
+    creates the run when it writes the first values, so a call of `train` without steps creates no run.
     """
 
     run_id: str | None
@@ -311,7 +310,7 @@ class _Tracker(Logger):
         self._begun_run = False
 
     def open(self, event: BeginTrainEvent) -> None:
-        """Note that the next `write` must create the run or continue it."""
+        """Reset a flag, so that the next call of `write` creates the run or continues it."""
         self._begun_run = False
 
     def write(self, epoch: int, step: int, values: Mapping[str, float]) -> None:
@@ -322,11 +321,11 @@ class _Tracker(Logger):
         self._log(step, values)
 
     def state(self) -> dict[str, Any]:
-        """Write all complete means; return the state of the incomplete means and the id of the run, for JSON."""
+        """Write all complete means; return a dict for JSON with the incomplete means and the id of the run."""
         return {**super().state(), "run": self.run_id}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of the incomplete means and the id of the run from a checkpoint."""
+        """Restore the incomplete means and the id of the run from a checkpoint."""
         super().restore(state)
         self.run_id = state["run"]
 
@@ -335,11 +334,11 @@ class _Tracker(Logger):
         self.run_id = None
 
     def _begin_run(self) -> None:
-        """Create a run and set `run_id`; if `run_id` is set already, continue this run."""
+        """Create a run and set `run_id`; if `run_id` is already set, continue the run with this id."""
         raise NotImplementedError
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Pass the values of one step to the tracker."""
+        """Pass the values of one step to the experiment tracker."""
         raise NotImplementedError
 
 
@@ -347,16 +346,16 @@ class _Tracker(Logger):
 class MLflow(_Tracker):
     """A logger that writes scalars and the settings of a run to MLflow; `mlflow ui` shows them.
 
-    The scalars are the outputs of the program, as means over the steps since the last write, and every value that
-    another handler reports. A resumed training continues its run without duplicate points. The logger does not use the
-    global run of MLflow, `mlflow.start_run`.
+    The scalars are the outputs of the program, as means over the steps since the last write, and all values that other
+    handlers report. A resumed training continues its run without duplicate points. The logger does not use MLflow's
+    global run, which `mlflow.start_run` creates.
 
     Args:
       experiment: the name of the experiment, which is created if it does not exist.
       tracking_uri: the URI of the MLflow store, such as "sqlite:///mlflow.db"; None for the setting of MLflow.
       run_name: the name of the run; None lets MLflow choose a name.
       params: settings to write once for the run, by name, such as `{"learning_rate": 1e-3}`.
-      every: the interval: a number of steps, or "epoch", "2 epochs" ...
+      every: the interval of writing: a number of steps, or "epoch", "2 epochs" ...
 
     Attributes:
       run_id: the id of the run in MLflow; None before the first values are written.
@@ -390,7 +389,7 @@ class MLflow(_Tracker):
         _mlflow()
 
     def flush(self) -> None:
-        """Send all values that were collected and not sent yet to MLflow."""
+        """Send all collected values to MLflow."""
         for first in range(0, len(self._unsent), _AT_ONCE):
             self._client.log_batch(self.run_id, metrics=self._unsent[first : first + _AT_ONCE])
         self._unsent = []
@@ -418,7 +417,7 @@ class MLflow(_Tracker):
             self._there |= {(name, point.step, point.value) for point in points}
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Collect the values of one step; send all collected values if the last sending was a second ago."""
+        """Collect the values of one step; send all collected values if the last request is at least a second old."""
         _, make_metric = _mlflow()
         now = int(1000 * time.time())
         new = ((name, value) for name, value in values.items() if (name, step, value) not in self._there)
@@ -438,13 +437,13 @@ class MLflow(_Tracker):
 class WandB(_Tracker):
     """A logger that writes scalars to a run of Weights & Biases, which the package wandb shows in a browser.
 
-    The scalars are the outputs of the program, as means over the steps since the last write, and every value that
-    another handler reports. A resumed training continues its run. `mode="offline"` writes the run to the folder `wandb`
-    and sends nothing; each call of `train` then writes a separate part, and `wandb sync` joins the parts.
+    The scalars are the outputs of the program, as means over the steps since the last write, and all values that other
+    handlers report. A resumed training continues its run. `mode="offline"` writes the run to the folder `wandb` and
+    sends nothing; each call of `train` then writes a separate part, and `wandb sync` joins the parts.
 
     Args:
       project: the name of the project; None for the setting of wandb.
-      every: the interval: a number of steps, or "epoch", "2 epochs" ...
+      every: the interval of writing: a number of steps, or "epoch", "2 epochs" ...
       options: further arguments of `wandb.init`, such as `mode="offline"`, `name=`, `config={"learning_rate": 1e-3}`.
 
     Attributes:
@@ -466,7 +465,7 @@ class WandB(_Tracker):
         _wandb()
 
     def close(self, error: BaseException | None) -> None:
-        """Finish the run, with exit code 0 or, after an error, 1."""
+        """Finish the run with exit code 0, or with exit code 1 if training ended with an error."""
         if self._begun_run:
             self._run.finish(exit_code=0 if error is None else 1)
 
@@ -476,12 +475,12 @@ class WandB(_Tracker):
         self.run_id = self._run.id
 
     def _log(self, step: int, values: Mapping[str, float]) -> None:
-        """Pass the values to wandb, which writes them in a separate process."""
+        """Pass the values of one step to wandb, which writes them in a separate process."""
         self._run.log(dict(values), step=step)
 
 
 def _mlflow() -> tuple[Any, Any]:
-    """Return the classes MlflowClient and Metric of MLflow."""
+    """Import MLflow, and return its classes MlflowClient and Metric."""
     try:
         from mlflow import MlflowClient
         from mlflow.entities import Metric

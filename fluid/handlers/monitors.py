@@ -1,4 +1,4 @@
-"""Handlers that follow values: EarlyStopping, ReduceLROnPlateau, LearningRateMonitor, norms, CheckpointEvery."""
+"""Handlers that monitor training: early stopping, learning rates, norms of gradients, and additional checkpoints."""
 
 import logging
 import math
@@ -26,16 +26,16 @@ class EarlyStopping(Monitor):
       patience: the number of consecutive measurements without improvement after which training stops.
       mode: "min" or "max", the direction of improvement. "auto", the default, derives the direction from the name of
         the value: larger for "test_acc" and "auc", smaller for "loss" and "test_rmse".
-      min_delta: the least difference to the best value that counts as an improvement.
+      min_delta: the minimum difference to the best value that counts as an improvement.
 
-    In a `fluid.Population` each member is judged and stopped independently.
+    In a `fluid.Population`, which trains many members at once, the handler stops each member independently.
 
     Attributes:
       best: the best value so far, or None; float64 `[members]` for a population.
 
     Raises:
-      ArgumentError: an argument is invalid, or the name does not show the direction of improvement.
-      UnknownNameError: nothing measures this value; raised when training begins.
+      ArgumentError: an argument is invalid, or no direction can be derived from the name.
+      UnknownNameError: no output or handler provides this value; raised when training begins.
 
     Example:
       >>> import fluid, numpy as np
@@ -57,9 +57,9 @@ class EarlyStopping(Monitor):
         self._restored = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Stop at once if a resumed training had already been stopped.
+        """Stop immediately if this handler has already stopped the resumed training.
 
-        A new call of `train` after a stop counts the measurements without improvement from 0.
+        In a new call of `train` after a stop, count the measurements without improvement from 0.
         """
         super().begin_train(event)
         if self._restored:
@@ -73,7 +73,7 @@ class EarlyStopping(Monitor):
         self._worse = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the best value, and the number of measurements without improvement since, as a dict for JSON."""
+        """Return a dict for JSON with the best value and the number of later measurements without improvement."""
         return {**super().state(), "worse": np.asarray(self._worse).tolist()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class EarlyStopping(Monitor):
     def _judge(self, value: Any) -> None:
         better = self._better(value)
         if np.ndim(better):
-            better = better & (self._worse < self._patience)  # a stopped member keeps its best value
+            better = better & (self._worse < self._patience)  # do not change the best value of a stopped member
             self.best = np.where(better, value, np.nan if self.best is None else self.best)
         elif better:
             self.best = value
@@ -103,10 +103,12 @@ class EarlyStopping(Monitor):
 
 @fitting("fluid.handlers.CheckpointEvery")
 class CheckpointEvery(Handler):
-    """A handler that saves additional checkpoints; the `checkpoint_config` sets the folder and the number to keep.
+    """A handler that saves additional checkpoints.
+
+    The `checkpoint_config` of the Trainer sets the folder and the number of checkpoints to keep.
 
     Args:
-      every: the interval: a number of steps, or "epoch", "2 epochs" ...
+      every: the interval between checkpoints: a number of steps, or "epoch", "2 epochs" ...
 
     Raises:
       CheckpointError: the Trainer has no `checkpoint_config`; raised when the first checkpoint is due.
@@ -132,31 +134,31 @@ class CheckpointEvery(Handler):
         return self._every.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Request a checkpoint, if it is due."""
+        """Request a checkpoint, if one is due after this step."""
         if self._every.at_step(self.done):
             self.trainer.save_checkpoint()
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Request a checkpoint, if it is due."""
+        """Request a checkpoint, if one is due after this epoch."""
         if self._every.at_epoch(event):
             self.trainer.save_checkpoint()
 
 
-Checkpoint = CheckpointEvery  # the old name of the class, which users' programs may still use
+Checkpoint = CheckpointEvery  # `Checkpoint` is the old name of the class, which users' programs may still use
 
 
 @fitting("fluid.handlers.LearningRateMonitor")
 class LearningRateMonitor(Handler):
     """A handler that reports learning rates: `learning_rate_0`, `learning_rate_1` ..., one for each call of `minimize`.
 
-    With several programs, a step reports the rates of the program that it trained, as `generator/learning_rate_0`.
+    With several programs, a step reports the rates of its program, with names such as `generator/learning_rate_0`.
 
     Args:
       every: the number of steps between two reports, 1 by default.
 
     Raises:
-      UnknownNameError: the optimizer is a bare optax transformation, which does not expose its learning rate; raised
-        when training begins.
+      UnknownNameError: the optimizer is an optax transformation, which does not expose its learning rate; raised when
+        training begins.
 
     Example:
       >>> import fluid, numpy as np
@@ -175,11 +177,11 @@ class LearningRateMonitor(Handler):
         self._every = Every(every, "LearningRateMonitor")
 
     def measures(self) -> list[str]:
-        """Return the names of the reported rates: one for each call of `minimize` in each program."""
+        """Return the names of the reported learning rates: one for each call of `minimize` in each program."""
         return [name for program in self.trainer.programs for name in self._names(program)]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Read all learning rates once, so that a rate that cannot be read raises its error before the first step."""
+        """Read all learning rates, so that an optimizer that hides its rate causes an error before the first step."""
         for program in self.trainer.programs.values():
             self.trainer.session.engine.current_rates(program)
 
@@ -211,17 +213,16 @@ log = logging.getLogger("fluid")
 class ReduceLROnPlateau(Monitor):
     """A handler that multiplies the learning rate by a factor when a value has stopped improving.
 
-    The rate is set as by `trainer.learning_rate = ...`: nothing is recompiled, checkpoints keep the rate, and the new
-    rate replaces a schedule. In a program with several calls of `minimize`, the learning rate of each call is lowered.
-    The rates of all programs are lowered, unless `program` names one.
+    The handler sets the rate like `trainer.learning_rate = ...`: without a new compilation, stored in checkpoints, and
+    instead of a schedule. It lowers the rate of each `minimize` call, in all programs or only in `program`.
 
     Args:
       monitor: the name of the value, as for EarlyStopping.
-      factor: the number by which the learning rate is multiplied, above 0 and below 1.
+      factor: the factor of the learning rate, above 0 and below 1.
       patience: the number of consecutive measurements without improvement after which the rate is lowered.
-      mode: as for EarlyStopping.
-      min_delta: the least difference to the best value that counts as an improvement.
-      cooldown: the number of measurements after a change that do not count, so that the new rate can take effect.
+      mode: the direction of improvement, as for EarlyStopping.
+      min_delta: the minimum difference to the best value that counts as an improvement.
+      cooldown: the number of measurements to ignore after a change of the rate, so that the new rate can take effect.
       min_lr: the lower limit of the learning rates that this handler sets.
       program: the name of the program whose rates are lowered; all programs by default.
 
@@ -230,8 +231,8 @@ class ReduceLROnPlateau(Monitor):
 
     Raises:
       ArgumentError: an argument is invalid.
-      UnknownNameError: nothing measures this value, or the optimizer is a bare optax transformation, which does not
-        expose its learning rate; raised when training begins.
+      UnknownNameError: no output or handler provides this value, or the optimizer is an optax transformation, which
+        does not expose its learning rate; raised when training begins.
 
     Example:
       >>> import fluid, numpy as np
@@ -270,17 +271,17 @@ class ReduceLROnPlateau(Monitor):
         self._resting = 0  # the number of measurements until the cooldown ends
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Raise UnknownNameError if the learning rate of an optimizer cannot be set."""
+        """Raise UnknownNameError if an optimizer does not expose its learning rate."""
         super().begin_train(event)
         for program in self._lowered():
             self.trainer.session.learning_rates(program)
 
     def state(self) -> dict[str, Any]:
-        """Return the best value, the number of measurements without improvement, and of the cooldown, for JSON."""
+        """Return a dict for JSON: the best value, and the counts of the measurements for patience and cooldown."""
         return {**super().state(), "worse": self._worse, "resting": self._resting}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the best value and the counts of measurements from a checkpoint."""
+        """Restore the best value, the measurements without improvement and the cooldown from a checkpoint."""
         super().restore(state)
         self._worse = state["worse"]
         self._resting = state["resting"]
@@ -316,7 +317,7 @@ class ReduceLROnPlateau(Monitor):
         log.info("%s has not become better than %s: the learning rate is %s now", self.monitor, self.best, shown)
 
     def _lowered(self) -> list[str]:
-        """Return the names of the programs whose learning rates are lowered."""
+        """Return the names of the programs whose learning rates this handler lowers."""
         return list(self.trainer.programs) if self._program is None else [self._program]
 
 
@@ -328,10 +329,11 @@ _RATE = "learning_rate"
 class GradientMonitor(Handler):
     """A handler that reports the norms of gradients and updates to CSVLogger, TensorBoard, LivePlot and ProgressBar.
 
-    `grad_norm_0` is the L2 norm of all gradients of the first `minimize`, before any clip. `update_ratio_0` is the norm
-    of the update divided by the norm of the parameters: much more than 1e-3 means a rather large learning rate, much
-    less a small one. precision="float16" adds `loss_scale_0`; an infinite norm then belongs to a skipped update.
-    Further calls of `minimize` have the numbers 1, 2 ...
+    `grad_norm_0` is the L2 norm of all gradients of the first `minimize` call, before clipping. `update_ratio_0` is the
+    norm of the update divided by the norm of the parameters. About 1e-3 is usual: a much larger ratio means a rather
+    large learning rate, a much smaller ratio a small one. With precision="float16", the handler also reports the loss
+    scale, `loss_scale_0`; the norm of a skipped update is infinite. The names for further `minimize` calls end with
+    `_1`, `_2` ...
 
     The training step computes these values from its gradients. A Trainer with a custom `step=` reports no gradient
     norm, because a custom step may compute several gradients.
@@ -355,7 +357,7 @@ class GradientMonitor(Handler):
         self._every = Every(every, "GradientMonitor")
 
     def measures(self) -> list[str]:
-        """Return the names of the reported norms and ratios, program by program."""
+        """Return the names of the reported norms and ratios of all programs, in the order of the programs."""
         programs = self.trainer.programs
         return [value_name(programs, program, name) for program in programs for name in self._names(program)]
 
@@ -364,7 +366,7 @@ class GradientMonitor(Handler):
         return list(dict.fromkeys(name for program in self.trainer.programs for name in self._names(program)))
 
     def steps_ahead(self) -> float:
-        """Return the steps until the next report if another handler uses the reported values; infinity if none does."""
+        """Return the number of steps to the next report if another handler acts on reported values, else infinity."""
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def end_step(self, event: EndStepEvent) -> None:

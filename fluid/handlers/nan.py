@@ -1,4 +1,4 @@
-"""TerminateOnNaN: a handler that ends a training with non-finite values, in the state before the failing step."""
+"""TerminateOnNaN: a handler that ends training at the first non-finite value, and restores the values before it."""
 
 from typing import Any, NamedTuple
 
@@ -18,10 +18,10 @@ from fluid.trainer.evaluation.means import Every, Interval, number, on_host
 
 
 class _Batch(NamedTuple):
-    """A minibatch of a training step since the last check, with all values that a repetition of the step needs.
+    """A record of one training step, with the minibatch and the settings that a repetition of the step needs.
 
-    `rates` are the learning rates that the user or a handler has set, one for each `minimize` of the program; None for
-    a rate that was not set. `request` holds the fetches and overrides that handlers requested for the step, or is None.
+    `rates` are the learning rates that the user or a handler has set, one for each `minimize` call of the program; None
+    for a rate that was not set. `request` is None, or has the fetches and overrides that handlers requested.
     """
 
     program: str
@@ -33,15 +33,15 @@ class _Batch(NamedTuple):
 
     @property
     def replaced(self) -> dict[str, Any]:
-        """The new values that handlers have set in this step in place of computed ones, by name."""
+        """The values that handlers have set in this step in place of computed values, by name."""
         return {} if self.request is None else self.request.values
 
 
 class _State(NamedTuple):
     """The values that training steps change: parameters, states, optimizer states and the step counter.
 
-    `arrays` are the parameters and states by name. `slots` are the optimizer states by name of the program. `step` is
-    the number of training steps done.
+    `arrays` are the parameters and states by name. `slots` are the optimizer states by program name. `step` is the
+    number of completed training steps.
     """
 
     arrays: dict[str, Any]
@@ -53,13 +53,14 @@ class _State(NamedTuple):
 class TerminateOnNaN(Handler):
     """A handler that ends training with an error if the loss, a parameter, a state or optimizer state is non-finite.
 
-    The scope then holds the values before the failing step: nothing is lost, and a saved state is finite. With
-    `report=True` the step is repeated with every named value. The error then names the first non-finite value, its line
-    in the program, and the rows of the minibatch that are the cause.
+    It then restores the values before the failing step, so that the user can save finite parameters. With
+    `report=True`, it also repeats the step with all named values. The error then names the first non-finite value, its
+    line in the program, and the rows of the minibatch that cause it.
 
     Each check waits for the device, and copies the parameters and the optimizer state on the device. `every=100` checks
-    once in a hundred steps: the minibatches since the last check are kept, and their steps are repeated to find the
-    failing step. Put this handler last: the other handlers are then notified of a step only after the check.
+    once in a hundred steps: the handler stores the minibatches since the last check, and repeats their steps to find
+    the failing step. Put this handler last in the list: the end of a step reaches handlers in reverse order, so the
+    check runs before other handlers are notified of the step.
 
     Args:
       report: True repeats the failing step for a report; False, the default, does not.
@@ -92,15 +93,15 @@ class TerminateOnNaN(Handler):
         self._health = Health()
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Copy the parameters, states and optimizer states, to restore them if a step computes a non-finite value.
+        """Copy the parameters, states and optimizer states, to restore them after a step with a non-finite value.
 
         Raises:
           NonFiniteError: a parameter is non-finite before the first step.
         """
         state = self._state()
         self._slot_names = [name for name in self.trainer.session.state() if name.startswith("@slots/")]
-        # Arrays that are non-finite before the first step are exempt from checks: a state of the program, or of some
-        # optimizers, may begin with an infinity. A parameter may not.
+        # Exempt arrays that are non-finite before the first step from checks: a state of the program or the optimizer
+        # may start with an infinity. For a non-finite parameter, raise an error.
         self._health = Health.at_start(self._by_name(state))
         bad = self._health.exempt & {name for program in self.trainer.programs.values() for name in program.parameters}
         if complaint := Health().complaint({name: state.arrays[name] for name in bad if name in state.arrays}):
@@ -114,23 +115,23 @@ class TerminateOnNaN(Handler):
         return self._every.steps_left(self.done)
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Keep the minibatch and its settings until the next check, which may repeat the step."""
+        """Store the minibatch and the settings of the step until the next check, which may repeat the step."""
         rates = self.trainer.session.engine.rates.given(event.program)
         self._batches.append(_Batch(event.program, event.epoch, event.step, event.feed, rates, event.request))
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Check the steps since the last check, if a check is due."""
+        """Check the steps since the last check for non-finite values, if a check is due."""
         self._losses.append(event.metrics.unread(self.trainer.programs[event.program].loss_output))
         if self._every.at_step(self.done):
             self._check()
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Check the steps since the last check, so that tests and checkpoints after an epoch use finite parameters."""
+        """Check the steps since the last check, because tests and checkpoints after an epoch need finite parameters."""
         if self._batches:
             self._check()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Release the copy of the state, and the minibatches since the last check, to free their memory."""
+        """Release the memory of the copied arrays and of the minibatches since the last check."""
         self._good = None
         self._batches = []
         self._losses = []
@@ -142,7 +143,7 @@ class TerminateOnNaN(Handler):
         self._keep(state)
 
     def _complaint(self, state: _State, losses: list[Any]) -> str | None:
-        """Return a description of the first non-finite loss, or else array of `state`; None if all are finite."""
+        """Describe the first non-finite loss, or else the first non-finite array; return None if all are finite."""
         found = self._health.complaint(self._by_name(state))
         lost = [loss for loss in map(number, on_host(losses)) if not np.isfinite(loss)]
         if lost:
@@ -150,11 +151,11 @@ class TerminateOnNaN(Handler):
         return f"the loss is finite, but {found}" if found else None
 
     def _find(self) -> None:
-        """Repeat the steps since the last check, to find the first one that computes a non-finite value.
+        """Repeat the steps since the last check, to find the first step that computes a non-finite value.
 
         Raises:
-          NonFiniteError: always. The scope then holds the values before the failing step. If no step fails when
-            repeated, the scope holds the values of the last check.
+          NonFiniteError: always. The scope then has the values before the failing step. If all values are finite in the
+            repetition, the scope has the values of the last check.
         """
         session = self.trainer.session
         programs = self.trainer.programs
@@ -191,7 +192,7 @@ class TerminateOnNaN(Handler):
         )
 
     def _state(self) -> _State:
-        """Return the arrays, optimizer states and step counter that training steps change, without a copy."""
+        """Return the arrays, optimizer states and step counter that training steps change, without copying them."""
         scope = self.trainer.session.scope
         programs = self.trainer.programs.values()
         names = dict.fromkeys(n for p in programs for n in (*(n for m in p.minimizes for n in m.parameters), *p.states))
@@ -202,13 +203,13 @@ class TerminateOnNaN(Handler):
         return {**state.arrays, **dict(zip(self._slot_names, jax.tree.leaves(state.slots), strict=True))}
 
     def _keep(self, state: _State) -> None:
-        self._good = None  # release the old copy first: two copies would double the memory
+        self._good = None  # release the old copy before the new copy: both together would need twice the memory
         self._good = _copy(state)
         self._batches = []
         self._losses = []
 
     def _put(self, state: _State) -> None:
-        """Put a copy of `state` into the scope. A copy is needed because a step donates the buffers in the scope."""
+        """Put a copy of `state` into the scope, because the next step donates the buffers in the scope."""
         scope = self.trainer.session.scope
         copied = _copy(state)
         scope.arrays.update(copied.arrays)

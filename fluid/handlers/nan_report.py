@@ -1,4 +1,4 @@
-"""NonFiniteReport: the first non-finite value of a training step, and its cause, also inside loops and branches."""
+"""NonFiniteReport: a report about the first non-finite value of a training step, also inside loops and branches."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +17,11 @@ from fluid.runtime.step import Step, TrainingState, step_key
 
 
 class Inside(NamedTuple):
-    """A named value inside a loop or a branch.
+    """A named value inside a loop or a branch of a program.
 
     Attributes:
       name: the name of the value.
-      times: the index of the loop step that computed the value, from 0; one index for each nested loop, the outermost
+      times: the index of the loop iteration that computed the value, from 0; one index for each nested loop, outermost
         first. For `layers.rnn` and similar layers, the index is the position in the sequence.
       value: the array.
     """
@@ -32,18 +32,19 @@ class Inside(NamedTuple):
 
 
 def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.ndarray | None) -> Inside | None:
-    """Return the first non-finite named value inside the loops and branches on which a target depends.
+    """Return the first non-finite named value inside the loops and branches that a target depends on.
 
-    Loops run step by step. For each step that makes a value non-finite, the named values of the step are checked.
+    The function runs loops one iteration at a time. If an iteration computes a new non-finite value, the function
+    checks all named values of the iteration.
 
     Args:
-      closed: the closed jaxpr of a program, in which values inside loops carry labels with their names.
+      closed: the closed jaxpr of a program, in which values inside loops have labels with their names.
       arguments: the arguments of the jaxpr, as a flat list of arrays.
-      target: the jaxpr variable of a named value that is non-finite; only what it depends on is searched.
+      target: the jaxpr variable of a non-finite named value; loops and branches that do not affect it are skipped.
       rows: bool `[batch]`: the rows of the minibatch to check; None for all.
 
     Returns:
-      The value, with its name and loop step; None if no non-finite named value is found inside.
+      The value, with its name and loop iteration; None if all named values inside are finite.
     """
     looking = _Looking(rows)
     level = looking.level(closed.jaxpr, closed.consts, [target])
@@ -51,15 +52,15 @@ def first_inside(closed: Any, arguments: Sequence[Any], target: Any, rows: np.nd
 
 
 class _Level:
-    """The compiled equations of one function: the program, the body of a loop, or a branch.
+    """The compiled equations of one function: the program, a loop body, or a branch.
 
     Args:
       jaxpr: the jaxpr of the function.
       consts: the values of the constants of the jaxpr.
-      targets: only the loops and branches on which these variables depend are searched; None for all.
+      targets: variables; loops and branches that do not affect them are skipped. None to search all.
 
     Attributes:
-      events: the equations to inspect, in program order: labels, which name a value, and equations that contain labels,
+      events: the equations to check, in program order: labels, which name a value, and equations that contain labels,
         such as loops.
     """
 
@@ -78,7 +79,8 @@ class _Level:
     def run(self, arguments: Sequence[Any]) -> tuple[list[Any], Callable[[Any], Any]]:
         """Run the equations on `arguments`.
 
-        Return the outputs of the function, and a function that returns the value of an input variable of an event.
+        Returns:
+          The outputs, and a function that returns the value of any variable that an equation in `events` reads.
         """
         found = self._compiled(*arguments)
         values = dict(zip(self._read, found[self._outputs :], strict=True))
@@ -97,13 +99,18 @@ class _Looking:
         self._levels: dict[int, tuple[Any, _Level]] = {}
 
     def level(self, jaxpr: Any, consts: Sequence[Any], targets: Sequence[Any] | None = None) -> _Level:
-        """Return the compiled equations of a function, from a cache, so that the body of a loop is compiled once."""
+        """Return the compiled equations of a function; a cache avoids a second compilation of a loop body."""
         if id(jaxpr) not in self._levels:
             self._levels[id(jaxpr)] = (jaxpr, _Level(jaxpr, consts, targets))
         return self._levels[id(jaxpr)][1]
 
     def search(self, level: _Level, read: Callable[[Any], Any]) -> Inside | None:
-        """Return the first non-finite named value in a function, or None; `read` returns the value of a variable."""
+        """Return the first non-finite named value in a function and its loops and branches, or None.
+
+        Args:
+          level: the compiled equations of the function.
+          read: a function that returns the value of a variable, from `_Level.run`.
+        """
         for event in level.events:
             name = labelled(event)
             values = [read(v) for v in event.invars]
@@ -135,13 +142,13 @@ class _Looking:
     def _loop(
         self, body: Any, consts: list[Any], carry: list[Any], steps: Iterator[tuple[int, list[Any]]], carried: int
     ) -> Inside | None:
-        """Run a loop up to the first step in which a named value is non-finite; return this value, or None.
+        """Run a loop up to the first iteration with a non-finite named value; return this value, or None.
 
         Args:
-          body: the jaxpr of one loop step, with arguments `[*consts, *carry, *slices]`.
-          consts: the values that are equal in all steps.
-          carry: the values that one step passes to the next, before the first step.
-          steps: the index of each step, and its slices of the scanned inputs.
+          body: the jaxpr of one iteration, with arguments `[*consts, *carry, *slices]`.
+          consts: the values that are equal in all iterations.
+          carry: the initial values that each iteration changes and passes to the next iteration.
+          steps: the index of each iteration, and its slices of the scanned inputs.
           carried: the number of values in the carry, which are the first outputs of `body`.
         """
         level = self.level(*_opened(body))
@@ -172,11 +179,11 @@ class _Looking:
         return None
 
     def _spoils(self, before: list[Any], after: list[Any]) -> bool:
-        """Return whether a loop step turns a finite element of its carry non-finite, or has another non-finite output.
+        """Return whether an iteration makes a finite carried element non-finite, or has another non-finite output.
 
         Args:
-          before: the carry before the step.
-          after: the outputs of the step: the carry after the step, then other outputs.
+          before: the carried values before the iteration.
+          after: the outputs of the iteration: the carried values after it, then other outputs.
         """
         kept = zip(before, after[: len(before)], strict=True)
         if any((self._bad(new) & ~self._bad(old)).any() for old, new in kept):
@@ -184,7 +191,10 @@ class _Looking:
         return any(self._bad(value).any() for value in after[len(before) :])
 
     def _bad(self, value: Any) -> np.ndarray:
-        """Return a bool mask of the non-finite elements of a value; with the batch on axis 0, of the selected rows."""
+        """Return a bool mask of the non-finite elements of a value.
+
+        If axis 0 is the batch, the mask covers only the rows to check.
+        """
         if not jnp.issubdtype(value.dtype, jnp.inexact):
             return np.zeros((), bool)
         bad = ~np.asarray(jnp.isfinite(value))  # np.isfinite does not support bfloat16
@@ -192,7 +202,11 @@ class _Looking:
 
 
 def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[Any], Iterator[tuple[int, list[Any]]]]:
-    """Return the constants of a scan, its initial carry, and for each step in order its index and slices of inputs."""
+    """Split the input values of a `scan` equation.
+
+    Returns:
+      The constants, the initial carry, and for each iteration in order its index and its slices of the inputs.
+    """
     consts, carried = scan_counts(equation)
     carried += consts
     numbers = range(equation.params["length"])
@@ -201,23 +215,23 @@ def _steps_of_scan(equation: Any, values: list[Any]) -> tuple[list[Any], list[An
 
 
 def _opened(function: Any) -> tuple[Any, Sequence[Any]]:
-    """Return the jaxpr and the constants of a function in the parameters of an equation; no constants if it is open."""
+    """Return the jaxpr and the constants of a function in an equation; an open jaxpr has no constants."""
     return getattr(function, "jaxpr", function), getattr(function, "consts", ())
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Return whether a function inside an equation labels named values, also in nested loops and branches."""
+    """Return whether a function inside an equation, or a nested loop or branch, contains labels of named values."""
     inside = (e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns)
     return any(labelled(e) is not None or _holds_labels(e) for e in inside)
 
 
-# The maximum number of times that `_rows_by_trial` repeats a step.
+# `_TRIALS`: the maximum number of times that `_rows_by_trial` repeats a training step.
 _TRIALS = 64
 
 
 @dataclass(frozen=True)
 class NonFiniteReport:
-    """A report about a training step with a non-finite value; `str(report)` is readable text.
+    """A report about a training step with a non-finite value; `str(report)` returns a readable text.
 
     Attributes:
       epoch: the index of the epoch, from 0.
@@ -226,13 +240,13 @@ class NonFiniteReport:
       name: the name of the first non-finite feed, value (in program order), gradient (from the loss backwards) or
         parameter.
       layer: the name of the layer that computed the value, such as `fc_0`; or None.
-      site: the line of the user's program, as `file:line in function`.
-      found: the numbers of infinities and NaNs, and the index of the first one, as text.
-      rows: the rows of the minibatch that are the cause; empty if no single rows are.
+      site: the source line in the user's program, as `file:line in function`.
+      found: a text with the numbers of infinities and NaNs, and the index of the first of them.
+      rows: the indices of the rows of the minibatch that cause the value; empty if no single row does.
       batch: the number of rows of the minibatch.
-      outer: if the value is inside a loop or a branch, the named value outside that depends on it; else empty.
-      times: the index of the loop step that computed the value, from 0; one index for each nested loop, the outermost
-        first. In `layers.rnn`, `DynamicRNN` and `StaticRNN` the index is the position in the sequence.
+      outer: for a value inside a loop or a branch, the named value outside that depends on it; else empty.
+      times: the index of the loop iteration that computed the value, from 0; one index for each nested loop, outermost
+        first. In `layers.rnn`, `DynamicRNN` and `StaticRNN`, the index is the position in the sequence.
 
     Example:
       >>> report = NonFiniteReport(0, 7, "value", "log_0.tmp_0", "log_0", "net.py:3 in net", "1 of 8: -inf", (2,), 8)
@@ -301,10 +315,10 @@ _STORIES = {
 def investigate(
     session: Session, program: Program, before: TrainingState, feed: Mapping[str, Any], epoch: int, step: int
 ) -> NonFiniteReport:
-    """Repeat a training step with every named value fetched, and return a report of the first non-finite value.
+    """Repeat a training step, fetch every named value, and return a report about the first non-finite value.
 
     Args:
-      session: the Session of the step, which stays unchanged. It holds the arrays that the step does not change.
+      session: the Session of the step, which stays unchanged. Its scope has the arrays that the step does not change.
       program: the program of the step.
       before: the parameters, states and optimizer states before the step.
       feed: the minibatch of the step.
@@ -320,7 +334,7 @@ def investigate(
 
 
 class _Replay:
-    """A training step that can be repeated with different fetches, without side effects."""
+    """A training step that the methods repeat with different fetches, without side effects."""
 
     def __init__(self, session: Session, program: Program, before: TrainingState, feed: Mapping[str, Any]):
         self.session = session
@@ -331,13 +345,16 @@ class _Replay:
         self.values = [n for n, v in program.values.items() if jnp.issubdtype(jnp.dtype(v.dtype), jnp.inexact)]
 
     def fetching(self, names: list[str]) -> Callable[[Mapping[str, Any]], tuple[dict[str, Any], dict[str, Any]]]:
-        """Return a compiled function from a feed to the arrays after the step, and the fetched values, both by name.
+        """Return a compiled function that runs the step on a feed.
 
-        Without fetches, a custom step function of the Session is used, so that its update can be examined. Fetched
-        values and gradients always come from the program itself.
+        Without fetches, it runs the custom step function of the Session, if there is one, to check its update. With
+        fetches, it computes values and gradients from the program.
 
         Args:
           names: the names of the values to fetch; empty for none.
+
+        Returns:
+          A function of a feed that returns the arrays after the step and the fetched values, both by name.
         """
         program = self.program
         before = self.before
@@ -356,21 +373,21 @@ class _Replay:
         return run
 
     def rows(self, fetch: str, value: Any, follows_batch: bool) -> tuple[int, ...]:
-        """Return the indices of the rows of the minibatch that make a value non-finite; empty if no single rows do.
+        """Return the indices of the minibatch rows that make a value non-finite; empty if no single row does.
 
         Args:
-          fetch: the name under which a repeated step fetches the value.
+          fetch: the fetch name of the value.
           value: the non-finite value.
-          follows_batch: True if axis 0 of the value is the batch, so that the value itself may show the rows.
+          follows_batch: True if axis 0 of the value is the batch, so that its non-finite rows may be the cause.
         """
         if follows_batch and _is_batch(value, self.batch):
             bad = _bad_rows(value)
-            if not bad.all():  # if all rows are non-finite, a single row may be the cause, as in a batch norm
+            if not bad.all():  # if all rows are non-finite, one row may be the cause, for example by a batch norm
                 return tuple(np.flatnonzero(bad).tolist())
         return self._rows_by_trial(fetch)
 
     def inside(self, name: str, value: Any) -> Inside | None:
-        """Return the value inside a loop or branch where the non-finite numbers of `name` start, or None."""
+        """Return the first non-finite value inside a loop or branch that affects the value `name`, or None."""
         program = self.program
         scope = self.session.scope
         every = {**scope.arrays, **self.before.arrays}
@@ -386,10 +403,10 @@ class _Replay:
         return first_inside(closed, jax.tree.leaves((arrays, self.feed)), jax.tree.leaves(variables[name])[0], rows)
 
     def _rows_by_trial(self, fetch: str) -> tuple[int, ...]:
-        """Return the indices of the rows that make a fetched value non-finite, by a binary search.
+        """Find the minibatch rows that make a fetched value non-finite by binary search, and return their indices.
 
-        Each trial repeats the step with a minibatch of the same size, which repeats some of the rows. After `_TRIALS`
-        trials, rows that are still untested count as a cause.
+        Each trial repeats the step with a minibatch that contains only some of the rows, repeated to the original size.
+        After `_TRIALS` trials, all untested rows count as a cause.
         """
         run = self.fetching([fetch])
         trials = 0
@@ -406,7 +423,7 @@ class _Replay:
 
         def search(rows: np.ndarray) -> list[int]:
             if trials >= _TRIALS:
-                return rows.tolist()  # no trials are left, and these rows may be the cause
+                return rows.tolist()  # after the last trial, untested rows count as a cause
             if not bad(rows):
                 return []
             if len(rows) == 1:
@@ -417,7 +434,7 @@ class _Replay:
 
 
 def _bad_rows(value: Any) -> np.ndarray:
-    """Return a mask of the rows of a value that hold non-finite elements, bool `[batch]`."""
+    """Return a bool mask `[batch]`, True for rows of a value with at least one non-finite element."""
     array = _real(value)
     return ~np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)
 
@@ -468,7 +485,7 @@ def _in_update(replay: _Replay) -> dict[str, Any] | None:
 
 
 def _rates(replay: _Replay) -> str:
-    """Return a text with the learning rates of the step, for all optimizers that expose a rate; empty if none does."""
+    """Return a text with the learning rates of the step; it leaves out optax optimizers, which hide their rates."""
     told = []
     session = replay.session
     program = replay.program.name
@@ -476,7 +493,7 @@ def _rates(replay: _Replay) -> str:
     for name, (rule, rate, slots) in zip(rate_names(replay.program), every, strict=True):
         try:
             told.append(f", {name} {float(rule.rate(rate, slots)):.3g}")
-        except KeyError:  # a bare optax transformation does not expose its learning rate
+        except KeyError:  # an optax transformation does not expose its learning rate
             continue
     return "".join(told)
 
@@ -500,7 +517,7 @@ def _real(value: Any) -> np.ndarray:
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = filled(value, 0)
     array = np.asarray(value)
-    return array if array.dtype.kind == "f" else array.astype(np.float32)  # NumPy's functions do not support bfloat16
+    return array if array.dtype.kind == "f" else array.astype(np.float32)  # np.isfinite does not support bfloat16
 
 
 def _spoilt(value: Any) -> bool:
@@ -508,7 +525,7 @@ def _spoilt(value: Any) -> bool:
 
 
 def _told(value: Any) -> str:
-    """Return a text with the counts of infinities and NaNs in a value, and the index of the first such number."""
+    """Return a text with the counts of infinities and NaNs in a value, and the index of the first of them."""
     array = _real(value)
     bad = ~np.isfinite(array)
     kinds = {"nan": np.isnan(array), "inf": np.isposinf(array), "-inf": np.isneginf(array)}

@@ -1,4 +1,4 @@
-"""Periodic handlers: `every` and `once` make handlers that call a function after a number of steps or epochs."""
+"""Periodic handlers: the decorators `every` and `once`, which call a function after a number of steps or epochs."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -10,16 +10,16 @@ from fluid.trainer.evaluation.means import Every, Interval
 from fluid.trainer.handlers import check_signature, warn_of_return
 
 PeriodicFunction = Callable[[Any], Any]
-"""The type of a function for `every` and `once`.
+"""The type of the functions that `every` and `once` decorate.
 
-Its argument is an EndStepEvent, or an EndEpochEvent if the interval is in epochs."""
+The argument of the function is an EndStepEvent, or an EndEpochEvent if the interval is in epochs."""
 
 
 def every(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
     """Convert a function to a handler that calls the function after every interval of steps or epochs.
 
     Args:
-      interval: a number of steps, or "epoch", "2 epochs" ... All steps of the Trainer count, also before a resume.
+      interval: a number of steps, or "epoch", "2 epochs" ... The count of steps includes the steps before a resume.
 
     Returns:
       A decorator for a function of one event: an EndStepEvent, or an EndEpochEvent if the interval is in epochs.
@@ -47,11 +47,11 @@ def once(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
     """Convert a function to a handler that calls the function once in each training, after a number of steps or epochs.
 
     Args:
-      interval: as for `every`; the function is called after the first interval, and not again when an interrupted
-        training resumes.
+      interval: a number of steps, or "epoch", "2 epochs" ... The function is called after the first interval, and not
+        again after a resume.
 
     Returns:
-      A decorator for a function of one event, as for `every`.
+      A decorator for a function of one event: an EndStepEvent, or an EndEpochEvent if the interval is in epochs.
 
     Raises:
       ArgumentError: the interval is invalid.
@@ -73,7 +73,7 @@ def once(interval: Interval) -> Callable[[PeriodicFunction], Handler]:
 
 
 class _Periodic(Handler):
-    """A handler that calls a function after each interval."""
+    """A handler that calls a function after each interval of steps or epochs; `every` creates it."""
 
     def __init__(self, function: PeriodicFunction, due: Every):
         self._function = function
@@ -84,12 +84,12 @@ class _Periodic(Handler):
         return self._due.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Call the function, if the interval ends here."""
+        """Call the function, if the interval ends with this step."""
         if self._due.at_step(self.done):
             self._call(event)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Call the function, if the interval ends here."""
+        """Call the function, if the interval ends with this epoch."""
         if self._due.at_epoch(event):
             self._call(event)
 
@@ -99,14 +99,14 @@ class _Periodic(Handler):
 
 
 class _Once(_Periodic):
-    """A handler that calls a function after the first interval only."""
+    """A handler that calls a function once, after the first interval of steps or epochs; `once` creates it."""
 
     def __init__(self, function: PeriodicFunction, due: Every):
         super().__init__(function, due)
         self._called = False
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Allow the function to be called once more, unless this training resumes an interrupted one."""
+        """Allow one more call of the function, unless this training resumes an interrupted training."""
         if not event.resumed:
             self._called = False
 
@@ -115,11 +115,11 @@ class _Once(_Periodic):
         return math.inf if self._called else super().steps_ahead()
 
     def state(self) -> dict[str, Any]:
-        """Return a dict for JSON that says whether the function was called."""
+        """Return a dict for JSON: `called` is True if the handler has called the function."""
         return {"called": self._called}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore from a checkpoint whether the function was called, so that it is called only once."""
+        """Restore the flag `called` from a checkpoint, so that the handler does not call the function again."""
         self._called = state["called"]
 
     def _call(self, event: EndStepEvent | EndEpochEvent) -> None:

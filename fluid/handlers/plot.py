@@ -1,4 +1,4 @@
-"""Recorder and LivePlot: handlers that write or plot the scalars of a training."""
+"""Recorder and LivePlot: handlers that write or plot scalars, such as the loss, during training."""
 
 import time
 from collections import deque
@@ -24,8 +24,8 @@ class Recorder(Averaging):
     """A handler that collects scalars, and passes them to `_write` some steps later, when the device has computed them.
 
     Args:
-      every: the interval at which outputs of the program are recorded, as means over the steps since the last record.
-        Values of other handlers are recorded when they are reported.
+      every: the interval of the records: a number of steps, or "epoch". A record has the means of the program's outputs
+        over the steps since the last record. Values that other handlers report are recorded immediately.
     """
 
     first_process_only = True
@@ -35,39 +35,39 @@ class Recorder(Averaging):
     def __init__(self, every: Interval):
         super().__init__()
         self._every = Every(every, type(self).__name__)
-        # Records that are not written yet: the epoch, the number of steps done, and means or values by name.
+        # `_waiting`: unwritten records, as tuples of epoch, number of completed steps, and means or values by name.
         self._waiting: deque[tuple[int, int, Any]] = deque()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Write all records that are not written yet."""
+        """Write all unwritten records."""
         super().begin_epoch(event)
         self._flush()
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Write the records of steps that the device has finished: all steps that are no longer in flight."""
+        """Write the records of all steps that the device has completed."""
         self._flush(self.done - self._dispatcher.in_flight)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the outputs of this step to the means; if the interval ends with this step, complete the record."""
+        """Add the outputs of this step to the means; complete the record if its interval ends with this step."""
         super().end_step(event)
         if self._every.at_step(self.done):
             self._close(event.epoch)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Complete the record of the means, if the interval ends with this epoch."""
+        """Complete the record of means, if its interval ends with this epoch."""
         if self._every.at_epoch(event):
             self._close(event.epoch)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Record values that another handler has reported."""
+        """Add a record of the values that another handler has reported."""
         self._waiting.append((event.epoch, self.done, by_name(event.metrics)))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Write all records that are not written yet."""
+        """Write all unwritten records."""
         self._flush()
 
     def state(self) -> dict[str, Any]:
-        """Write all complete records, and return the state of the incomplete means, for JSON."""
+        """Write all complete records; return a dict for JSON with the means of the incomplete record."""
         self._flush()
         return super().state()
 
@@ -86,15 +86,16 @@ class Recorder(Averaging):
 
 @fitting("fluid.handlers.LivePlot")
 class LivePlot(Recorder):
-    """A handler that plots the scalars of the program, and the values of other handlers, over the steps of training.
+    """A handler that plots the scalars of the program, and values that other handlers report, over the training steps.
 
-    Values whose names share an ending, such as `loss` and `test_loss`, share one set of axes. Each call of `train`
-    begins a new figure.
+    Values whose names have one ending, such as `loss` and `test_loss`, are plotted in one diagram. Each call of `train`
+    starts a new figure.
 
     Args:
-      path: the PNG file to write. None shows the figure in a notebook, and elsewhere writes `training.png`.
-      every: a number of steps, or "epoch"; the mean over these steps is one point.
-      interval: the least time between two drawings, in seconds. The last drawing follows the end of training.
+      path: the PNG file to write. None shows the figure in a notebook; outside a notebook, it writes `training.png`.
+      every: a number of steps, or "epoch"; each point is the mean over these steps.
+      interval: the minimum time between two updates of the figure, in seconds. The last update is at the end of
+        training.
 
     Raises:
       ArgumentError: the package matplotlib is not installed.
@@ -118,7 +119,7 @@ class LivePlot(Recorder):
         check_matplotlib("fluid.handlers.LivePlot")
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Start a new figure without curves."""
+        """Start a new, empty figure."""
         super().begin_train(event)
         self._curves = {}
         self._handle = None
@@ -136,7 +137,7 @@ class LivePlot(Recorder):
         self._draw_if_due()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Draw all points; the mean over the steps since the last point becomes one more point."""
+        """Add a last point, the mean over the steps since the previous point, and draw all curves."""
         if self._means().read():
             self._close(event.epochs)
         super().end_train(event)
@@ -146,10 +147,10 @@ class LivePlot(Recorder):
     def _draw_if_due(self) -> None:
         if self._new and time.monotonic() >= self._next:
             self._draw()
-            self._next = time.monotonic() + self._interval  # counted from the end of this drawing, which may be slow
+            self._next = time.monotonic() + self._interval  # counts from the end of `_draw`, which may be slow
 
     def _write(self, epoch: int, done: int, values: Mapping[str, Any]) -> None:
-        """Add one point to the curve of each value, at `done` steps."""
+        """Add one point at step `done` to the curve of each value."""
         self._new = True
         for name, value in values.items():
             steps, numbers = self._curves.setdefault(name, ([], []))

@@ -1,4 +1,4 @@
-"""Timer and Profiler: handlers that measure the time of training steps."""
+"""Timer and Profiler: handlers that measure the duration of training steps."""
 
 import math
 import time
@@ -15,18 +15,18 @@ from fluid.trainer.evaluation.means import Every, Interval
 
 @fitting("fluid.handlers.Timer")
 class Timer(Handler):
-    """A handler that reports the time of steps, and how long the loop waits for data or for the device.
+    """A handler that reports the duration of steps, and the time that the loop waits for data or for the device.
 
-    Four times are reported, in milliseconds, as means over the steps since the last report:
+    It reports four durations, in milliseconds, as means over the steps since the last report:
 
-    - `step_ms`: from the end of one step to the end of the next.
-    - `data_ms`: for reading and converting a minibatch, while the device works.
-    - `data_wait_ms`: the part of `data_ms` in which the device was idle, so that training waited for data.
+    - `step_ms`: the time from the end of one step to the end of the next step.
+    - `data_ms`: the time to read and convert a minibatch, while the device works.
+    - `data_wait_ms`: the part of `data_ms` in which the device was idle, because training waited for data.
     - `device_ms`: the time in which the loop only waited for the device.
 
-    If `data_wait_ms` is a large part of `step_ms`, the reader is the bottleneck. The device is checked for idleness
-    after each reading of at least 20 ms; several shorter readings share one check. Put this handler first, so that its
-    times include all other handlers. The first step of each call of `train`, which may compile, does not count.
+    If `data_wait_ms` is a large part of `step_ms`, the reader is the bottleneck. After each 20 ms or more of reading,
+    in one or several reads, the training loop checks if the device is idle. Put this handler first in the list, so that
+    its durations include all other handlers. The first step of each call of `train`, which may compile, does not count.
 
     Args:
       every: the number of steps between two reports, 50 by default.
@@ -41,7 +41,7 @@ class Timer(Handler):
     def __init__(self, every: Interval = 50):
         self._every = Every(every, "Timer")
         self._first = True
-        self._mark: float | None = None  # the time at which the last step of this epoch ended; None before its first
+        self._mark: float | None = None  # the time when the last step ended; None before the first step of an epoch
         self._begin = 0.0
         self._step = 0.0
         self._data = 0.0
@@ -49,16 +49,16 @@ class Timer(Handler):
         self._count = 0
 
     def measures(self) -> list[str]:
-        """Return the names of the four times that are reported."""
+        """Return the names of the four reported durations."""
         return ["step_ms", "data_ms", "data_wait_ms", "device_ms"]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Reset the times that were measured in an earlier training."""
+        """Discard the durations that were measured in an earlier training."""
         self._first = True
         self._reset()
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Exclude the time between two epochs, such as the time of tests, from the time of a step."""
+        """Exclude the time between two epochs, for example for tests, from the duration of a step."""
         self._mark = None
 
     def steps_ahead(self) -> float:
@@ -66,15 +66,15 @@ class Timer(Handler):
         return self._every.steps_left(self.done) if self._dispatcher.acting else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Add the time that reading and converting the minibatch of this step took."""
+        """Add the time for reading and converting the minibatch of this step."""
         self._begin = time.perf_counter()
         self._data += event.seconds
-        # The first minibatch of an epoch is read before its step begins, so the time of reading is added to this step.
+        # The first minibatch of an epoch is read before the first step begins: add the reading time to this step.
         if self._mark is None:
             self._mark = self._begin - event.seconds
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the time of this step, and report the mean times if a report is due."""
+        """Add the duration of this step, and report the mean durations if a report is due."""
         now = time.perf_counter()
         self._step += now - (self._begin if self._mark is None else self._mark)
         self._mark = now
@@ -96,7 +96,7 @@ class Timer(Handler):
         self._count = 0
 
     def _waited(self) -> tuple[float, float]:
-        """Return how many seconds this training has waited so far for data, and for the device."""
+        """Return the seconds that this training has waited so far for data, and for the device."""
         waits = self._dispatcher.waits
         return waits.data, waits.device
 
@@ -106,8 +106,8 @@ class Profiler(Handler):
     """A handler that writes a profile of some steps, for TensorBoard's profile plugin, XProf or Perfetto.
 
     Args:
-      steps: the index of the first step, and the index after the last step, from 0 in each call of `train`. Exclude
-        the first steps, which compile.
+      steps: the index of the first profiled step, and the index after the last one, from 0 in each call of `train`.
+        Exclude the first steps of a training, which compile.
       logdir: the directory for the profile.
 
     Raises:
@@ -134,12 +134,12 @@ class Profiler(Handler):
         self._count = 0
 
     def steps_ahead(self) -> float:
-        """Return the number of steps to the start of the profile, or to its end once started; infinity afterwards."""
+        """Return the number of steps to the start of the profile, or to its end during the profile; else infinity."""
         first, end = self._steps
         return first - self._count if self._count < first else end - self._count if self._count < end else math.inf
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Start the profile before the first step in `steps`, and mark each step in the profile."""
+        """Start the profile before the first profiled step, and annotate each step in the profile."""
         if self._count == self._steps[0]:
             jax.profiler.start_trace(self._logdir)
             self._running = True
@@ -148,7 +148,7 @@ class Profiler(Handler):
             self._annotation.__enter__()
 
     def end_step(self, event: EndStepEvent) -> None:
-        """End the profile after the last step in `steps`, when the device has finished this step."""
+        """End the profile after the last profiled step, when the device has completed this step."""
         self._count += 1
         if self._running and self._count == self._steps[1]:
             jax.block_until_ready(list(event.metrics))
@@ -157,7 +157,7 @@ class Profiler(Handler):
             self._stop()
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """End the profile if training ends before the last step in `steps`."""
+        """End the profile if training ends before the last profiled step."""
         self._leave_step()
         self._stop()
 

@@ -16,10 +16,11 @@ __all__ = ["draw", "summary"]
 def summary(target: Any, batch_size: int = 1, time: int = 16, layers: str | Sequence[str] | None = None) -> "Summary":
     """Return a table of the layers of a program, with their shapes, parameters and cost.
 
-    XLA counts the FLOPs: a multiplication and an addition are two, functions such as `exp` are none. The bytes are
-    those that all operations read and write before XLA fuses operations. They are an upper bound of what the device
-    moves. The cost of a loop is the cost of all its steps. If the data decides the number of steps, one step counts,
-    and `>=` marks the row. Operators between layers have rows of their own, named after their line of the program.
+    XLA counts the FLOPs: a multiplication and an addition are two, functions such as `exp` are not counted. The bytes
+    are the sum over all operations of the bytes read and written, before XLA fuses operations. They are an upper bound
+    of the bytes that the device moves. The cost of a loop is the cost of all its steps. If the data decides the number
+    of steps, one step counts, and `>=` marks the row. Operators between layers have rows of their own, named after
+    their line of the program.
 
     Args:
       target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are shown.
@@ -58,7 +59,8 @@ def draw(target: Any, batch_size: int = 16) -> "Drawing":
 
     Args:
       target: a program function, Program, Trainer, Inferencer, or a Session, of which all programs are drawn.
-      batch_size: the number of examples in the trace; it matters for a program that does not work for every number.
+      batch_size: the number of examples in the trace; it matters only for a program that does not work for every
+        number.
 
     Returns:
       Drawing: a notebook shows it; `svg` is its text, `dot` the same graph for Graphviz, `save(path)` writes either.

@@ -23,7 +23,7 @@ from fluid.inspection.table import Row, rows_of
 
 
 class Flow:
-    """The data flow of a program: which parts compute the values that each part reads.
+    """A map of the data flow of a program: finds the parts (layers) that compute the values that a part reads.
 
     Args:
       found: the parts of the program.
@@ -32,28 +32,29 @@ class Flow:
     def __init__(self, found: Partition):
         self._found = found
         self._order = {part: n for n, part in enumerate(part for top in found.parts for part, _ in top.walk())}
-        self._parts: dict[int, list[Part]] = {}  # the parts without loops that compute or name a variable, by its id
+        # By the id of a variable: the parts without inner loops that compute or name the variable.
+        self._parts: dict[int, list[Part]] = {}
         for part in self._order:
             for variable in () if part.inside else (part.variable, *(v for e in part.equations for v in e.outvars)):
                 self._parts.setdefault(id(variable), []).append(part)
 
     def inputs(self, part: Part) -> list[Part]:
-        """Return the parts whose results `part` reads; `part` contains no loop."""
+        """Return the parts (such as layers) whose results `part` reads; `part` contains no loop."""
         read = [variable for equation in part.equations for variable in equation.invars]
         return self._sources(read if part.equations else [part.variable], part)
 
     def makers(self, variable: Any) -> list[Part]:
-        """Return the parts that computed `variable`, an output of the program."""
+        """Return the parts (such as layers) that compute `variable`, an output of the program."""
         return self._sources([variable], None)
 
     def _sources(self, variables: Sequence[Any], reader: Part | None, lengths: bool = False) -> list[Part]:
-        """Return the parts before `reader` that computed variables; the search continues through equations of loops."""
+        """Return the parts before `reader` that compute `variables`; the search follows values through loops."""
         found = self._found
         end = len(self._order) if reader is None else self._order[reader]
         waiting: list[tuple[Any, Part | None]] = [(variable, None) for variable in variables]
         seen = set()
-        reached: dict[tuple[Part, Part | None], None] = {}  # parts, each with the loop through which it was reached
-        for variable, loop in waiting:  # the loop below appends to `waiting`
+        reached: dict[tuple[Part, Part | None], None] = {}  # parts, each with the loop in which the search found it
+        for variable, loop in waiting:  # the body of this loop appends to `waiting`
             if variable is None or is_literal(variable):  # None stands for a parameter that nothing reads
                 continue
             if (variable, loop) in seen or (variable in found.lengths and not lengths):
@@ -68,11 +69,13 @@ class Flow:
             elif equation is not None:
                 read = [found.inner[variable]] if variable in found.inner else equation.invars
                 waiting += [(v, found.owners.get(id(equation), loop)) for v in read]
-        # A part that computes initial values of a loop is a source of the results only if no layer in the loop is one.
+        # If a layer inside a loop computes the results of the loop, the parts that only compute its initial values are
+        # no sources of these results.
         inside = {loop: {part for part, _ in loop.walk()} for _, loop in reached if loop is not None}
         left = {loop for loop, parts in inside.items() if reader not in parts and any(p in parts for p, _ in reached)}
         sources = list(dict.fromkeys(part for part, loop in reached if loop not in left or part in inside[loop]))
-        # Nearly every layer on sequences reads lengths, so the source of lengths counts only if there is no other one.
+        # Nearly every sequence layer reads lengths. The part that computes the lengths therefore is a source only if no
+        # other part is.
         return sources if sources or lengths else self._sources(variables, reader, lengths=True)
 
 
@@ -102,14 +105,14 @@ class Box:
     structure: tuple[str, ...] | None = None
 
     def walk(self) -> "Iterator[Box]":
-        """Iterate over all boxes inside, inner boxes before their frames, and over the box itself last."""
+        """Iterate over all boxes inside this box, inner boxes before their frames, and over this box last."""
         for box in self.inside:
             yield from box.walk()
         yield self
 
 
 def layers(boxes: Iterable[Box]) -> list[Box]:
-    """Return the boxes that are layers, among the given boxes and inside the given frames."""
+    """Return all layers in `boxes`, including the layers inside frames."""
     return [box for outer in boxes for box in outer.walk() if not box.inside]
 
 
@@ -193,21 +196,22 @@ def _layer(row: Row, name: str) -> Box:
     return Box(kind, lines, hover, live=row.live, structure=structure)
 
 
-# A repetition that saves fewer boxes than this is harder to read than the boxes themselves.
+# Repeated blocks are drawn as one block only if this saves at least `_WORTHWHILE` boxes; otherwise the boxes themselves
+# are easier to read.
 _WORTHWHILE = 4
 
 
 def collapse(root: Box) -> None:
     """Replace neighbouring blocks of equal structure by one block, in a frame that shows the number of blocks.
 
-    This applies to blocks inside all frames. Each of the blocks must read a result of the block before it.
+    The blocks may be in any frame inside `root`. Each block must read a result of the block before it.
     """
     for frame in [box for box in root.walk() if box.inside]:
         frame.inside = _collapsed(frame.inside, root)
 
 
 def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
-    """Return neighbouring boxes, with one block in place of repeated ones; `root` is the outermost frame."""
+    """Return `boxes` with one block in place of each run of repeated blocks; `root` is the outermost frame."""
     start, period, times = _longest_run(boxes)
     if not times:
         return boxes
@@ -221,7 +225,7 @@ def _collapsed(boxes: list[Box], root: Box) -> list[Box]:
 
 
 def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
-    """Return start, length and number of the repeated blocks that save most layers; three zeros if none save enough."""
+    """Return start, length and number of the repeated blocks that save most boxes; zeros if none save enough."""
     keys = [_structure(box) for box in boxes]
     counts = [0, *itertools.accumulate(len(layers([box])) for box in boxes)]
     best = (_WORTHWHILE, -math.inf, 0, 0, 0)
@@ -231,9 +235,9 @@ def _longest_run(boxes: list[Box]) -> tuple[int, int, int]:
             if counts[-1] - counts[second] < best[0] or keys[start:second] != keys[second : second + period]:
                 continue
             handed = _handed([boxes[i : i + period] for i in range(start, len(boxes), period)])
-            # Several runs of blocks may save equally many boxes. The run whose blocks pass the fewest values to each
-            # other has the boundaries of the user's blocks. Boxes before a run often resemble the end of a block, so
-            # of equal runs the last one is chosen.
+            # Several runs of blocks may save equally many boxes. Of these, choose the run whose blocks pass the fewest
+            # values to each other: it most likely has the boundaries of the user's blocks. Boxes before a run often
+            # resemble the end of a block, so of equally good runs choose the last one.
             saved = len(handed) * (counts[second] - counts[start])
             best = max(best, (saved, -sum(handed), start, period, len(handed) + 1))
     return best[2:]
@@ -247,8 +251,8 @@ def _handed(blocks: Sequence[list[Box]]) -> list[int]:
     for last, block in itertools.pairwise(blocks):
         again, outside = _pattern(block)
         common = set(outside).intersection(layers(last))
-        # The first block has no block before it, so it may read other values from outside than the second block does.
-        # Later blocks must read the same values, or values that moved on by one block.
+        # No block comes before the first block, so it may read other outside values than the second block. Every later
+        # block must read the outside values of the block before it, or the corresponding values one block later.
         alike = not handed or all(b in (a, following.get(a)) for a, b in zip(before, outside, strict=False))
         if again != pattern or not common or not alike:
             break
@@ -259,7 +263,7 @@ def _handed(blocks: Sequence[list[Box]]) -> list[int]:
 
 
 def _pattern(block: list[Box]) -> tuple[object, list[Box]]:
-    """Return a value that is equal for blocks of equal structure and edges, and the layers that the block reads."""
+    """Return a key that is equal for blocks of equal structure, and the earlier layers that the block reads."""
     inner = layers(block)
     numbers = {layer: number for number, layer in enumerate(inner)}
     wiring = [[numbers.setdefault(source, -len(numbers)) for source in layer.inputs] for layer in inner]
@@ -288,16 +292,16 @@ def _merge(blocks: Sequence[Sequence[Box]], root: Box) -> None:
 MARGIN = 16  # pixels between a frame and its contents
 _BESIDE = 26  # pixels between two columns
 _BELOW = 30  # pixels between two rows
-_LANE = 14  # pixels between an edge beside boxes and these boxes
+_LANE = 14  # pixels between boxes and an edge that runs beside them
 
-LETTER = 7.4  # pixels: the width of a letter in a monospace font of size 12, 0.6 * 12, and a margin
+LETTER = 7.4  # pixels: width of a letter in a monospace font of size 12 (0.6 * 12), plus a margin
 LINE = 16  # pixels: height of a line of text
 
 Point = tuple[float, float]
 
 
 class Rectangle(NamedTuple):
-    """The edges of a box or frame in the drawing, in pixels; y grows downwards."""
+    """The sides of a box or frame in the drawing, in pixels; y grows downwards."""
 
     left: float
     top: float
@@ -327,8 +331,8 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         end = min((rows[target] for source, target in edges if source is layer), default=rows[layer] + 1)
         rows[layer] = max(row for row in range(rows[layer], end) if owners[row] is home[layer])
 
-    # The x of its centre stands for a column. Feeds stand beside the layers of their row. There, the first column stays
-    # free, because edges pass there.
+    # A column is identified by the x of its centre. A layer without inputs, such as a feed, leaves the first column
+    # free for edges, except in the first row of its frame.
     column = max(size(layer)[0] for layer in rows) + _BESIDE
     centers: dict[Box, float] = {}
     cells = set()
@@ -340,7 +344,7 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         cells.add((rows[layer], x))
         centers[layer] = x
 
-    bands: list[tuple[float, float]] = []  # top and bottom of each row
+    bands: list[tuple[float, float]] = []  # top y and bottom y of each row
     y = 0.0
     for row in spans[root]:
         top = y + sum(size(frame)[1] + MARGIN for frame in frames if spans[frame].start == row)
@@ -348,14 +352,14 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
         bands.append((top, y))
         y += _BELOW + sum(MARGIN for frame in frames if spans[frame].stop == row + 1)
     places: dict[Box, Rectangle] = {}
-    rights = [0.0] * len(bands)  # the right end of all boxes in a row
+    rights = [0.0] * len(bands)  # the right end of the boxes in each row
     for layer, row in rows.items():
         x, top = centers[layer] - size(layer)[0] / 2, bands[row][0]
         places[layer] = Rectangle(x, top, x + size(layer)[0], top + size(layer)[1])
         rights[row] = max(rights[row], places[layer].right)
 
-    # Edges of inner frames are placed before edges of outer frames, and short edges before long ones, so these run
-    # nearest to the boxes. A frame is wide enough for its boxes and edges.
+    # Edges of inner frames come first, and short edges come before long ones, so that inner and short edges run nearest
+    # to the boxes. A frame is wide enough for its boxes and edges.
     passed = {(source, target): range(rows[source] + 1, rows[target]) for source, target in edges}
     lanes = {edge: centers[edge[0]] for edge in edges}
     for frame in frames:
@@ -383,7 +387,7 @@ def lay_out(root: Box) -> tuple[dict[Box, Rectangle], list[list[Point]]]:
 def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
     """Return the row of each layer in a frame, counted from `first`; add the range of rows of each frame to `spans`."""
     rows: dict[Box, int] = {}
-    free = below = first  # rows below the last inner frame, and below all boxes until now
+    free = below = first  # first row below the last inner frame, and first row below all boxes so far
     for box in frame.inside:
         if box.inside:
             rows |= _rows(box, below, spans)
@@ -395,7 +399,7 @@ def _rows(frame: Box, first: int, spans: dict[Box, range]) -> dict[Box, int]:
     return rows
 
 
-# Text stands only on filled boxes, so that it is readable on white and on black pages.
+# All text is on filled boxes, so that it is readable on white and on black pages.
 _STYLES = {
     "data": 'rx="18" fill="#d3efdf" stroke="#3f9268"',
     "layer": 'rx="5" fill="#d6e4fb" stroke="#5580c4"',
@@ -453,7 +457,7 @@ def _svg(names: str, root: Box) -> Iterator[str]:
         'font-family="ui-monospace, Menlo, Consolas, DejaVu Sans Mono, Liberation Mono, monospace" font-size="12" '
         f'fill="#1b2430" text-anchor="middle" role="img" aria-label="layers of {escape(names)}">'
     )
-    frames = [box for box in reversed(places) if box.inside and box.lines]  # outer frames first
+    frames = [box for box in reversed(places) if box.inside and box.lines]  # outer frames are drawn before inner frames
     yield from (_rectangle(places[frame], f'{_STYLES[frame.kind]} fill-opacity="0.1"') for frame in frames)
     yield from map(_line, lines)
     yield from (_text(box, *places[box][:2]) for box in (*frames, *layers([root])))
@@ -497,7 +501,7 @@ def _dot(root: Box) -> Iterator[str]:
 
 
 def _nodes(boxes: list[Box], numbers: dict[Box, int]) -> Iterator[str]:
-    """Return the lines of nodes and clusters in DOT text; the names of nodes and clusters are `numbers`."""
+    """Return the lines of nodes and clusters in DOT text; each is named by the number of its box in `numbers`."""
     for box in boxes:
         label = json.dumps("\n".join(box.lines), ensure_ascii=False)
         if box.inside:

@@ -59,7 +59,7 @@ def shapes_of(program: Program, parts: Sequence[Part]) -> list[Shape]:
 
 
 def _free(program: Program) -> dict[str, str]:
-    """Return a dict from each field of `Sizes` that a program's data has to its name in shapes."""
+    """Return the name in shapes, such as "time", of each field of `Sizes` on which the data of a program depends."""
     level = max(spec.lod_level for spec in program.feeds.values())
     steps: tuple[dict[str, str], ...] = ({}, {"inner": "time"}, {"outer": "outer", "inner": "inner"})
     return {"batch": "batch", **steps[level]}
@@ -95,7 +95,7 @@ def _dimension(first: Dimension, grown: Mapping[str, Dimension | None]) -> Dimen
       grown: the dimension for data in which one size is doubled, by the name of this size.
 
     Returns:
-      "?" if no formula is found.
+      The dimension; "?" if no formula is found.
     """
     assert isinstance(first, int)
     moved = {name: size - first for name, size in grown.items() if isinstance(size, int) and size != first}

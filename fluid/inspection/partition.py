@@ -21,7 +21,7 @@ from fluid.core.equations import frames, inner_jaxprs, is_literal, labelled, liv
 from fluid.core.explain import explained_prints
 from fluid.core.frame import is_library
 
-# Addresses of functions in memory are removed from the text of equations: they do not change the cost.
+# Memory addresses are removed from the text of equations, which is a cache key: they do not change the cost.
 _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 
@@ -49,7 +49,7 @@ class Cost(NamedTuple):
         return Cost(self.flops + other.flops, self.bytes + other.bytes, self.partial or other.partial)
 
     def times(self, count: int) -> "Cost":
-        """Return the cost of `count` runs."""
+        """Return the cost of running the equations `count` times."""
         return Cost(self.flops * count, self.bytes * count, self.partial)
 
 
@@ -98,7 +98,7 @@ class Counter:
             lowered = jax.jit(functools.partial(jax.core.eval_jaxpr, jaxpr, ())).lower(*shapes)
             try:
                 found = lowered.cost_analysis() or {}
-            except jax.errors.JaxRuntimeError:  # only a compiled program knows the sizes in an exported function
+            except jax.errors.JaxRuntimeError:  # XLA knows the sizes in an exported function only after compilation
                 found = lowered.compile().cost_analysis() or {}
             self._known[key] = Cost(found.get("flops", 0), found.get("bytes accessed", 0))
         return self._known[key]
@@ -157,7 +157,8 @@ def trace(program: Program, sizes: Sizes) -> Traced:
 
     def forward(arrays: Mapping[str, Any], feeds: Mapping[str, Any], key: jax.Array) -> Applied:
         applied = program.apply(arrays, feeds, key=key, mode=TEST, labelling=True, plain=True)
-        # The order is recorded here, because JAX sorts dicts by name. Feeds come first, then the values of the program.
+        # The order of the names is recorded in this function, because JAX sorts dicts by name. Feeds come first, then
+        # the values of the program.
         names.extend(n for n in dict.fromkeys((*program.feeds, *applied.values)) if n not in arrays)
         return applied
 
@@ -187,7 +188,7 @@ _LAYERS = str(pathlib.Path(errors.__file__).resolve().parent / "layers")
 
 
 class Piece(NamedTuple):
-    """Some equations of a part, and the number of times that one run of the program runs them.
+    """Some equations of a layer (a Part), and the number of times that one run of the program runs them.
 
     Attributes:
       equations: the equations.
@@ -270,7 +271,7 @@ def partition(program: Program, traced: Traced) -> Partition:
     """Divide the traced equations of a program among its layers.
 
     An equation belongs to the layer of the first named value that needs this equation. Equations that come from
-    operators in lines of the user's code are an exception: each such line is a part of its own.
+    operators in lines of the user's code are an exception: each of these lines is a separate part.
     """
     found = Partition()
     named = [(name, traced.applied.values[name]) for name in traced.names]
@@ -321,7 +322,8 @@ class _Level:
             part.variable = variable
             own, operators = _sorted_out(self._free([variable]))
             runs = _runs(operators)
-            if not own and runs and len(part.values) == 1:  # the layer only gives a name to a result of operators
+            # the layer only gives a second name to a result of operators
+            if not own and runs and len(part.values) == 1:
                 own = runs.pop()
                 part.kind = _operation(own[-1])
             self._add_lines(runs)
@@ -360,11 +362,11 @@ class _Level:
         return parts
 
     def unowned(self) -> list[Any]:
-        """Return the equations that belong to no part."""
+        """Return the equations of this level that belong to no part, such as a layer."""
         return [e for e in self._jaxpr.eqns if id(e) not in self._found.owners]
 
     def _free(self, targets: Iterable[Any]) -> list[Any]:
-        """Return the equations that compute variables, directly or indirectly, and belong to no part yet, in order."""
+        """Return the equations that compute `targets`, directly or indirectly, and belong to no part yet, in order."""
         waiting = [v for v in targets if not is_literal(v)]
         found: dict[int, Any] = {}
         while waiting:
@@ -392,12 +394,12 @@ class _Level:
             return -1
         if equations:
             return self._places[id(equations[-1])]
-        # A part without equations only gives a second name to a value. It comes after the equation that computes the
-        # value, and before the equations that use the value.
+        # A part without equations only gives a second name to a value. Its position is after the equation that computes
+        # the value, and before the equations that use the value.
         return self._places.get(id(self._found.makers.get(_hashable(part.variable))), -1) + 0.5
 
     def _complete(self, part: Part, equations: list[Any], live: set[int], arrays: Mapping[Any, str]) -> None:
-        """Divide the loops in `part` into parts; add the arrays that it reads and a Piece of its own equations."""
+        """Divide the loops in `part` into inner parts; add to `part` its arrays, and a Piece with its own equations."""
         own = []
         for equation in equations:
             if _holds_labels(equation):
@@ -408,7 +410,7 @@ class _Level:
         part.pieces.append(Piece([e for e in own if id(e) in live], self._times, self._partial))
 
     def _look_into(self, part: Part, equation: Any, used: bool, arrays: Mapping[Any, str]) -> None:
-        """Divide the body of a loop into parts; the remaining equations of the body belong to `part`, which loops."""
+        """Divide the body of a loop into parts; the remaining equations of the body belong to `part`, which runs it."""
         found = self._found
         kind = equation.primitive.name
         for inner, inputs in _calls(equation):
@@ -457,7 +459,7 @@ def _calls(equation: Any) -> Iterator[tuple[Any, Sequence[Any]]]:
 
 
 def _holds_labels(equation: Any) -> bool:
-    """Return whether functions called by an equation have named values; False for branches: only one of them runs."""
+    """Return whether functions called by an equation have named values; False for branches, of which only one runs."""
     if equation.primitive.name == "cond":
         return False
     inside = [e for jaxpr in inner_jaxprs(equation) for e in jaxpr.eqns]
@@ -465,7 +467,7 @@ def _holds_labels(equation: Any) -> bool:
 
 
 def _sorted_out(equations: Iterable[Any]) -> tuple[list[Any], list[Any]]:
-    """Divide equations into those that come from layers, and those that come from operators of the user."""
+    """Divide equations into two lists: the equations of layers, and the equations of operators in the user's code."""
     layers: list[Any] = []
     operators: list[Any] = []
     for equation in equations:
@@ -484,7 +486,8 @@ def _is_operator(equation: Any) -> bool:
     within = list(itertools.takewhile(is_library, files))
     if len(within) == len(files) or any(file.startswith(_LAYERS) for file in within):
         return False
-    # Not an operator: an equation inside a user's function, or a module of another library, that a layer calls.
+    # An equation in a user's function, or in a module of another library, is no operator if a layer calls this
+    # function.
     return not (str(equation.source_info.name_stack) and any(file.startswith(_LAYERS) for file in files))
 
 

@@ -47,7 +47,7 @@ class Row:
       partial: whether `flops` and `bytes` count one step of a loop, because the data decides the number of steps.
       live: whether an output of the program depends on the layer; if not, `flops` and `bytes` are 0.
       site: the user's line, as `file:line in function`.
-      uses: the number of calls of a shared function that run the layer; `flops` and `bytes` are those of all calls.
+      uses: the number of calls of a shared function that run the layer; `flops` and `bytes` count all calls.
     """
 
     program: str
@@ -78,7 +78,7 @@ class Row:
 
     @property
     def scope(self) -> str:
-        """The name scopes of the layer, as in "generator"; empty for none."""
+        """The name scopes of the layer, for example "generator"; empty for a layer without a scope."""
         return "" if self.operators else self.name.rpartition("/")[0]
 
     @property
@@ -91,7 +91,7 @@ class Row:
 
     @property
     def numbers(self) -> str:
-        """The sizes of the parameters and states, as in "40 + 40 in states"."""
+        """The sizes of the parameters and states as text, for example "40 + 40 in states"."""
         counts = {"": self.trainable, " frozen": self.frozen, " in states": self.states}
         told = " + ".join(f"{count:,}{kind}" for kind, count in counts.items() if count)
         return told or ("shared" if self.shared else "")
@@ -135,7 +135,7 @@ def rows_of_calls(rows: Sequence[Row]) -> list[Row]:
 
 
 def _trained(programs: Sequence[Inspected]) -> set[str]:
-    """Return the names of the parameters that the optimizers update; without optimizers, of all trainable ones."""
+    """Return the names of the parameters that the optimizers update; all trainable ones without optimizers."""
     minimizes = [minimize for inspected in programs for minimize in inspected.program.minimizes]
     if minimizes:
         return {name for minimize in minimizes for name in minimize.parameters}
@@ -220,8 +220,8 @@ class Summary:
       rows: a Row for each layer, in the order of the program.
       totals: the Totals of all rows.
       forward: the FLOPs and bytes of one forward pass, by the name of the program.
-      step: the FLOPs and bytes of one training step, by the name of the program; without programs that minimise no
-        loss.
+      step: the FLOPs and bytes of one training step, by the name of the program; programs that minimise no loss are
+        left out.
     """
 
     def __init__(self, rows: Sequence[Row], totals: Totals, forward: Mapping[str, Cost], step: Mapping[str, Cost]):

@@ -6,7 +6,8 @@ A subpackage is imported when one of its layers is first used. `__init__.pyi` li
 from fluid._util import lazy
 from fluid.compat import name_hints
 
-# Nearly every program calls these three layers, so they are imported at once, together with core and JAX.
+# Nearly every program calls `data`, `embedding` and `fc`, so these three layers are imported immediately; all other
+# layers are imported on first use.
 from fluid.layers.data import data  # noqa: F401
 from fluid.layers.embedding import embedding  # noqa: F401
 from fluid.layers.fc import fc  # noqa: F401

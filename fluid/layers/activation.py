@@ -33,12 +33,12 @@ def leaky_relu(x: core.Value, alpha: float = 0.02, name: str | None = None) -> A
     """Apply the leaky rectifier (Maas, Hannun and Ng, 2013): `x` where positive, else `alpha * x`.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      alpha: slope for negative values.
+      x: an array of any shape, or a SequenceBatch.
+      alpha: the slope for negative values.
       name: name of the layer; by default `leaky_relu_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -55,12 +55,12 @@ def elu(x: core.Value, alpha: float = 1.0, name: str | None = None) -> Any:
     """Apply the exponential linear unit (Clevert et al., 2015): `x` where positive, else `alpha * (exp(x) - 1)`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       alpha: very negative values approach `-alpha`.
       name: name of the layer; by default `elu_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -77,13 +77,13 @@ def selu(x: core.Value, scale: float | None = None, alpha: float | None = None, 
     """Apply the scaled `elu` (Klambauer et al., 2017), which keeps mean 0 and variance 1 from layer to layer.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       scale: the factor of the `elu`; 1.0507 by default.
-      alpha: as in `elu`; 1.6733 by default.
+      alpha: the `alpha` of the `elu`; 1.6733 by default.
       name: name of the layer; by default `selu_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -101,12 +101,12 @@ def relu6(x: core.Value, threshold: float = 6.0, name: str | None = None) -> Any
     """Limit `x` to the range from 0 to `threshold`.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      threshold: the largest value of the result.
+      x: an array of any shape, or a SequenceBatch.
+      threshold: the upper bound.
       name: name of the layer; by default `relu6_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -123,13 +123,13 @@ def brelu(x: core.Value, t_min: float = 0.0, t_max: float = 24.0, name: str | No
     """Limit `x` to the range from `t_min` to `t_max`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       t_min: the lower bound.
       t_max: the upper bound.
       name: name of the layer; by default `brelu_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -146,12 +146,12 @@ def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -
     """Compute `log(1 + exp(x))`, with `x` limited to the range from `-threshold` to `threshold`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       threshold: the bound of the absolute value of `x`.
       name: name of the layer; by default `soft_relu_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -165,15 +165,15 @@ def soft_relu(x: core.Value, threshold: float = 40.0, name: str | None = None) -
 
 @layer
 def softshrink(x: core.Value, alpha: float = 0.5, name: str | None = None) -> Any:
-    """Move `x` towards 0 by `alpha`; values nearer to 0 than `alpha` become 0.
+    """Shrink the absolute value of `x` by `alpha`; values between `-alpha` and `alpha` become 0.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      alpha: the distance by which `x` moves; not negative.
+      x: an array of any shape, or a SequenceBatch.
+      alpha: the number that is subtracted from the absolute value; not negative.
       name: name of the layer; by default `softshrink_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -190,12 +190,12 @@ def hard_shrink(x: core.Value, threshold: float = 0.5, name: str | None = None) 
     """Replace `x` by 0 where its absolute value is at most `threshold`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       threshold: the largest absolute value that becomes 0.
       name: name of the layer; by default `hard_shrink_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -212,12 +212,12 @@ def thresholded_relu(x: core.Value, threshold: float = 1.0, name: str | None = N
     """Apply the thresholded rectifier (Konda, Memisevic and Krueger, 2014): `x` where above `threshold`, else 0.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       threshold: the largest value that becomes 0.
       name: name of the layer; by default `thresholded_relu_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -240,10 +240,10 @@ def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str |
       name: name of the layer; by default `prelu_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Raises:
-      ArgumentError: `mode` is none of these three.
+      ArgumentError: `mode` is none of "all", "channel" and "element".
       ShapeError: in mode "channel" or "element", `x` is a SequenceBatch or has less than two dimensions.
 
     Example:
@@ -269,26 +269,27 @@ def prelu(x: core.Value, mode: str, param_attr: ParamSetting = None, name: str |
     else:
         shape = [1, *array.shape[1:]]
     slope = this.parameter("w", param_attr, shape, array.dtype, Constant(0.25))
-    if mode == "channel":  # the shape is Fluid's, for images; `x` may have more or fewer dimensions
+    # the slopes have Fluid's shape for images, `[1, channels, 1, 1]`; `x` may have another number of dimensions
+    if mode == "channel":
         slope = slope.reshape(along_axis(1, array.ndim))
     return this.output(like(x, jnp.where(array > 0, array, slope * array)))
 
 
 @layer
 def maxout(x: core.Value, groups: int, name: str | None = None, axis: int = 1) -> Any:
-    """Return the largest of each `groups` neighbouring channels: maxout (Goodfellow et al., 2013).
+    """Compute maxout (Goodfellow et al., 2013): the largest value of each group of `groups` adjacent channels.
 
     Args:
       x: `[batch, channels, height, width]`, or with the channels in another dimension.
-      groups: the number of channels that become one; it divides the number of channels.
+      groups: the number of channels in a group; it must divide the number of channels.
       name: name of the layer; by default `maxout_N`.
       axis: the dimension of the channels.
 
     Returns:
-      Same shape as `x`, with `channels / groups` channels.
+      A value in the shape of `x`, with `channels / groups` channels.
 
     Raises:
-      ArgumentError: `groups` is no positive integer.
+      ArgumentError: `groups` is not a positive integer.
       ShapeError: `groups` does not divide the channels.
 
     Example:
@@ -316,13 +317,13 @@ def stanh(x: core.Value, scale_a: float = 0.67, scale_b: float = 1.7159, name: s
     """Apply the scaled tanh (LeCun et al., 1998): `scale_b * tanh(scale_a * x)`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       scale_a: the factor of `x` inside the tanh.
       scale_b: the factor of the tanh.
       name: name of the layer; by default `stanh_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -339,13 +340,13 @@ def hard_sigmoid(x: core.Value, slope: float = 0.2, offset: float = 0.5, name: s
     """Compute `slope * x + offset`, limited to the range from 0 to 1.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       slope: the factor of `x`.
       offset: the number that is added to `slope * x`.
       name: name of the layer; by default `hard_sigmoid_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -362,12 +363,12 @@ def swish(x: core.Value, beta: float = 1.0, name: str | None = None) -> Any:
     """Apply Swish (Ramachandran, Zoph and Le, 2017): `x * sigmoid(beta * x)`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       beta: the factor of `x` inside the sigmoid.
       name: name of the layer; by default `swish_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -386,14 +387,14 @@ def hard_swish(
     """Apply the hard Swish (Howard et al., 2019): `x * min(max(0, x + offset), threshold) / scale`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       threshold: the largest value of the second factor, `x + offset`.
       scale: the divisor of the product.
       offset: the number that is added to `x` in the second factor.
       name: name of the layer; by default `hard_swish_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -410,12 +411,12 @@ def gelu(x: core.Value, approximate: bool = False, name: str | None = None) -> A
     """Apply the Gaussian error linear unit (Hendrycks and Gimpel, 2016): `x` times the normal CDF of `x`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       approximate: whether a formula with tanh approximates the normal cumulative distribution function.
       name: name of the layer; by default `gelu_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Example:
       >>> import fluid
@@ -444,12 +445,13 @@ _DOCUMENTATION = """{title}
       float32[batch, 3]
     """
 
-# These functions have no value or no slope at some numbers, such as 0. They read the padding of a SequenceBatch as 0.5.
+# These functions have no value or no derivative at some numbers, such as 0. So the padding of a SequenceBatch is
+# replaced by 0.5, not by 0.
 _PARTIAL = ("log", "sqrt", "rsqrt", "reciprocal", "asin", "acos")
 
 
 def _make(kind: str, title: str, function: Callable[[Any], Any] | None = None) -> Callable[..., Any]:
-    """Return a layer named `kind` that applies `function` to each element, by default the activation of this name."""
+    """Create a layer named `kind` that applies `function` to each element; by default `ACTIVATIONS[kind]`."""
     compute = function or functional.ACTIVATIONS[kind]
 
     def apply(x: core.Value, name: str | None = None) -> Any:
@@ -499,12 +501,12 @@ def log1p(x: core.Value, out: core.Value | None = None, name: str | None = None)
     """Compute `log(1 + x)`, exact for `x` near 0.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       out: not possible in a program function, whose values never change: use what is returned.
       name: name of the layer; by default `log1p_N`.
 
     Returns:
-      Same shape as `x`.
+      A value in the shape of `x`.
 
     Raises:
       ArgumentError: `out` is given.
@@ -531,10 +533,10 @@ def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None,
       axis: the dimension of the classes.
 
     Returns:
-      Same shape as the input.
+      A value in the shape of the input.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: the axis does not exist.
 
     Example:
       >>> import fluid
@@ -548,7 +550,7 @@ def softmax(input: core.Value, use_cudnn: bool = False, name: str | None = None,
     doubt_softmax_of_one(input, place)
     raw = like(input, functional.softmax(dense(input), axis=place))
     result = this.output(raw)
-    if result is raw:  # not if a run overrides the result: an override is not computed from these logits
+    if result is raw:  # record the logits of the softmax, except if the run replaces the result by a fed value
         this.frame.note(result, logits=input, logits_axis=place)
     return result
 
@@ -560,14 +562,14 @@ def log_softmax(input: core.Value, axis: int | None = None, dtype: str | None = 
     Args:
       input: logits `[batch, ..., classes]`, or a SequenceBatch.
       axis: the dimension of the classes; the last by default.
-      dtype: the dtype to which the logits are converted first; by default they keep their dtype.
+      dtype: the dtype to which the logits are converted before the computation; by default no conversion.
       name: name of the layer; by default `log_softmax_N`.
 
     Returns:
-      Same shape as the input.
+      A value in the shape of the input.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: the axis does not exist.
 
     Example:
       >>> import fluid

@@ -1,4 +1,4 @@
-"""Adapters: modules of Flax (Linen and NNX), Haiku and Equinox as pure functions, for `layers.module`."""
+"""Adapters that convert modules of Flax (Linen and NNX), Haiku and Equinox to pure functions, for `layers.module`."""
 
 import functools
 import inspect
@@ -11,17 +11,17 @@ import jax.numpy as jnp
 
 from fluid import core, errors
 
-# The argument names by which modules receive the mode (training or test). The bool is the value in training.
+# The argument names by which modules receive the mode (training or test), each with its value in training.
 _MODES = {"train": True, "training": True, "is_training": True, "deterministic": False, "use_running_average": False}
 
 
 class Adapted(NamedTuple):
-    """A module of any of these libraries, as two pure functions.
+    """A module of Flax, Haiku or Equinox, converted to two pure functions.
 
     Attributes:
       init: `(key, *inputs) -> (parameters, states)`, both pytrees.
-      apply: `(parameters, states, key, train, *inputs) -> (result, states)`; the returned states are the changed ones,
-        and may be empty in test mode.
+      apply: `(parameters, states, key, train, *inputs) -> (result, states)`; the returned states are the updated
+        states, and may be empty in test mode.
     """
 
     init: Callable[..., Any]
@@ -30,12 +30,13 @@ class Adapted(NamedTuple):
 
 @dataclass(frozen=True)
 class Init:
-    """The initialization of a module: one run of `function` computes all arrays, which `leaf` returns one by one.
+    """The initialization of a module: one call of `function` computes all arrays, and `leaf` returns one of them.
 
     Attributes:
       function: `(key, *inputs) -> (parameters, states)`.
       inputs: shapes and dtypes of the inputs.
-      found: the arrays of the latest run, by the bytes of its random key; None for arrays that `leaf` has returned.
+      found: the cached arrays of the latest call, by the bytes of its random key; None for arrays that `leaf` has
+        already returned.
     """
 
     function: Callable[..., Any]
@@ -43,11 +44,11 @@ class Init:
     found: dict[Any, list[Any]] = field(default_factory=dict)
 
     def shapes(self) -> Any:
-        """Return parameters and states, with a shape and dtype instead of each array."""
+        """Return the pytrees of parameters and states, with a ShapeDtypeStruct in place of each array."""
         return jax.eval_shape(self.function, jax.random.key(0), *self.inputs)
 
     def leaf(self, key: Any, place: int) -> Any:
-        """Return the initial array with index `place` among the leaves of parameters and states, for a random key."""
+        """Return the initial array at index `place` of the leaves of parameters and states, for a random key."""
         if isinstance(key, jax.core.Tracer):
             return self._run(key)[place]
         mark = jax.random.key_data(key).tobytes()
@@ -56,7 +57,7 @@ class Init:
             self.found.clear()
             values = self.found.setdefault(mark, list(jax.jit(self._run)(key)))
         value = values[place]
-        values[place] = None  # each array is requested once, so it need not be kept
+        values[place] = None  # free the memory: each array is requested only once
         return value
 
     def _run(self, key: Any) -> list[Any]:
@@ -66,11 +67,11 @@ class Init:
 
 @dataclass(frozen=True)
 class Leaf:
-    """The initializer of one array of a module, a parameter or a state.
+    """The initializer of one array (a parameter or a state) of a module.
 
     Attributes:
-      init: the initialization of the module.
-      place: index of the array among the leaves of parameters and states.
+      init: the `Init` of the module, which computes all arrays.
+      place: the index of the array among the leaves of parameters and states.
       key_name: the name from which the random key is computed. All arrays of a module share this name, so that one run
         of `init` computes all of them.
     """
@@ -80,7 +81,7 @@ class Leaf:
     key_name: str
 
     def __call__(self, key: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Return the initial value of this array."""
+        """Return the initial value of the array for a random key, in the given shape and dtype."""
         return jnp.asarray(self.init.leaf(key, self.place), dtype).reshape(shape)
 
 
@@ -91,38 +92,38 @@ def leaves(tree: Any) -> list[tuple[str, Any]]:
 
 
 def adapt(module: Any, call: Callable[..., Any] | None) -> Adapted:
-    """Convert a module to pure functions.
+    """Convert a module of Flax, Haiku or Equinox to pure functions.
 
     Args:
-      module: a module of Flax, Haiku or Equinox; see `layers.module` for its forms.
+      module: a module of Flax, Haiku or Equinox; see `layers.module` for the accepted objects.
       call: called as `call(module, *inputs, train)` instead of `module(*inputs)`.
 
     Raises:
-      ArgumentTypeError: `module` has none of these forms.
-      ProgramError: the program function itself created `module`, so its arrays have no values.
+      ArgumentTypeError: `module` is not one of the accepted objects.
+      ProgramError: the program function itself created `module`, so the arrays of `module` have no values.
     """
     library = _library(module)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(module)):
         raise errors.ProgramError(
-            f"layers.module: the program function created the {type(module).__name__}, so each run of the function would "
-            f"create another one; create it outside the function: net = {type(module).__name__}(...), and "
+            f"layers.module: the program function created the {type(module).__name__}, so each run of the function "
+            f"would create another one; create it outside the function: net = {type(module).__name__}(...), and "
             f"layers.module(net, x) inside"
         )
     return _ADAPT[library](module, call)
 
 
 def update(module: Any, name: str, parameters: Mapping[str, Any], states: Mapping[str, Any]) -> Any:
-    """Return a module, or its variables, with the values of a program; see `fluid.io.update_module`.
+    """Copy trained values of a program into a module or its variables; implements `fluid.io.update_module`.
 
     Args:
-      module: see `layers.module`.
-      name: the name of the layer, with which the names of its arrays begin.
-      parameters: arrays by name, of the whole program.
-      states: arrays by name, of the whole program.
+      module: the module that the program called by `layers.module`.
+      name: the name of the layer; the names of the module's arrays begin with it.
+      parameters: all parameters of the program, by name.
+      states: all states of the program, by name.
 
     Raises:
-      ArgumentTypeError: see `adapt`.
-      UnknownNameError: the program has no array of a name.
+      ArgumentTypeError: `module` is not a module of Flax, Haiku or Equinox.
+      UnknownNameError: the program has no array for an array of the module.
     """
     prefix = f"{name}/"
     if not any(known.startswith(prefix) for known in (*parameters, *states)):
@@ -140,7 +141,7 @@ def update(module: Any, name: str, parameters: Mapping[str, Any], states: Mappin
 
 def _library(module: Any) -> str:
     """Return the library of a module: "linen", "nnx", "haiku" or "equinox"."""
-    # Only the names of base classes are compared, so that a library is imported only for its own modules.
+    # Compare only the names of base classes, so that no library is imported unless the module belongs to it.
     first = module[0] if isinstance(module, tuple) and module else module
     kind = module if inspect.isclass(module) else type(module)
     bases = {f"{base.__module__}.{base.__qualname__}" for base in type(module).__mro__}
@@ -166,14 +167,14 @@ def _library(module: Any) -> str:
 
 
 def _is_foreign(base: type) -> bool:
-    """Return whether a class is a module or layer of a library that JAX cannot trace."""
+    """Return whether `base` is a class of PyTorch, TensorFlow, Paddle or Keras, which JAX cannot trace."""
     return base.__module__.startswith(("torch.nn.", "tensorflow.", "paddle.")) or (
         base.__module__.startswith("keras.") and base.__name__ == "Layer"
     )
 
 
 def _arguments(function: Any) -> set[str]:
-    """Return the names of the parameters of a function or class; an empty set if Python finds no signature."""
+    """Return the argument names of a function or a class constructor; an empty set if Python finds no signature."""
     while isinstance(function, functools.partial):
         function = function.func
     function = function.__init__ if inspect.isclass(function) else function
@@ -184,7 +185,7 @@ def _arguments(function: Any) -> set[str]:
 
 
 def _mode(function: Any, train: bool) -> dict[str, bool]:
-    """Return keyword arguments that pass the mode to a function, such as `train=True`: those that its signature has."""
+    """Return the keyword arguments, such as `train=True`, that pass the mode to `function`, as far as it has them."""
     return {name: train is says for name, says in _MODES.items() if name in _arguments(function)}
 
 
@@ -238,14 +239,14 @@ def _nnx(given: Any, call: Callable[..., Any] | None) -> Adapted:
 
 
 def _nnx_parts(module: Any) -> Any:
-    """Return the graph of an NNX module, its parameters, its random states, and all other variables."""
+    """Split an NNX module into its graph definition, its parameters, its random states, and all other variables."""
     from flax import nnx
 
     return nnx.split(module, nnx.Param, nnx.RngState, ...)
 
 
 def _with_keys(rngs: Any, key: Any) -> Any:
-    """Return the random states of an NNX module, with keys computed from `key` and with counters of 0."""
+    """Return the random states of an NNX module with new keys, computed from `key`, and with counters at 0."""
 
     def fresh(path: Any, leaf: Any) -> Any:
         if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
@@ -275,7 +276,7 @@ def _haiku(function: Any, call: Callable[..., Any] | None) -> Adapted:
         transformed = haiku.transform_with_state(function if call is None else functools.partial(call, function))
 
     def settings(train: bool) -> tuple[tuple[bool, ...], dict[str, bool]]:
-        if is_transformed:  # the signature of the function inside is hidden, so the mode cannot be passed
+        if is_transformed:  # a transformed function hides its signature, so the mode cannot be passed
             return (), {}
         return ((train,), {}) if call else ((), _mode(function, train))
 
@@ -302,7 +303,8 @@ def _equinox(given: Any, call: Callable[..., Any] | None) -> Adapted:
         if call is not None:
             result = call((model, states["state"]) if states else model, *inputs, train)
         else:
-            # Modules of Equinox take one example; its normalization layers know the batch as the axis "batch".
+            # A module of Equinox takes one example, not a batch, so map it over the batch. Normalization layers of
+            # Equinox reduce over the mapped axis by the name "batch".
             held = [states["state"]] if states else []
             extra = {}
             if "key" in _arguments(type(model).__call__):
@@ -318,7 +320,7 @@ def _equinox(given: Any, call: Callable[..., Any] | None) -> Adapted:
 
 
 def _equinox_parts(given: Any) -> tuple[Any, Any, Any]:
-    """Return the trained arrays of an Equinox module, its states, and all else of the module."""
+    """Split an Equinox module into its trainable arrays, its states, and its non-trainable remainder."""
     import equinox
 
     model, states = (given[0], {"state": given[1]}) if isinstance(given, tuple) else (given, {})
@@ -357,7 +359,7 @@ def _update_equinox(given: Any, parameters: Mapping[str, Any], states: Mapping[s
 
 
 def _filled(tree: Any, values: Mapping[str, Any]) -> Any:
-    """Return a pytree with the value of each path, such as "Dense_0/kernel"."""
+    """Return a pytree like `tree`, with leaves from `values`, a mapping by path, such as "Dense_0/kernel"."""
     absent = next((path for path, _ in leaves(tree) if path not in values), None)
     if absent is not None:
         raise errors.UnknownNameError(
@@ -368,7 +370,7 @@ def _filled(tree: Any, values: Mapping[str, Any]) -> Any:
 
 
 def _nested(arrays: Mapping[str, Any], depth: int | None = None) -> dict[str, Any]:
-    """Return arrays in nested dicts by the parts of their names; of two levels, the last part is the second."""
+    """Convert arrays by name to nested dicts, by splitting names at "/"; with `depth=2`, only at the last "/"."""
     tree: dict[str, Any] = {}
     for name, array in arrays.items():
         *above, last = name.split("/") if depth is None else name.rsplit("/", depth - 1)

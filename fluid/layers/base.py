@@ -1,4 +1,4 @@
-"""Base of every layer: `@layer`, `Layer`, and functions that read input values."""
+"""The base of all layers: the decorator `@layer`, the class `Layer`, and functions that read input values."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FOLDER = os.path.dirname(__file__) + os.sep
 
-# A function of a key, a shape and a dtype that returns an array.
+# An initializer: a function of a random key, a shape and a dtype that returns an array.
 Initializer = Callable[..., Any]
 
 
 REGISTERED: dict[str, str] = {}
-"""The module of each layer, by the name of the layer."""
+"""The name of the Python module that defines each layer, by the name of the layer."""
 
 
 def layer(function: F) -> F:
-    """Decorate a layer: it raises outside a program function, and its errors name the layer and the user's line.
+    """Decorate a layer function: calls outside a program function raise, and errors name the layer and the user's line.
 
-    `make stubs` exports every layer from `fluid.layers`. For a class, the decorated `__init__` stands for the class.
+    `make stubs` exports every layer from `fluid.layers`. To make a class a layer, decorate its `__init__`.
     """
     name = function.__qualname__.removesuffix(".__init__")
     REGISTERED[name] = function.__module__
@@ -77,13 +77,14 @@ class Layer:
         if name is not None and (not isinstance(name, str) or not name):
             raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
         self.name = self.frame.unique(self.frame.scoped(kind)) if name is None else self.frame.scoped(name)
-        # The kind with which automatic names of parameters begin; empty if the user gave the layer a name.
+        # `automatic_kind` is the beginning of automatic parameter names, such as "fc"; empty if the user named the
+        # layer.
         self.automatic_kind = kind if name is None else ""
         self._made: set[str] = set()
         self._named: dict[str, str] = {}
 
     def here(self) -> Layer:
-        """Return a copy of this layer for the current frame, such as the frame inside a loop."""
+        """Return a copy of this Layer that records values in the current frame, such as the frame inside a loop."""
         same = copy.copy(self)
         same.frame = core.current_frame(self._caller)
         return same
@@ -96,7 +97,7 @@ class Layer:
         default: Initializer | None = None,
         rows_only: bool = False,
     ) -> jax.Array:
-        """Create a weight `NAME.w_K`, Xavier uniform unless `attr` or `default` says otherwise; see `parameter`."""
+        """Create a weight `NAME.w_K`; its initializer is from `attr`, else `default`, else Xavier uniform."""
         return self.parameter("w", attr, shape, dtype, default or Xavier(), rows_only)
 
     def bias(
@@ -106,7 +107,7 @@ class Layer:
         dtype: DTypeLike = "float32",
         default: Initializer | None = None,
     ) -> jax.Array | None:
-        """Create a bias `NAME.b_K`, zeros by default; return None when `attr` is False."""
+        """Create a bias `NAME.b_K`, initialized to zeros by default; if `attr` is False, return None."""
         return None if attr is False else self.parameter("b", attr, shape, dtype, default or Constant(0.0))
 
     def parameter(
@@ -121,16 +122,17 @@ class Layer:
         """Create a parameter `NAME.SUFFIX_K`, or use the parameter that `attr` names.
 
         Args:
-          suffix: "w" or "b".
-          attr: the user's settings.
-          shape: of the parameter.
-          dtype: of the data that the parameter is combined with; `parameter_dtype` computes the dtype of the parameter.
+          suffix: "w" for a weight, "b" for a bias.
+          attr: the user's settings: a ParamAttr, a name or an initializer.
+          shape: the shape of the parameter.
+          dtype: the dtype of the data that the layer combines with the parameter; `parameter_dtype` converts it to the
+            dtype of the parameter.
           default: the initializer if `attr` has none.
           rows_only: whether the layer only looks up rows of the parameter, so that updates may be limited to these
             rows.
 
         Raises:
-          ArgumentError: `attr` is False, which stands for no parameter.
+          ArgumentError: `attr` is False, which means no parameter.
         """
         settings = to_attr(attr)
         if settings is None:
@@ -149,7 +151,7 @@ class Layer:
                 raise errors.ArgumentError(
                     f"{self.name}: rows of a {type(settings).__name__} cannot be looked up; is_sparse=False"
                 )
-            from fluid.layers import reparametrized  # imported here, since few programs need it
+            from fluid.layers import reparametrized  # imported on use, because few programs reparametrize weights
 
             create: Any = reparametrized.normalized_weight
             if isinstance(settings, LowRankParamAttr):
@@ -169,7 +171,7 @@ class Layer:
         )
 
     def _check_settings(self, name: str, settings: Any) -> None:
-        """Warn if a parameter is used a second time with other settings, which have no effect."""
+        """Warn if a parameter is reused with other settings, which have no effect: its first use determines them."""
         known = self.frame.declared.arrays.get(name)
         first = None if known is None else known.settings
         if known is None or first is None or first is settings or self.frame.freezing:
@@ -186,33 +188,34 @@ class Layer:
     def state(
         self, name: str | None, suffix: str, shape: Sequence[int], dtype: DTypeLike, default: Initializer
     ) -> tuple[str, jax.Array]:
-        """Create a state `NAME.SUFFIX_K`, or a state with the given name; return its name and its value."""
+        """Create a state called `name`, or `NAME.SUFFIX_K` by default; return its name and its value."""
         name = name or self.array_name(suffix)
         return name, core.create_state(name, shape, parameter_dtype(dtype), default, self.owner)
 
     @property
     def owner(self) -> str:
-        """The prefix of parameter and state names: `name`, or inside `fluid.shared` the name from the first call."""
+        """The prefix of parameter and state names: `self.name`; inside `fluid.shared`, the name from the first call."""
         return self.frame.array_name(self.name)
 
     def array_name(self, suffix: str) -> str:
-        """Return the name of the next parameter or state of this layer with this suffix: `NAME.SUFFIX_K`."""
+        """Return `NAME.SUFFIX_K`, the name for the next parameter or state of this layer with the suffix `suffix`."""
         name = self.frame.array_name(self.frame.unique(f"{self.name}.{suffix}"))
         self._check_name(suffix, name)
         return name
 
     def _check_name(self, suffix: str, name: str) -> None:
-        """Warn of a second layer with the kind and name of an earlier layer: the two have different parameters.
+        """Warn if an earlier layer has the same kind and name, because the two layers do not share parameters.
 
         Args:
-          suffix: of the new parameter, such as "w".
-          name: the whole name of the new parameter.
+          suffix: the suffix of the new parameter, such as "w".
+          name: the complete name of the new parameter.
         """
         declared = self.frame.declared
         first = f"{name.rpartition('_')[0]}_0"
         kind = self._caller.removeprefix("layers.")
         second = not self.automatic_kind and not self._made and first != name and first in declared.arrays
-        second = second and not _called_by_library()  # `fluid.nets` gives several layers one name, as Fluid does
+        # no warning for `fluid.nets`, which gives several layers one name, as Fluid does
+        second = second and not _called_by_library()
         if second and declared.kinds.get(f"{self.name}.tmp_0") == kind:
             core.doubt_reading(
                 f"layers.{kind}(name={self.name.rpartition('/')[2]!r}) is a second layer of this name, and has "
@@ -223,7 +226,7 @@ class Layer:
         self._made.add(suffix)
 
     def output(self, value: Any) -> Any:
-        """Record a result as `NAME.tmp_K`, and return the result, or the value that overrides it in this run."""
+        """Record a result as `NAME.tmp_K`; return the result, or the value that overrides the result in this run."""
         return core.record(self.frame.unique(f"{self.name}.tmp"), value, self._caller)
 
     def finish(self, value: Any, act: Activation = None) -> Any:
@@ -231,16 +234,16 @@ class Layer:
         return self.activate(self.output(value), act)
 
     def record_aside(self, value: Any) -> None:
-        """Record, as `NAME.tmp_K`, a second value that Fluid computes beside the result, so that users can fetch it."""
+        """Record an additional value of Fluid's version of the layer as `NAME.tmp_K`, so that users can fetch it."""
         self.output(value)
 
     def skip_outputs(self, count: int) -> None:
-        """Skip `count` names `NAME.tmp_K`, which Fluid gives to values that do not exist here."""
+        """Skip `count` names `NAME.tmp_K` that Fluid uses for values which this layer does not compute."""
         for _ in range(count):
             self.frame.unique(f"{self.name}.tmp")
 
     def activate(self, value: Any, act: Activation) -> Any:
-        """Apply an activation, given by name or as a function, and record the result; for None return the value."""
+        """Apply an activation, a name or a function, and record the result; if `act` is None, return the value."""
         if act is None:
             return value
         if isinstance(act, str) and act in functional.ELEMENTWISE:
@@ -249,13 +252,13 @@ class Layer:
         result = self.output(raw)
         if act == "softmax":
             doubt_softmax_of_one(value, -1)
-            if result is raw:  # not if a run overrides the result
+            if result is raw:  # record the logits, except if the run replaces the result by a fed value
                 self.frame.note(result, logits=value, logits_axis=-1)
         return result
 
 
 def doubt_softmax_of_one(value: Any, axis: int) -> None:
-    """Warn of a softmax over one number, and of a softmax over the rows of a minibatch."""
+    """Warn if a softmax is over a single number, or over the rows of a minibatch; both are probably mistakes."""
     sizes = np.shape(dense(value))
     batch = core.current_frame("layers.softmax").placeholder_batch
     if sizes[axis] == 1:
@@ -273,7 +276,7 @@ def doubt_softmax_of_one(value: Any, axis: int) -> None:
 
 
 def _called_by_library() -> bool:
-    """Return whether fluid code outside `fluid.layers`, rather than the user, has called the running layer."""
+    """Return whether the caller of the running layer is fluid code outside `fluid.layers`, not the user's code."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_FOLDER):
         frame = frame.f_back
@@ -281,7 +284,7 @@ def _called_by_library() -> bool:
 
 
 def on_data(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """Apply a function that treats each element or step separately to arrays or sequence batches."""
+    """Apply an elementwise or stepwise function to values; the result is a sequence batch if any value is one."""
     result = function(*(dense(v) for v in (value, *others)))
     batch = next((v for v in (value, *others) if is_sequence(v)), None)
     return result if batch is None else batch.with_data(result)
@@ -293,42 +296,43 @@ def is_sequence(value: Any) -> TypeGuard[core.SequenceBatch | core.NestedSequenc
 
 
 def dense(value: Any) -> Any:
-    """Return the value as an array; for a sequence batch its data, with zeros for the padding."""
+    """Convert a value to an array; a sequence batch becomes its data, with zeros for the padding."""
     return filled(value, 0)
 
 
 def filled(value: Any, fill: float) -> Any:
-    """Return the value as an array; for a sequence batch its data, with `fill` for the padding.
+    """Convert a value to an array; a sequence batch becomes its data, with `fill` for the padding.
 
     Every layer reads its inputs by this function or by `dense`. Otherwise a NaN in the padding of an input would reach
     parameters, since 0 times NaN is NaN. A NaN in the gradient of the padding would reach the values that the input was
-    computed from. Functions that have no value or no slope at 0 use another `fill`.
+    computed from. Functions that have no value or no derivative at 0 use another `fill`.
 
     Raises:
-      ProgramError: Fluid would have changed the value in place before this call.
+      ProgramError: in Fluid, an earlier layer, such as `increment(x, in_place=True)`, would have changed the value.
     """
     core.check_not_changed(core.current_frame("layers"), value)
     if is_sequence(value):
         return same_rows(value.data, core.filled(value, fill))
     if isinstance(value, jax.Array):
         return value
-    # A float32 constant would make a program of mixed precision compute in float32 from here on.
+    # Convert a constant to the dtype of the computation: a float32 constant would make all later layers of a
+    # mixed-precision program compute in float32.
     return core.current_frame("layers").compute(jnp.asarray(value))
 
 
 def wide_dtype(dtype: Any) -> Any:
-    """Return the dtype in which to sum data of `dtype`: float32 for half precision, which would round sums too much."""
+    """Return the dtype for sums of data of `dtype`: float32 for half precision, to limit rounding errors."""
     return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else jnp.dtype(dtype)
 
 
 def wide(value: Any) -> Any:
-    """Return the value as an array to sum: half precision is converted to float32."""
+    """Convert a value to an array for summation; half precision becomes float32."""
     array = dense(value)
     return array.astype(wide_dtype(array.dtype))
 
 
 def array_of(this: Layer, value: Any) -> Any:
-    """Return the value as an array, for layers in which the padding of a sequence batch would count.
+    """Convert a value to an array, and refuse a sequence batch, whose padding would enter the result.
 
     Raises:
       ShapeError: the value is a sequence batch.
@@ -342,39 +346,40 @@ def array_of(this: Layer, value: Any) -> Any:
 
 
 def like(value: Any, data: Any) -> Any:
-    """Return `data`, computed from `value`, as a sequence batch with the lengths of `value` if `value` is one."""
+    """Return `data`; if `value` is a sequence batch, return a sequence batch of `data` with the lengths of `value`."""
     return value.with_data(data) if is_sequence(value) else data
 
 
 def rows_at(value: Any, numbers: Any) -> Any:
-    """Return rows of an array `[rows, ...]`, or steps of a sequence batch, by their index.
+    """Select rows of an array `[rows, ...]`, or steps of a sequence batch, by index.
 
     Args:
-      value: an array; or a sequence batch, whose steps are counted through all innermost sequences.
-      numbers: the indices, integers `[...]`; negative ones do not count from the end.
+      value: an array; or a sequence batch, whose valid steps are numbered consecutively over all innermost sequences.
+      numbers: the indices, integers `[...]`; negative indices are out of range, and do not count from the end.
 
     Returns:
-      `[..., *shape of a row or step]`. An index that does not exist gives NaN, or for integers the smallest integer.
+      `[..., *shape of a row or step]`. An index out of range gives NaN, or the smallest integer for integer values.
     """
     if not is_sequence(value):
         return dense(value).at[numbers].get(mode="fill", fill_value=None, wrap_negative_indices=False)
     batch = value.flat() if isinstance(value, core.NestedSequenceBatch) else value
     ends = jnp.cumsum(batch.lengths)
-    # jnp.searchsorted would find the row too, but refuses a symbolic batch size.
+    # Find the row of each step by comparisons: `jnp.searchsorted` refuses the symbolic batch size of an export.
     row = jnp.sum(jnp.asarray(numbers)[..., None] >= ends, axis=-1)
     begin = (ends - batch.lengths).at[row].get(mode="clip")
     return steps_at(dense(batch), row, numbers - begin)
 
 
 def steps_at(data: Any, rows: Any, places: Any) -> Any:
-    """Return steps `[..., *shape of a step]` of data `[batch, time, ...]`, by row and step indices `[...]`."""
-    if data.shape[1] == 0:  # with no step to read, read zeros: no step of the result is valid then
+    """Select steps of data `[batch, time, ...]` by row indices and step indices, both of one shape."""
+    # if there are no steps, insert one of zeros to read from; no step of the result is valid in this case
+    if data.shape[1] == 0:
         data = jnp.zeros((data.shape[0], 1, *data.shape[2:]), data.dtype)
     return data.at[rows, places].get(mode="fill", wrap_negative_indices=False)
 
 
 def row_dims(value: Any) -> int:
-    """Return the number of leading dimensions of a value that Fluid counts as one, the rows.
+    """Return the number of leading dimensions of a value that Fluid counts as one dimension, the rows.
 
     The number is 1 for an array, 2 for a SequenceBatch, whose steps are rows, and 3 for a NestedSequenceBatch.
     """
@@ -384,20 +389,21 @@ def row_dims(value: Any) -> int:
 
 
 def valid_steps(value: Any, ndim: int) -> Any:
-    """Return the mask of real steps of a sequence batch, broadcastable to `ndim` dimensions; True for an array."""
+    """Return the mask of valid steps of a sequence batch, broadcastable to `ndim` dimensions; for an array, True."""
     return core.spread_mask(value, ndim) if is_sequence(value) else True
 
 
 def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]:
-    """Return values that correspond row by row as arrays; the steps of sequence batches are rows.
+    """Convert values that correspond row by row to arrays `[rows, ...]`; steps of sequence batches become rows.
 
     Args:
-      this: the layer, for messages.
-      values: arrays `[rows, ...]`, or sequence batches of equal lengths. Beside sequence batches, an array may also
-        have one row, `[1, ...]`.
+      this: the layer, for its name in error messages.
+      values: arrays `[rows, ...]`, or sequence batches of equal lengths. If any value is a sequence batch, arrays may
+        also have a single row, `[1, ...]`.
 
     Returns:
-      The arrays `[rows, ...]`, and a function that converts a result `[rows, ...]` to the kind of the first value.
+      The arrays `[rows, ...]`, and a function that converts a result `[rows, ...]` to the type of the first value
+      (array or sequence batch).
 
     Raises:
       ShapeError: the rows of the values do not correspond.
@@ -417,17 +423,18 @@ def as_rows(this: Layer, *values: Any) -> tuple[list[Any], Callable[[Any], Any]]
 
 
 def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
-    """Return the dimension of the array of a value that an axis stands for.
+    """Convert an axis, as users count it, to a dimension of the value's underlying array.
 
-    The two differ in a sequence batch, whose steps are rows: axis 1 of a SequenceBatch is dimension 2 of its array.
+    Axis and dimension differ for a sequence batch, in which batch and time count as one axis: axis 1 of a SequenceBatch
+    is dimension 2 of its array.
 
     Args:
       value: an array or a sequence batch.
-      axis: from the user; negative counts from the end.
-      argument: the name of the argument, for the message.
+      axis: the user's axis; a negative axis counts from the end.
+      argument: the name of the argument, for error messages.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: the axis does not exist.
       ArgumentTypeError: the axis is an array.
     """
     if isinstance(axis, jax.Array):
@@ -447,10 +454,10 @@ def axis_of(value: Any, axis: int, argument: str = "axis") -> int:
 
 
 def parameter_dtype(dtype: Any) -> str:
-    """Return the dtype name of a parameter that is used beside data of `dtype`.
+    """Return the name of the dtype for a parameter that a layer combines with data of `dtype`.
 
-    For floats this is their dtype; for every other dtype it is float32. In a program of mixed precision it is float32
-    too if `dtype` is the half precision in which the program computes.
+    For float data, the parameter has the dtype of the data; for other data, float32. In a mixed-precision program,
+    parameters for data in half precision are float32 too.
     """
     found = jax.dtypes.canonicalize_dtype(dtype)
     computed = core.current_frame("layers").precision
@@ -458,7 +465,7 @@ def parameter_dtype(dtype: Any) -> str:
 
 
 def describe(value: Any) -> str:
-    """Return dtype and shape of a value for messages; "batch" replaces the placeholder for the batch size."""
+    """Format the dtype and shape of a value for messages, such as "float32[batch, 4]"."""
     frame = core.current_frame("layers")
     array = value if is_sequence(value) else dense(value)
     return f"{array.dtype}{core.shape_text(array.shape, frame.placeholder_batch)}"

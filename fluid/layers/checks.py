@@ -1,4 +1,4 @@
-"""Checks of the arguments of layers: ids, axes, dtypes, shapes, sizes."""
+"""Functions that check arguments of layers: ids, axes, dtypes, shapes, sizes."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,7 +10,8 @@ import numpy as np
 from fluid import core, errors
 from fluid.layers.base import Layer, axis_of, dense, describe, is_sequence, row_dims
 
-# An argument for several dimensions: one integer for all of them, or one for each; see `sizes_of`.
+# `Sizes` is the type of an argument for several dimensions: one integer for all dimensions, or a list with one integer
+# for each dimension.
 Sizes = int | Sequence[int]
 
 
@@ -18,12 +19,12 @@ def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
     """Check that a value holds integers, such as ids, and return its array.
 
     Args:
-      layer_name: the name of the layer, for the message.
+      layer_name: the name of the layer, for the error message.
       value: an array or a sequence batch.
-      argument: the name of the argument, for the message.
+      argument: the name of the argument, for the error message.
 
     Raises:
-      ArgumentTypeError: the value holds no integers.
+      ArgumentTypeError: the value does not hold integers.
     """
     ids = dense(value)
     if not jnp.issubdtype(ids.dtype, jnp.integer):
@@ -36,10 +37,10 @@ def check_ids(layer_name: str, value: Any, argument: str = "ids") -> Any:
 
 
 def check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:
-    """Check the indices of new axes: different dimensions of a result that has `dims` dimensions.
+    """Check indices of new axes: they must be different, and exist in a result of `dims` dimensions.
 
     Raises:
-      ArgumentError: an axis is out of range, no integer, or given twice.
+      ArgumentError: an axis is out of range, is not an integer, or occurs twice.
     """
     if any(not isinstance(a, int) or not -dims <= a < dims for a in axes) or len({a % dims for a in axes}) < len(axes):
         raise errors.ArgumentError(
@@ -49,11 +50,11 @@ def check_axes(this: Layer, value: Any, axes: Sequence[Any], dims: int) -> None:
 
 
 def known_shape(this: Layer, shape: Any) -> list[int]:
-    """Return a shape as a list of sizes; refuse -1, which would stand for an unknown size.
+    """Convert a shape to a list of sizes, and refuse -1, which would mean an unknown size.
 
     Raises:
       ArgumentError: a size is negative.
-      ArgumentTypeError: the shape is no list of integers.
+      ArgumentTypeError: the shape is not a list of integers.
     """
     sizes = shape_of(this.name, shape)
     if any(d < 0 for d in sizes):
@@ -65,10 +66,10 @@ def known_shape(this: Layer, shape: Any) -> list[int]:
 
 
 def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
-    """Return the dimension of an axis, as `axis_of` does, but refuse the axis of the rows of a sequence batch.
+    """Convert the user's axis to a dimension of the array, like `axis_of`, but refuse axis 0 of a sequence batch.
 
     Raises:
-      ArgumentError: there is no such axis, or it is axis 0 of a sequence batch.
+      ArgumentError: the axis does not exist, or is axis 0 of a sequence batch.
     """
     place = axis_of(value, axis)
     if place == 0 and row_dims(value) > 1:
@@ -79,7 +80,7 @@ def inner_axis_of(this: Layer, value: Any, axis: int) -> int:
 
 
 def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str] = ("input", "label")) -> None:
-    """Check that two values have one shape, and are both arrays or both sequence batches.
+    """Check that two values have equal shapes, and are both arrays or both sequence batches.
 
     Raises:
       ShapeError: only one is a sequence batch, or the shapes differ.
@@ -97,10 +98,10 @@ def check_same_shape(this: Layer, first: Any, second: Any, names: tuple[str, str
 
 
 def dtype_of(caller: str, dtype: Any) -> Any:
-    """Return the dtype in which JAX keeps data of a dtype: int32 for int64, unless `jax_enable_x64` is set.
+    """Convert a dtype to the dtype that JAX uses for it: int32 for int64, unless `jax_enable_x64` is set.
 
     Raises:
-      ArgumentError: there is no such dtype.
+      ArgumentError: the dtype does not exist.
     """
     try:
         return jax.dtypes.canonicalize_dtype(jnp.dtype(dtype))
@@ -111,10 +112,10 @@ def dtype_of(caller: str, dtype: Any) -> Any:
 
 
 def shape_of(caller: str, shape: Any) -> list[int]:
-    """Return a shape as a list of integers or symbolic sizes; -1 may stand for an unknown size.
+    """Convert a shape to a list of integers or symbolic sizes; -1 may stand for an unknown size.
 
     Raises:
-      ArgumentTypeError: the shape is no list or tuple of sizes.
+      ArgumentTypeError: the shape is not a list or tuple of sizes.
     """
     if not isinstance(shape, list | tuple) or not all(map(core.is_size, shape)):
         raise errors.ArgumentTypeError(f"{caller}: shape={shape!r}; expected a list of integers, as in shape=[-1, 10]")
@@ -122,10 +123,10 @@ def shape_of(caller: str, shape: Any) -> list[int]:
 
 
 def sizes_of(this: Layer, name: str, value: Any, count: int, least: int = 1) -> tuple[int, ...]:
-    """Return an argument such as `3` or `[3, 5]` as a tuple of one size for each of `count` dimensions.
+    """Convert an argument such as `3` or `[3, 5]` to a tuple with one size for each of `count` dimensions.
 
     Raises:
-      ArgumentError: the number of sizes is not `count`, or a size is no integer of at least `least`.
+      ArgumentError: the number of sizes is not `count`, or a size is not an integer of at least `least`.
     """
     several = isinstance(value, Iterable) and not isinstance(value, str)
     sizes = tuple(value) if several else (value,) * count

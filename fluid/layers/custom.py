@@ -1,4 +1,4 @@
-"""Custom layers: the mode, random keys, states, Python functions, and modules of Flax and Haiku."""
+"""Tools for custom layers: the mode, random keys, states, Python functions, and modules of Flax, Haiku and Equinox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_training() -> bool:
     """Return whether the program runs in train mode rather than in test mode.
 
     The result is an ordinary bool, so `if` works: the program is traced once for each mode. Create parameters and
-    states in both modes, since a program is discovered in train mode.
+    states independently of the mode, because fluid finds the parameters of a program by tracing it in train mode.
 
     Returns:
       True while a training step is traced; False for `trainer.test`, `Inferencer` and `mode="test"`.
@@ -40,7 +40,7 @@ def is_training() -> bool:
 
 
 class _IsTraining:
-    """A wrapper that refuses `if layers.is_training:`, which would always be true."""
+    """A wrapper that raises an error for `if layers.is_training:`, in which the call `()` is missing."""
 
     def __init__(self, function: Callable[[], bool]):
         functools.update_wrapper(self, function)
@@ -62,14 +62,14 @@ def random_key(name: str | None = None) -> jax.Array:
     """Return a key for `jax.random`, a different key in each step.
 
     The key depends only on the seed of the Session, on the step and on the name. So a new layer does not change the
-    random numbers of other layers, and a resumed training draws the numbers of an uninterrupted one. Inside
+    random numbers of other layers, and a resumed training draws the same numbers as an uninterrupted training. Inside
     `layers.scan` and other loops each iteration has its own key.
 
     Args:
       name: the name of the key: equal names give equal keys. By default `random_key_N`, a new name for each call.
 
     Returns:
-      A key, `[]`; `jax.random.split` makes several keys of it.
+      A random key, `[]`; `jax.random.split` derives several keys from it.
 
     Example:
       >>> import fluid
@@ -87,10 +87,11 @@ class State:
     """An array that a layer keeps from one training step to the next, created by `create_state`.
 
     Attributes:
-      name: the name in checkpoints, in the scope and for `fetch`.
-      value: the value at creation: after the previous step, or after an earlier update in this step.
-      frozen: whether `fluid.frozen` or `trainer.freeze` has frozen the state, so that updates have no effect. A layer
-        that normalizes with moving statistics then uses them in training too.
+      name: the name of the array in checkpoints, in the scope and for `fetch`.
+      value: the array when this object was created: its value after the previous step, or after an earlier update in
+        this step.
+      frozen: whether `fluid.frozen` or `trainer.freeze` has frozen the state, so that updates have no effect. While its
+        statistics are frozen, a normalization layer uses them in training too.
     """
 
     name: str
@@ -98,9 +99,9 @@ class State:
     frozen: bool = False
 
     def update(self, value: Any) -> None:
-        """Set the value for the next step. In test mode, or while the state is frozen, the call has no effect.
+        """Set the value of the state for the next step; in test mode or if frozen, the call has no effect.
 
-        No gradient passes through the update.
+        Gradients do not flow through the update.
 
         Args:
           value: an array of the state's shape.
@@ -113,7 +114,7 @@ class State:
 
 
 def _refuse(self: State, name: str, value: Any) -> None:
-    """Refuse an assignment to an attribute of a State; the error shows the call that changes the state."""
+    """Raise the error for an assignment to an attribute of a State; its message shows the correct call, `update`."""
     raise errors.MissingNameError(
         f"the state {self.name!r}: found an assignment to {name!r}, expected the call that sets its value for the next "
         f"step: state.update(value)",
@@ -135,8 +136,8 @@ def create_state(
     Args:
       shape: the shape of the array.
       dtype: the dtype of the array, also while the program computes in half precision.
-      name: `create_state_N.w_0` by default. Two layers with one name share one state.
-      initializer: of `fluid.initializer`, or a number for all elements; zeros by default.
+      name: the name of the state; `create_state_N.w_0` by default. Two layers with one name share one state.
+      initializer: an initializer of `fluid.initializer`, or a number for all elements; zeros by default.
 
     Returns:
       A State: `state.value` is the array, `state.update(value)` changes it for the next step.
@@ -179,12 +180,12 @@ def module(
     call: Callable[..., Any] | None = None,
     param_attr: ParamSetting = None,
 ) -> Any:
-    """Apply a module of Flax, Haiku or Equinox as a layer: its parameters are named, trained and saved like all others.
+    """Apply a module of Flax, Haiku or Equinox as a layer, and train and save its parameters like all others.
 
     Its other variables, such as moving averages, become states, and its random keys come from the Session. An argument
     `train`, `training`, `is_training`, `deterministic` or `use_running_average` of the module follows the mode. While
-    the module's states are frozen, by `fluid.frozen` or `trainer.freeze`, the module runs as in test mode.
-    These libraries are not installed with fluid.
+    the module's states are frozen, by `fluid.frozen` or `trainer.freeze`, the module runs as in test mode. Flax, Haiku
+    and Equinox are not installed with fluid.
 
     A module object of NNX or Equinox keeps its initial arrays. Training changes `trainer.params`, where the trained
     arrays have the names of the module, such as `module_0/kernel`; `fluid.io.update_module` returns them to the module.
@@ -205,7 +206,7 @@ def module(
       The result of the module: an array, or a pytree of arrays.
 
     Raises:
-      ArgumentTypeError: `module` has none of the forms above.
+      ArgumentTypeError: `module` is none of the accepted objects.
 
     Example:
       >>> import fluid
@@ -223,7 +224,7 @@ def module(
       >>> list(p.states)
       ['module_0/batch_stats/BatchNorm_0/mean', 'module_0/batch_stats/BatchNorm_0/var']
     """
-    from fluid.layers.adapters import Init, Leaf, adapt, leaves  # imported here, since few programs need them
+    from fluid.layers.adapters import Init, Leaf, adapt, leaves  # imported on use, because few programs need adapters
 
     this = Layer("module", name)
     settings = to_attr(param_attr) or ParamAttr(trainable=False)
@@ -286,7 +287,7 @@ def py_func(
         `jax.ShapeDtypeStruct((x.shape[0], 4), "float32")`, or a list of such objects. Without `out` the function is
         called for its side effects, such as printing, and there is no result.
       backward_func: called with the arrays of `x`, of the results and of the gradients of the results. It returns the
-        gradient of each of `x`, or None for an input without gradient. Without `backward_func` no gradient passes.
+        gradient of each of `x`, or None for an input without gradient. Without `backward_func` the gradient is zero.
       skip_vars_in_backward_input: the values of `x` and `out`, one or a list, that `backward_func` does not take.
       name: name of the layer; by default `py_func_N`.
 
@@ -294,7 +295,7 @@ def py_func(
       The result of `func`: an array in the shape and dtype of `out`, or a list of arrays if `out` is a list.
 
     Raises:
-      ArgumentTypeError: a function cannot be called, or `out` has no shape and dtype.
+      ArgumentTypeError: a function is not callable, or `out` has no shape and dtype.
       ArgumentError: the program runs on several devices.
       ShapeError: an input is a sequence batch; or, while the program runs, the results of `func` do not match `out`.
 
@@ -330,14 +331,14 @@ def py_func(
 
 
 def _listed(value: Any) -> list[Any]:
-    """Return one value, several values, or None for no value, as a list."""
+    """Convert one value, a list of values or None to a list; None becomes an empty list."""
     if value is None:
         return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _look(this: Layer, value: Any) -> jax.ShapeDtypeStruct:
-    """Return the shape and the dtype of an object that has both."""
+    """Convert an object that has a shape and a dtype to a ShapeDtypeStruct."""
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         raise errors.ArgumentTypeError(
             f"{this.name}: out={value!r} has no shape and dtype; expected something like the result, as in "
@@ -347,7 +348,7 @@ def _look(this: Layer, value: Any) -> jax.ShapeDtypeStruct:
 
 
 def _called(function: Callable[..., Any], values: Sequence[Any]) -> list[Any]:
-    """Call a function with NumPy arrays and return its results as a list; a single None is one result."""
+    """Call a function with NumPy arrays, and return its results as a list; None counts as one result."""
     result = function(*(np.asarray(value) for value in values))
     return list(result) if isinstance(result, list | tuple) else [result]
 
@@ -359,14 +360,14 @@ def _on_host(
     kept: Sequence[bool],
     wanted: Sequence[jax.ShapeDtypeStruct],
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """Return a function of arrays that calls `func` on the host, and `backward_func` for the gradient; see `py_func`.
+    """Convert `func` to a JAX function that calls `func` on the host, and calls `backward_func` for its gradient.
 
     Args:
-      name: of the layer, for messages.
-      func: see `py_func`.
-      backward_func: see `py_func`.
-      kept: for each input and then for each result, whether `backward_func` takes it.
-      wanted: shapes and dtypes of the results.
+      name: the name of the layer, for error messages.
+      func: the forward function, see `py_func`.
+      backward_func: the gradient function, see `py_func`.
+      kept: for each input, then for each result: whether `backward_func` takes this array.
+      wanted: the shapes and dtypes of the results of `func`.
     """
 
     def ask(function: Callable[..., Any], looks: Sequence[jax.ShapeDtypeStruct], *values: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Feeds: `data` declares the arrays that enter a program."""
+"""Feeds: the layer `data`, which declares the named inputs of a program."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,18 +27,18 @@ def data(
     type: object = None,
     stop_gradient: bool = True,
 ) -> Any:
-    """Declare a feed, by which data enters a program.
+    """Declare a feed: a named input of the program.
 
     Args:
       name: the name under which data is fed.
-      shape: of one example. With `append_batch_size=False`, or when one size is -1 or None, `shape` is the whole
-        shape, in which -1 or None stands for the batch.
-      dtype: "float32", "int64" and so on. "int64" is kept as JAX's default integer; data that does not fit that dtype
-        is refused.
+      shape: the shape of one example. With `append_batch_size=False`, or if one size is -1 or None, `shape` is the
+        complete shape, in which -1 or None stands for the batch size.
+      dtype: "float32", "int64" and so on. "int64" becomes JAX's default integer dtype; data that does not fit in that
+        dtype is refused.
       lod_level: 0 for examples of one shape, 1 for sequences of any length whose steps have this shape, 2 for sequences
         of sequences.
-      append_batch_size: whether a batch dimension is put before `shape`.
-      column: the position of this field in each sample of a reader; by default fields have the order of their
+      append_batch_size: whether to add a batch dimension before `shape`.
+      column: the index of this field in each sample of a reader; by default fields have the order of their
         declarations.
       allow_nan: whether the program expects NaN, such as for missing values. Otherwise a FluidWarning names the first
         sample of a feed that holds NaN.
@@ -52,9 +52,9 @@ def data(
 
     Raises:
       ArgumentError: `dtype` or `lod_level` does not exist.
-      ArgumentTypeError: the name is no string.
+      ArgumentTypeError: the name is not a string.
       ProgramError: the name is declared already with another shape, dtype or `lod_level`.
-      ShapeError: the shape is no list.
+      ShapeError: the shape is not a list.
 
     Example:
       >>> import fluid
@@ -95,7 +95,7 @@ def data(
 
 
 def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool) -> tuple[int | None, ...]:
-    """Return the shape with the batch dimension; None stands for the batch size."""
+    """Return the shape of a feed with the batch dimension; None stands for the batch size."""
     if isinstance(shape, int):
         raise errors.ShapeError(f"layers.data({name!r}, shape={shape}): shape is a list: shape=[{shape}]")
     sizes = tuple(None if d is None or int(d) < 0 else int(d) for d in shape)
@@ -105,7 +105,7 @@ def _whole_shape(name: str, shape: Sequence[int | None], append_batch_size: bool
 
 
 def _checked(spec: core.FeedSpec) -> core.FeedSpec:
-    """Check the dtype and the `lod_level` of a declared feed, and return the declaration."""
+    """Check the dtype and `lod_level` of a feed declaration, and return the declaration."""
     try:
         jnp.dtype(spec.dtype)
     except TypeError as error:
@@ -126,8 +126,8 @@ def _checked(spec: core.FeedSpec) -> core.FeedSpec:
 
 
 def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
-    """Return a placeholder for the data of a feed, for the first trace, which discovers the parts of a program."""
-    # Outer and inner sequences have different numbers of steps, so that a program that confuses them fails.
+    """Return placeholder data for a feed, for the first trace of a program, which finds its parameters and feeds."""
+    # Outer and inner sequences get different numbers of steps, 3 and 5, so that a program that confuses them fails.
     value = core.stand_in(spec, frame.placeholder_batch or 1, steps=(3, 5))
     given = frame.given.feeds.get(spec.name)
     if given is None:
@@ -136,7 +136,7 @@ def _placeholder(spec: core.FeedSpec, frame: core.Frame) -> Any:
 
 
 def _computed(frame: core.Frame, value: Any) -> Any:
-    """Convert a feed to the dtype that the program computes in, with zeros for its padding."""
+    """Convert a feed to the dtype in which the program computes, and fill padding with zeros."""
     if isinstance(value, core.SequenceBatch | core.NestedSequenceBatch):
         return value.with_data(frame.compute(core.filled(value, 0)))
     return frame.compute(jnp.asarray(value))

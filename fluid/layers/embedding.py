@@ -1,4 +1,4 @@
-"""Embeddings: rows of a table, looked up by integer ids."""
+"""The layer `embedding`, which looks up rows of a table by integer ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fluid.layers.kernels.table import look_up
 from fluid.layers.no_effect import Warned, no_effect
 from fluid.param_attr import ParamSetting
 
-# The warning for `is_distributed`: in Fluid, it divides the table among parameter servers.
+# `NOT_DISTRIBUTED` is the warning for `is_distributed=True`, which in Fluid divides the table among parameter servers.
 NOT_DISTRIBUTED = Warned(
     "the table is held as a whole",
     asks=lambda value, given: bool(value),
@@ -40,21 +40,21 @@ def embedding(
     Args:
       input: integer ids `[batch, ..., 1]`, or a SequenceBatch of ids.
       size: `[number of rows, width]` of the table.
-      is_sparse: for a large table, if a batch looks up few rows. Gradient, optimizer state and update are then
-        computed for these rows alone, if the result is equal (SGD, Adagrad) or the optimizer has `lazy_mode=True`.
+      is_sparse: set True for a large table of which a batch looks up few rows. Gradients and updates are then computed
+        for these rows alone, if this gives equal results (SGD, Adagrad) or the optimizer has `lazy_mode=True`.
       is_distributed: accepted for programs written for Fluid, but has no effect: the table is held as a whole.
       padding_idx: an id whose row is read as zeros and never trained; negative counts from the end.
       param_attr: ParamAttr of the table; equal names share the table between embeddings.
-      dtype: of the table.
+      dtype: the dtype of the table.
       name: name of the layer; by default `embedding_N`.
 
     Returns:
-      `[batch, ..., width]`: the row replaces the last dimension, 1.
+      `[batch, ..., width]`: the rows replace the last dimension, of size 1.
 
     Raises:
-      ArgumentError: the size is no pair of positive integers, or the table has no row `padding_idx`.
-      ArgumentTypeError: the ids are no integers.
-      ShapeError: the ids do not end in a dimension of 1.
+      ArgumentError: the size is not a pair of positive integers, or the table has no row `padding_idx`.
+      ArgumentTypeError: the ids are not integers.
+      ShapeError: the last dimension of the ids is not 1.
 
     Example:
       >>> import fluid
@@ -86,17 +86,17 @@ def embed(
     attr: ParamSetting,
     dtype: DTypeLike,
 ) -> Any:
-    """Create a table, look up the row of each id, and record the rows.
+    """Implement embedding layers: create the table, look up the row of each id, and record the rows.
 
     Args:
       this: the layer.
-      input: the ids as the user gave them, an array or a sequence batch.
+      input: the user's ids, an array or a sequence batch.
       ids: the ids as an array, `[...]`.
       size: `[number of rows, width]` of the table.
       is_sparse: see `embedding`.
       padding_idx: see `embedding`.
       attr: ParamAttr of the table.
-      dtype: of the table.
+      dtype: the dtype of the table.
 
     Returns:
       `[..., width]`, a sequence batch if the input is one.
@@ -113,10 +113,10 @@ def embed(
 
 
 def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | None:
-    """Return `padding_idx` as a row from 0 to `rows - 1`, so that negative counts from the end; None stays None.
+    """Convert `padding_idx` to a row index from 0 to `rows - 1`; a negative index counts from the end, None stays None.
 
     Raises:
-      ArgumentError: the table has no such row.
+      ArgumentError: the table has no row `padding_idx`.
     """
     if padding_idx is None:
         return None
@@ -128,7 +128,7 @@ def padding_row(layer_name: str, padding_idx: int | None, rows: int) -> int | No
 
 
 def _table_size(this: Layer, size: Any) -> tuple[int, int]:
-    """Check the size of a table, and return the number of rows and their width."""
+    """Check `size` of an embedding table, and return the number of rows and the width of a row."""
     if not isinstance(size, list | tuple) or len(size) != 2:
         raise errors.ArgumentError(
             f"{this.name}: size={size!r}; expected [number of ids, width], as in size=[1000, 32]"

@@ -1,4 +1,4 @@
-"""Fully connected layers: `fc` of Fluid, and `dense`, which maps the last axis."""
+"""Fully connected layers: Fluid's `fc`, which flattens its input, and `dense`, which maps the last axis."""
 
 from __future__ import annotations
 
@@ -33,10 +33,12 @@ def fc(
     """Apply a fully connected layer: `act(sum_i input_i @ weight_i + bias)`.
 
     Args:
-      input: `[batch, ..., in]`; a SequenceBatch, whose steps are projected one by one; or a list or tuple of several.
+      input: `[batch, ..., in]`; a SequenceBatch, whose steps are mapped one by one; or a list or tuple of several
+        inputs, whose results are summed.
       size: the number of outputs.
       num_flatten_dims: the number of leading dimensions to keep; the others are flattened to one. Negative counts from
-        the end. The default, 1, also flattens `[batch, time, features]`, and warns: `dense` maps the last axis.
+        the end. The default, 1, also flattens `[batch, time, features]`, with a warning; to map only the last axis, use
+        `dense`.
       param_attr: ParamAttr of the weights `[in, size]`, or a list with one for each input.
       bias_attr: ParamAttr of the bias `[size]`; False for none.
       act: name of an activation, or a function.
@@ -49,7 +51,7 @@ def fc(
       `[batch, size]`, or `[*leading, size]` where `num_flatten_dims` keeps more leading dimensions.
 
     Raises:
-      ArgumentError: `size` is no positive integer, or there is not one `param_attr` for each input.
+      ArgumentError: `size` is not a positive integer, or there is not one `param_attr` for each input.
       ShapeError: an input has too few dimensions, or the inputs differ in the dimensions that are kept.
 
     Example:
@@ -82,7 +84,7 @@ def dense(
 ) -> Any:
     """Apply a linear map to the last axis: `act(x @ weight + bias)`.
 
-    All other dimensions stay; `fc` flattens them.
+    All other dimensions stay unchanged, while `fc` flattens them.
 
     Args:
       x: `[batch, ..., in]`, or a SequenceBatch of steps `[..., in]`.
@@ -93,10 +95,10 @@ def dense(
       name: name of the layer; by default `dense_N`.
 
     Returns:
-      A value of the kind of `x`, `[batch, ..., size]`.
+      `[batch, ..., size]`, of the type of `x` (array or SequenceBatch).
 
     Raises:
-      ArgumentError: `size` is no positive integer.
+      ArgumentError: `size` is not a positive integer.
       ArgumentTypeError: `x` is a list of values.
       ShapeError: `x` has no dimension after its rows.
 
@@ -126,7 +128,7 @@ def dense(
 
 
 def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
-    """Add a new bias `[size]` to a value `[..., size]` and record the sum; without bias, return the value."""
+    """Create a bias, add it to a value `[..., size]`, and record the sum; without bias, return the value."""
     array = base.dense(total)
     bias = this.bias(bias_attr, [array.shape[-1]], array.dtype)
     if bias is not None:
@@ -136,9 +138,9 @@ def _with_bias(this: Layer, total: Any, bias_attr: ParamSetting) -> Any:
 
 
 def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: ParamSetting) -> Any:
-    """Record the product `[*leading, size]` of an input `[*leading, ...]` and a new weight."""
+    """Create a weight, and record the product `[*leading, size]` of an input `[*leading, ...]` and the weight."""
     x = base.dense(value)
-    # The steps of a sequence are rows: batch and time count as one leading dimension.
+    # In a sequence batch, batch and time count as one leading dimension, so `keep` is larger than `num_flatten_dims`.
     keep = num_flatten_dims + row_dims(value) - 1 if num_flatten_dims > 0 else x.ndim + num_flatten_dims
     if not row_dims(value) <= keep < x.ndim:
         if isinstance(value, int):
@@ -168,7 +170,7 @@ def _project(this: Layer, value: Any, size: int, num_flatten_dims: int, attr: Pa
 
 
 def _sum(values: Sequence[Any]) -> Any:
-    """Return the sum of values `[*leading, size]`; the sum is a sequence batch if one of the values is."""
+    """Add values `[*leading, size]`; the sum is a sequence batch if one of the values is a sequence batch."""
     arrays = [base.dense(v) for v in values]
     shapes = {a.shape[:-1] for a in arrays}
     if len(shapes) > 1:

@@ -1,4 +1,4 @@
-"""Activations as pure functions of arrays, and the table in which `act="relu"` is looked up."""
+"""Activations as pure functions of arrays, and the table of activation names for the argument `act=` of layers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from fluid import errors
 
-# The argument `act=` of layers: a name of the table below, or a function of one array; None for no activation.
+# `Activation` is the type of the argument `act=` of layers: a name in `ACTIVATIONS`, or a function of one array; None
+# for no activation.
 Activation = str | Callable[[Any], Any] | None
 
 
@@ -63,7 +64,7 @@ def gelu(x: Any, approximate: bool = False) -> Any:
 
 
 def softshrink(x: Any, alpha: float = 0.5) -> Any:
-    """Move `x` towards 0 by `alpha`; values nearer to 0 than `alpha` become 0."""
+    """Shrink the absolute value of `x` by `alpha`; values between `-alpha` and `alpha` become 0."""
     return jnp.where(x > alpha, x - alpha, jnp.where(x < -alpha, x + alpha, 0.0))
 
 
@@ -105,7 +106,8 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh_shrink": lambda x: x - jnp.tanh(x),
     "sqrt": jnp.sqrt,
     "rsqrt": lambda x: jax.lax.rsqrt(x),
-    "abs": lambda x: x * jnp.sign(x),  # its slope at 0 is 0, as in Fluid; jnp.abs has slope 1 there (JAX 0.10)
+    # the gradient at 0 is 0, as in Fluid; the gradient of jnp.abs at 0 is 1 (JAX 0.10)
+    "abs": lambda x: x * jnp.sign(x),
     "ceil": jnp.ceil,
     "floor": jnp.floor,
     "cos": jnp.cos,
@@ -139,15 +141,15 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "mish": jax.nn.mish,
 }
 
-# The activations that map each element separately.
+# `ELEMENTWISE` holds the names of the activations that map each element separately.
 ELEMENTWISE = ACTIVATIONS.keys() - {"softmax", "log_softmax"}
 
 
 def activation(act: str | Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the function for `act=`: the entry of `ACTIVATIONS` for a name, or the given function itself.
+    """Return the activation function for `act`: the entry of `ACTIVATIONS` for a name, or the given function itself.
 
     Raises:
-      ArgumentError: no activation has that name.
+      ArgumentError: `act` is not the name of an activation.
     """
     if callable(act):
         return act

@@ -1,4 +1,4 @@
-"""Learning rate schedules under the import path that Fluid uses; `fluid.lr` documents them."""
+"""Learning rate schedules: the functions of `fluid.lr`, under the import path that Fluid uses."""
 
 from fluid.lr import (
     cosine_decay,

@@ -1,4 +1,4 @@
-"""Arguments of Fluid that are accepted without an effect, and arguments for output variables, which are refused."""
+"""Decorators for arguments of Fluid that have no effect, and for output arguments, which are refused."""
 
 import functools
 import inspect
@@ -13,13 +13,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Warned:
-    """The reason why an argument has no effect, for an argument whose value may request an unsupported behaviour.
+    """The reason why an argument has no effect, with the condition for a warning.
 
     Attributes:
       why: the reason, as the docstring of the layer gives it.
       asks: called with the value of the argument and with all given arguments by name; returns whether the value
         requests an unsupported behaviour.
-      instead: the recommended alternative, an imperative.
+      instead: the recommended alternative, a phrase in the imperative.
     """
 
     why: str
@@ -27,7 +27,8 @@ class Warned:
     instead: str
 
 
-# The pairs of function and argument that have warned; each pair warns once in a process.
+# `_told` holds the pairs of function and argument that have caused a warning, because each pair warns only once in a
+# process.
 _told: set[tuple[Callable[..., Any], str]] = set()
 
 
@@ -73,7 +74,7 @@ def _tell(function: Callable[..., Any], argument: str, reason: Warned) -> None:
 
 
 def assigns(**instead: str) -> Callable[[F], F]:
-    """Decorate a layer that has arguments for variables in which Fluid stores a result.
+    """Decorate a layer that has output arguments, which name variables in which Fluid stores the result.
 
     The arguments become the attribute `assigns` of the function. Passing one of them raises an ArgumentError.
 

@@ -1,4 +1,4 @@
-"""`overview`: a table of all layers, also by their names in Keras, PyTorch and Flax."""
+"""The function `overview`, which lists all layers with their names in Keras, PyTorch and Flax."""
 
 import importlib
 import inspect
@@ -11,7 +11,7 @@ __all__ = ["overview"]
 
 
 class Row(NamedTuple):
-    """A line of the table: the name of a layer, its effect, and its names in other libraries."""
+    """One layer in an `Overview`: its name, its effect, and its names in other libraries."""
 
     layer: str
     computes: str
@@ -19,10 +19,10 @@ class Row(NamedTuple):
 
 
 class Overview(tuple[Row, ...]):
-    """Rows of the table, which show themselves one below another."""
+    """A tuple of Rows, which prints as a table of layers."""
 
     def __repr__(self) -> str:
-        """Return the table as text."""
+        """Return the rows as a text table, one line for each layer."""
         width = max((len(row.layer) for row in self), default=0)
         names = {row: f" ({', '.join(row.elsewhere)})" if row.elsewhere else "" for row in self}
         return "\n".join(f"{row.layer:<{width}}  {row.computes}{names[row]}" for row in self)
@@ -32,7 +32,7 @@ def overview(search: str = "") -> Overview:
     """List layers, one line each: the name, the effect, and the names in Keras, PyTorch and Flax.
 
     Args:
-      search: show only layers that have this text in their line; capitals do not matter. By default all layers.
+      search: list only layers whose line contains this text, in upper or lower case. By default all layers.
 
     Returns:
       A tuple of rows, printed as a table; a row has `layer`, `computes` and `elsewhere`.
@@ -44,7 +44,8 @@ def overview(search: str = "") -> Overview:
       >>> len(fluid.layers.overview()) > 200
       True
     """
-    layers = importlib.import_module("fluid.layers")  # on use, because this module is one of its names
+    # imported on use, because `fluid.layers` itself imports this module
+    layers = importlib.import_module("fluid.layers")
     elsewhere: dict[str, set[str]] = {}
     for hints in HINTS.values():
         for name, instead in hints.items():

@@ -1,7 +1,7 @@
-"""Reparametrized weights: weights that a layer computes from other parameters.
+"""Reparametrized weights: weights that are computed from other parameters.
 
-Weight normalization trains a length and a direction. A low-rank adapter trains the product of two small matrices, which
-is added to a matrix that keeps its values.
+Weight normalization trains a length and a direction. A low-rank adapter trains two small matrices, whose product is
+added to a frozen matrix.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,16 +28,16 @@ def normalized_weight(
     kind: str,
     layer: str,
 ) -> jax.Array:
-    """Create the length `NAME_g` and the direction `NAME_v` of a parameter, and return `g * v / norm(v)`.
+    """Create a weight-normalized parameter: a length `NAME_g` and a direction `NAME_v`; return `g * v / norm(v)`.
 
     Args:
-      name: of the parameter.
-      settings: the user's settings.
-      shape: of the parameter.
-      dtype: of both parts.
+      name: the name of the parameter.
+      settings: the user's WeightNormParamAttr.
+      shape: the shape of the parameter.
+      dtype: the dtype of length and direction.
       default: the initializer of the direction if the settings have none.
-      kind: see `core.create_parameter`.
-      layer: see `core.create_parameter`.
+      kind: the kind of the layer, such as "fc", if the name of the parameter is automatic; else empty.
+      layer: the name of the layer, such as "fc_0".
 
     Raises:
       ArgumentError: the parameter has no dimension `settings.dim`.
@@ -66,9 +66,10 @@ def normalized_weight(
 
 @dataclass(frozen=True)
 class _NormOf:
-    """The initializer of the lengths: the norm of the initial direction over `axes`.
+    """The initializer of the length `NAME_g`: the norm of the initial direction `NAME_v` over `axes`.
 
-    The name of the direction gives the random key of both, so that the length belongs to the direction.
+    The random key of both is computed from the name of the direction, so that the length equals the norm of the
+    direction.
     """
 
     initializer: Callable[..., Any]
@@ -81,7 +82,7 @@ class _NormOf:
 
 
 def _norm(x: Any, axes: tuple[int, ...]) -> Any:
-    """Return the Euclidean norm along axes, which keep the size 1; 1 where the norm is 0."""
+    """Return the Euclidean norm along `axes`, which stay with size 1; where the norm is 0, return 1."""
     squares = jnp.sum(jnp.square(x), axis=axes, keepdims=True)
     return jnp.sqrt(jnp.where(squares > 0, squares, 1))
 
@@ -95,19 +96,19 @@ def adapted_weight(
     kind: str,
     layer: str,
 ) -> jax.Array:
-    """Create the parameters of a matrix with an adapter, and return `w + scale * a @ b`.
+    """Create a matrix `w` with a low-rank adapter `a @ b`, and return `w + scale * a @ b`.
 
     Args:
-      name: of the matrix.
-      settings: the user's settings.
-      shape: of the matrix.
-      dtype: of all parameters.
+      name: the name of the matrix.
+      settings: the user's LowRankParamAttr.
+      shape: the shape of the matrix.
+      dtype: the dtype of the matrix and of the adapter.
       default: the initializer of the matrix if the settings have none.
-      kind: see `core.create_parameter`.
-      layer: see `core.create_parameter`.
+      kind: the kind of the layer, such as "fc", if the name of the parameter is automatic; else empty.
+      layer: the name of the layer, such as "fc_0".
 
     Raises:
-      ArgumentError: the parameter is no matrix.
+      ArgumentError: the parameter is not a matrix.
     """
     if len(shape) != 2:
         raise errors.ArgumentError(
@@ -136,7 +137,7 @@ def adapted_weight(
 
 
 def merged(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Add each adapter to its matrix; see `fluid.io.merge_low_rank`."""
+    """Implement `fluid.io.merge_low_rank`: add each low-rank adapter to its matrix."""
     names = [name.removesuffix(_A) for name in arrays if name.endswith(_A)]
     if not names:
         raise errors.ParameterError(
@@ -152,6 +153,7 @@ def merged(arrays: Mapping[str, Any]) -> dict[str, Any]:
                 f"program, as in trainer.params"
             )
         a, b, scale = (np.asarray(found.pop(name + suffix)) for suffix in (_A, _B, _SCALE))
-        # A stack of blocks, as of layers.repeat, has one more dimension in all four.
+        # Parameters of stacked blocks, as from `layers.repeat`, have one more leading dimension, so `scale` needs a new
+        # axis.
         found[name] = np.asarray(arrays[name]) + scale[..., None] * (a @ b)
     return found

@@ -1,8 +1,8 @@
-"""Metrics: numbers that are accumulated over minibatches on the host, most of them in bounded memory.
+"""Metrics: numbers such as accuracy that the host computes from many minibatches, mostly in bounded memory.
 
-Each metric has `update` for one minibatch, `eval` for the result so far, and `reset`. `metric.of(...)` names the values
-of a program that the metric reads: `trainer.test(reader, metrics={"auc": metric.of(preds="prediction",
-labels="label")})` streams over a whole data set.
+Each metric has `update` for one minibatch, `eval` for the result so far, and `reset`. `metric.of(...)` names the
+program values that the metric reads. For a whole data set, call
+`trainer.test(reader, metrics={"auc": metric.of(preds="prediction", labels="label")})`.
 """
 
 from fluid.compat.name_hints import getattr_of

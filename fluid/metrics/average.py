@@ -11,7 +11,7 @@ from fluid.compat.lod_tensor import Single
 class WeightedAverage:
     """A weighted mean of values that are added one by one, such as the losses of minibatches.
 
-    `trainer.test` needs no such object: it weights its means by itself.
+    `trainer.test` computes weighted means without such an object.
 
     Example:
       >>> import fluid
@@ -52,7 +52,7 @@ class WeightedAverage:
         self._weight += share
 
     def eval(self) -> Any:
-        """Return the weighted mean of all added values, float64 in their shape; one element converts to a number.
+        """Return the weighted mean of all added values, as float64 in the shape of one value.
 
         Raises:
           ArgumentError: nothing was added, or the weights sum to 0.

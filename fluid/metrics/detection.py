@@ -11,7 +11,7 @@ from fluid import core, errors
 from fluid.core import fitting
 from fluid.metrics.metric import MetricBase
 
-# The detections or objects of each image: a SequenceBatch, or a list with one array `[rows, ...]` for each image.
+# `Rows` is the type of detections or objects: a SequenceBatch, or a list with one array `[rows, ...]` for each image.
 Rows = core.SequenceBatch | Sequence[Any]
 
 
@@ -22,20 +22,21 @@ class DetectionMAP(MetricBase):
     Each detection is compared with one object of its image and class: the object with the largest intersection over
     union (IoU). A detection is correct if this IoU exceeds `overlap_threshold` and no detection with a higher score
     matches the object. The average precision of a class is the area under its precision-recall curve over all score
-    thresholds. The metric keeps the score of each detection, so its memory grows with the number of detections.
+    thresholds. The metric stores the score of each detection, so its memory grows with the number of detections.
 
     Args:
       name: the name of the metric in messages.
       class_num: the number of classes, including the background; None for any number.
       background_label: the class of the background, which is not evaluated.
-      overlap_threshold: the IoU that a correct detection exceeds.
-      evaluate_difficult: False ignores objects marked as difficult, and detections that match such an object.
-      ap_version: "integral"; or "11point" for the mean of the best precisions at recalls of at least 0, 0.1, ... 1.
+      overlap_threshold: the minimum IoU of a correct detection (exclusive).
+      evaluate_difficult: False ignores objects marked as difficult, and detections that match them.
+      ap_version: "integral" for the area under the curve; or "11point" for the mean of the best precisions at recalls
+        of at least 0, 0.1, ... 1.
 
     Raises:
-      ArgumentError: `ap_version` is neither of these.
-      ArgumentTypeError: `name` is not a string, as in Fluid, where the first arguments are values of a program. `of`
-        takes the names of values.
+      ArgumentError: `ap_version` is neither "integral" nor "11point".
+      ArgumentTypeError: `name` is not a string. In PaddlePaddle Fluid, the first arguments are values of a program;
+        here, `of` takes the names of values.
 
     Example:
       >>> metric = DetectionMAP()
@@ -69,7 +70,7 @@ class DetectionMAP(MetricBase):
         super().__init__(name)
 
     def reset(self) -> None:
-        """Remove all images that were added."""
+        """Discard the detections and objects of all images that were added."""
         self._images = 0
         self._objects: dict[int, int] = {}
         self._scores: dict[int, list[float]] = {}
@@ -81,9 +82,11 @@ class DetectionMAP(MetricBase):
         Args:
           input: `[label, score, x1, y1, x2, y2]` of each detection, as from `layers.detection_output`: a SequenceBatch
             `[batch, detections, 6]`, or a list with one array `[detections, 6]` for each image.
-          gt_label: classes of the objects, a SequenceBatch `[batch, objects, 1]`, or a list.
-          gt_box: boxes of the objects, a SequenceBatch `[batch, objects, 4]`, or a list.
-          gt_difficult: 1 for difficult objects, else 0, a SequenceBatch `[batch, objects, 1]`, or a list.
+          gt_label: classes of the objects: a SequenceBatch `[batch, objects, 1]`, or a list with one array for each
+            image.
+          gt_box: boxes of the objects: a SequenceBatch `[batch, objects, 4]`, or a list with one array for each image.
+          gt_difficult: 1 for difficult objects, else 0: a SequenceBatch `[batch, objects, 1]`, or a list with one array
+            for each image.
         """
         given = (input, gt_label, gt_box) if gt_difficult is None else (input, gt_label, gt_box, gt_difficult)
         images = [value.rows() if isinstance(value, core.SequenceBatch) else list(value) for value in given]
@@ -129,7 +132,7 @@ class DetectionMAP(MetricBase):
           label: the class.
           found: the detections of this class, `[detections, 6]`.
           boxes: the boxes of the objects of this class, `[objects, 4]`.
-          skipped: bool `[objects]`: True for objects that are ignored, with the detections that match them.
+          skipped: bool `[objects]`, True for objects to ignore; detections that match them are ignored too.
         """
         taken = np.zeros(len(boxes), bool)
         for row in found[np.argsort(-found[:, 1], kind="stable")]:
@@ -173,7 +176,7 @@ def _table(metric: MetricBase, rows: Any, columns: int) -> np.ndarray:
 
 
 def _overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return the intersection over union of a box `[4]` with each of `others` `[n, 4]`, as `[n]`."""
+    """Return the intersection over union, an array `[n]`, of one box `[4]` with each box of `others` `[n, 4]`."""
     sides = np.maximum(np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2]), 0)
     shared = sides[:, 0] * sides[:, 1]
     areas = [np.prod(np.maximum(v[..., 2:] - v[..., :2], 0), axis=-1) for v in (box, others)]

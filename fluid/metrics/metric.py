@@ -1,4 +1,4 @@
-"""Metrics: the base class, and metrics of classification and of sequences."""
+"""Metrics: the base class MetricBase, and metrics for classification and for sequences."""
 
 import copy
 import inspect
@@ -21,7 +21,7 @@ class MetricBase(KnownAttributes):
       name: the name of the metric in messages; the name of the class by default.
 
     Attributes:
-      inputs: the name of the program value that each argument of `update` reads, by argument; set by `of`.
+      inputs: for each argument of `update`, the name of the program value that is passed to it; set by `of`.
       parts: the names of the numbers that `eval` returns, if there are several; empty for a single number.
 
     Example:
@@ -45,15 +45,15 @@ class MetricBase(KnownAttributes):
         self.reset()
 
     def __repr__(self) -> str:
-        # The repr does not contain the result of `eval`, because a metric without data has no result.
+        # Leave the result of `eval` out of the repr, because `eval` may raise an error before the first `update`.
         inputs = ", ".join(f"{argument}={name!r}" for argument, name in self.inputs.items())
         return f"{self.name}()" + (f".of({inputs})" if inputs else "")
 
     def of(self, **inputs: str) -> "MetricBase":
-        """Return a copy of this metric, without data, whose arguments are named values of a program.
+        """Return an empty copy of this metric that reads the arguments of `update` from values of a program.
 
         Args:
-          inputs: the name of an output, a feed or any named value, for each argument of `update`.
+          inputs: for each argument of `update`, the name of an output, a feed or any named value.
 
         Example:
           >>> Precision().of(preds="fc_0.tmp_2", labels="label").inputs
@@ -65,7 +65,7 @@ class MetricBase(KnownAttributes):
         return bound
 
     def reset(self) -> None:
-        """Remove all minibatches that were added."""
+        """Discard the counts of all minibatches that were added."""
         raise NotImplementedError
 
     def update(self, *args: Any, **kwargs: Any) -> None:
@@ -78,12 +78,12 @@ class MetricBase(KnownAttributes):
 
 
 Metrics = Mapping[str, MetricBase]
-"""The type of `Trainer.test(metrics=...)`: metrics by name; `of` has set the inputs of each metric."""
+"""The type of the argument `metrics` of `Trainer.test`: metrics from `MetricBase.of`, by name."""
 
 
 @fitting("fluid.metrics.Accuracy")
 class Accuracy(MetricBase):
-    """The share of the examples whose predicted class equals the label.
+    """The fraction of examples whose predicted class equals the label.
 
     Example:
       >>> accuracy = Accuracy()
@@ -107,12 +107,12 @@ class Accuracy(MetricBase):
           value: the accuracy of the minibatch, a scalar.
           weight: the number of examples in the minibatch, a scalar.
           preds: scores of the classes, `[batch, classes]`, where the largest score is the predicted class; or
-            probabilities of class 1, `[batch]` or `[batch, 1]`, which predict class 1 from 0.5 on.
+            probabilities of class 1, `[batch]` or `[batch, 1]`, where 0.5 or more predicts class 1.
           labels: the correct classes, whole numbers `[batch]` or `[batch, 1]`.
 
         Raises:
-          ArgumentError: an argument is missing, `preds` has another shape, labels and predictions differ in number, or
-            a label is not a class.
+          ArgumentError: an argument is missing, `preds` has another shape, the numbers of labels and predictions
+            differ, or a label is not a class.
         """
         if preds is not None and labels is not None and value is None and weight is None:
             predicted, classes = _predicted_classes(self, preds)
@@ -132,13 +132,13 @@ class Accuracy(MetricBase):
         self._weight += weight
 
     def eval(self) -> float:
-        """Return the accuracy; raise ArgumentError before any `update`."""
+        """Return the accuracy over all examples; raise ArgumentError before the first `update`."""
         return self._total / _measured(self, self._weight)
 
 
 @fitting("fluid.metrics.Precision")
 class Precision(MetricBase):
-    """The share of the examples predicted as positive that are positive.
+    """The fraction of truly positive examples among all examples that are predicted as positive.
 
     Example:
       >>> precision = Precision()
@@ -153,7 +153,7 @@ class Precision(MetricBase):
         self._predicted = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Add probabilities `[batch, 1]` or `[batch]`, which predict positive from 0.5 on, and labels of 0 and 1."""
+        """Add probabilities `[batch]` or `[batch, 1]`, where at least 0.5 predicts positive, and labels 0 or 1."""
         predicted = _binary(self, preds)
         positive = _labels(self, labels, len(predicted)) == 1
         self._true += int((predicted & positive).sum())
@@ -166,7 +166,7 @@ class Precision(MetricBase):
 
 @fitting("fluid.metrics.Recall")
 class Recall(MetricBase):
-    """The share of the positive examples that are predicted as positive.
+    """The fraction of positive examples that are predicted as positive.
 
     Example:
       >>> recall = Recall()
@@ -181,7 +181,7 @@ class Recall(MetricBase):
         self._positive = 0
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Add probabilities `[batch, 1]` or `[batch]`, which predict positive from 0.5 on, and labels of 0 and 1."""
+        """Add probabilities `[batch]` or `[batch, 1]`, where at least 0.5 predicts positive, and labels 0 or 1."""
         predicted = _binary(self, preds)
         positive = _labels(self, labels, len(predicted)) == 1
         self._true += int((predicted & positive).sum())
@@ -194,14 +194,14 @@ class Recall(MetricBase):
 
 @fitting("fluid.metrics.Auc")
 class Auc(MetricBase):
-    """Area under the receiver operating characteristic, from a histogram of 4,096 bins of the predictions.
+    """The area under the receiver operating characteristic (ROC) curve, from a histogram of the predictions.
 
     Args:
       name: the name of the metric in messages.
       curve: "ROC", the only supported curve.
-      num_thresholds: predictions are counted in `num_thresholds + 1` bins, the i-th from `i / num_thresholds` on, as in
-        `layers.auc`. The area is exact if no bin holds both a positive and a negative example; a pair in one bin
-        counts half. More thresholds make the area more precise.
+      num_thresholds: the number of bins minus 1; bin i starts at `i / num_thresholds`, as in `layers.auc`. The area is
+        exact if no bin contains both positive and negative examples; a positive and a negative example in one bin
+        count as half a correct pair. More thresholds make the area more precise.
 
     Raises:
       ArgumentError: the curve is not "ROC", or the number of thresholds is below 1.
@@ -225,13 +225,18 @@ class Auc(MetricBase):
         self._negative = np.zeros(self._thresholds + 1, np.int64)
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Add probabilities of class 1, `[batch]` or `[batch, 1]`, or of both classes, `[batch, 2]`, and 0/1 labels."""
+        """Add a minibatch.
+
+        Args:
+          preds: probabilities of class 1, `[batch]` or `[batch, 1]`, or of both classes, `[batch, 2]`.
+          labels: 0 or 1, `[batch]` or `[batch, 1]`.
+        """
         preds = np.asarray(preds)
         preds = preds[:, 1] if preds.ndim == 2 and preds.shape[1] == 2 else preds.reshape(-1)
         positive = _labels(self, labels, len(preds)) == 1
         _check_probabilities(self, preds)
         bins = (preds.astype(np.float64) * self._thresholds).astype(np.int64)
-        np.add.at(self._positive, bins[positive], 1)  # takes time in proportion to the minibatch, not to the histogram
+        np.add.at(self._positive, bins[positive], 1)  # the time depends on the batch size, not on the number of bins
         np.add.at(self._negative, bins[~positive], 1)
 
     def eval(self) -> float:
@@ -245,7 +250,7 @@ class Auc(MetricBase):
 
 @fitting("fluid.metrics.ChunkEvaluator")
 class ChunkEvaluator(MetricBase):
-    """Precision, recall and F1 of chunks, from the counts that `layers.chunk_eval` returns.
+    """Precision, recall and F1 score of chunks in tagged sequences, from the counts that `layers.chunk_eval` returns.
 
     Example:
       >>> chunks = ChunkEvaluator()
@@ -270,7 +275,7 @@ class ChunkEvaluator(MetricBase):
         self._right += int(np.sum(num_correct_chunks))
 
     def eval(self) -> tuple[float, float, float]:
-        """Return precision, recall and F1; each is 0 if its divisor is 0."""
+        """Return precision, recall and F1 score; each is 0 if its divisor is 0."""
         precision = _share(self._right, self._found)
         recall = _share(self._right, self._labelled)
         return precision, recall, _share(2 * self._right, self._found + self._labelled)
@@ -278,7 +283,7 @@ class ChunkEvaluator(MetricBase):
 
 @fitting("fluid.metrics.EditDistance")
 class EditDistance(MetricBase):
-    """The mean edit distance, and the share of sequences with an error, from the results of `layers.edit_distance`.
+    """The mean edit distance, and the fraction of sequences with an error, from the results of `layers.edit_distance`.
 
     Example:
       >>> distance = EditDistance()
@@ -308,13 +313,17 @@ class EditDistance(MetricBase):
         self._count += distances.size
 
     def eval(self) -> tuple[float, float]:
-        """Return the mean distance, and the share of distances above 0; raise ArgumentError before any `update`."""
+        """Return the mean distance and the fraction of distances above 0.
+
+        Raises:
+          ArgumentError: `update` has added no distances yet.
+        """
         count = _measured(self, self._count)
         return self._total / count, self._wrong / count
 
 
 class CompositeMetric(MetricBase):
-    """A group of metrics that read one pair of predictions and labels.
+    """A group of metrics that all read the same predictions and labels.
 
     Example:
       >>> both = CompositeMetric()
@@ -329,7 +338,7 @@ class CompositeMetric(MetricBase):
         super().__init__(name)
 
     def __copy__(self) -> "CompositeMetric":
-        # Inner metrics are copied too: updating the result of `of()` must not change the counts of this metric.
+        # Copy the inner metrics too: an update of the copy that `of()` returns must not change this metric's counts.
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         made._metrics = [copy.copy(metric) for metric in self._metrics]
@@ -338,7 +347,7 @@ class CompositeMetric(MetricBase):
     def add_metric(self, metric: MetricBase) -> None:
         """Add a metric to the group.
 
-        The name of the metric becomes one of the `parts`. A metric with parts adds one entry "name_part" for each part.
+        The name of the metric becomes one of the `parts`. A metric with `parts` adds one entry, "name_part", for each.
 
         Raises:
           ArgumentTypeError: `metric` is not a metric, or its `update` does not take `preds` and `labels`.
@@ -364,7 +373,7 @@ class CompositeMetric(MetricBase):
             metric.reset()
 
     def update(self, preds: Any, labels: Any) -> None:
-        """Update all metrics of the group."""
+        """Update all metrics of the group with the predictions and labels of one minibatch."""
         for metric in self._metrics:
             metric.update(preds=preds, labels=labels)
 
@@ -374,10 +383,10 @@ class CompositeMetric(MetricBase):
 
 
 def names_of(metrics: Metrics) -> list[str]:
-    """Return the names of the program values that metrics read, each once.
+    """Return the names of the program values that metrics read, without duplicates.
 
     Raises:
-      ArgumentTypeError: an entry is not a metric, or has no inputs.
+      ArgumentTypeError: an entry is not a metric, or `MetricBase.of` has not set its inputs.
 
     Example:
       >>> names_of({"p": Precision().of(preds="p", labels="y"), "r": Recall().of(preds="p", labels="y")})
@@ -397,7 +406,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _measured(metric: MetricBase, count: float) -> float:
-    """Return `count`, or raise ArgumentError if it is 0."""
+    """Return `count`; raise ArgumentError if it is 0, because the metric has no data yet."""
     if not count:
         raise errors.ArgumentError(f"{metric.name}.eval(): nothing was measured yet; call update first")
     return count
@@ -406,8 +415,8 @@ def _measured(metric: MetricBase, count: float) -> float:
 def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]:
     """Return the predicted class of each example, `[batch]`, and the number of classes.
 
-    For scores `[batch, classes]`, this is the class with the largest score. For probabilities of class 1, `[batch]` or
-    `[batch, 1]`, it is class 1 from 0.5 on, else class 0.
+    For scores `[batch, classes]`, the predicted class is the class with the largest score. For probabilities of class
+    1, `[batch]` or `[batch, 1]`, it is class 1 if the probability is at least 0.5, else class 0.
     """
     preds = np.asarray(preds)
     if preds.ndim == 2 and preds.shape[1] > 1:
@@ -421,7 +430,7 @@ def _predicted_classes(metric: MetricBase, preds: Any) -> tuple[np.ndarray, int]
 
 
 def _binary(metric: MetricBase, preds: Any) -> np.ndarray:
-    """Return a bool mask `[batch]` of the probabilities that predict class 1: True from 0.5 on."""
+    """Return a bool array `[batch]`, True for probabilities of at least 0.5, which predict class 1."""
     preds = np.asarray(preds).reshape(-1)
     _check_probabilities(metric, preds)
     return preds >= 0.5
@@ -435,7 +444,7 @@ def _check_probabilities(metric: MetricBase, preds: np.ndarray) -> None:
 
 
 def _labels(metric: MetricBase, labels: Any, count: int, classes: int = 2) -> np.ndarray:
-    """Return the labels as an array `[batch]`; raise ArgumentError unless there are `count` labels below `classes`."""
+    """Return the labels as an array `[batch]`; raise ArgumentError unless it has `count` labels in `[0, classes)`."""
     labels = np.asarray(labels).reshape(-1)
     if len(labels) != count or not np.isin(labels, range(classes)).all():
         expected = "of 0 or 1" if classes == 2 else f"from 0 to {classes - 1}"

@@ -1,6 +1,6 @@
-"""Online training: rows arrive over HTTP and are kept in a journal, and a model is trained on each exactly once.
+"""Online training: a journal on disk stores rows that arrive over HTTP, and a model is trained on each row once.
 
-Names are loaded on use. `__init__.pyi` lists the file of each name.
+Names are imported on first use. `__init__.pyi` lists the module that defines each name.
 """
 
 from fluid._util import lazy

@@ -1,4 +1,4 @@
-"""App and TrainerApp: the ASGI applications for an OnlineTrainer and a HostedTrainer, with their metrics."""
+"""App and TrainerApp: ASGI applications that control an OnlineTrainer or a HostedTrainer, and their metrics."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,8 @@ _TENSORS = ("application/octet-stream", "application/json")
 _KEY = "idempotency-key"
 _VERBS = ("start", "pause", "resume", "save", "publish", "stop")
 _MOST_FIELDS = 1024
-_MOST_VERBS = 4  # verbs in flight at most: each occupies a thread until the current step ends
+# the maximum number of verbs (requests such as `/pause`) in flight: each occupies a thread until the current step ends
+_MOST_VERBS = 4
 _STATES = ("training", "waiting", "paused", "stopped", "failed")
 _COUNTERS = {
     "accepted": ("fluid_online_rows_accepted", "Rows that were accepted."),
@@ -38,8 +39,8 @@ class Metrics(http.Metrics):
     """The status of a training as Prometheus metrics, and a counter of requests.
 
     Args:
-      status: returns the status, see `OnlineTrainer.status` and `HostedTrainer.status`.
-      paths: paths that the counter of requests has as labels.
+      status: a function that returns the status, see `OnlineTrainer.status` and `HostedTrainer.status`.
+      paths: the URL paths that are labels of the counter of requests.
     """
 
     def __init__(self, status: Callable[[], dict[str, Any]], paths: Iterable[str] = ()):
@@ -56,7 +57,7 @@ class Metrics(http.Metrics):
         self._requests.labels(path, str(request.status)).inc()
 
     def collect(self) -> Iterable[Any]:
-        """Return the status of the training as counters and gauges of Prometheus."""
+        """Return the status of the training as Prometheus counters and gauges."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         status = self._status()
@@ -81,10 +82,10 @@ class VerbApp(http.Application):
     """The base class of ASGI applications with verbs: requests such as `/pause` that control a training.
 
     Args:
-      training: an OnlineTrainer or HostedTrainer: has a method for each verb, `status` and `folders`.
-      paths: the HTTP method and the endpoint of each further path.
-      verbs: the verbs; each is a path, and calls the method of its name, whose result is the response as JSON.
-      settings: the limits.
+      training: an OnlineTrainer or HostedTrainer, which has a method for each verb, `status` and `folders`.
+      paths: the HTTP method and the endpoint of each additional path.
+      verbs: the verbs; each is a path, and calls the method of the same name, whose result is the JSON response.
+      settings: the limits of requests.
       access: the access policy.
     """
 
@@ -120,7 +121,7 @@ class VerbApp(http.Application):
 
     @property
     def ready(self) -> bool:
-        """True from the start of the server until it begins to end."""
+        """True from the start of the server until its shutdown begins."""
         return self.started and not self.draining
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
@@ -130,12 +131,12 @@ class VerbApp(http.Application):
         return self._paths[request.path]
 
     def check_origin(self, request: Request) -> None:
-        """Refuse the requests of all web pages, because a browser sends them without the consent of its user."""
+        """Refuse a request from a web page, because a browser may send it without the consent of its user."""
         if request.headers.get("origin") is not None:
             raise Refusal(403, "pages in a browser cannot ask this server")
 
     def verb(self, name: str, *arguments: Any) -> http.Endpoint:
-        """Return the endpoint of a verb, which calls the method `name` of the training with `arguments`."""
+        """Return an endpoint that calls the method `name` of the training with `arguments`."""
 
         async def endpoint(request: Request) -> Response:
             if self._verbs_in_flight >= _MOST_VERBS:
@@ -153,7 +154,7 @@ class VerbApp(http.Application):
         return self._status_response(await run_in_thread(self._training.status))
 
     def _status_response(self, status: dict[str, Any]) -> Response:
-        """Return the response with a status as JSON; its error message has no folders of this machine."""
+        """Return the HTTP response with a status as JSON; its error message contains no paths of the server."""
         error = status.get("error")
         return json_response(status | ({"error": http.without_folders(error, self.folders)} if error else {}))
 
@@ -163,7 +164,7 @@ class App(VerbApp):
 
     Args:
       online: the OnlineTrainer.
-      settings: the limits.
+      settings: the limits of requests.
       access: the access policy.
     """
 
@@ -186,7 +187,8 @@ class App(VerbApp):
         length = self.json_length(headers.get(protocol.HEADER_LENGTH) if kind in _TENSORS else None, body)
         run = self.run_long if len(body) > protocol.LONG else run_in_thread
         packed = await run(lambda: self._parse(kind, body, length))
-        # In a thread, which waits for the disk; the journal writes the rows of several threads in one transaction.
+        # `accept` runs in a thread, because it waits for the disk; the journal writes the rows of several threads in
+        # one transaction.
         accepted = await run_in_thread(lambda: self._online.accept(packed, headers.get(_KEY)))
         return json_response({"first": accepted.first, "rows": packed.rows, "repeated": accepted.repeated})
 
@@ -211,7 +213,7 @@ class TrainerApp(VerbApp):
 
     Args:
       hosted: the HostedTrainer.
-      settings: the limits.
+      settings: the limits of requests.
       access: the access policy.
     """
 
@@ -233,7 +235,7 @@ class TrainerApp(VerbApp):
         return super().route(request)
 
     def _events(self, after: int) -> http.Endpoint:
-        """Return the endpoint that responds with the events from number `after` on; see `HostedTrainer.events`."""
+        """Return an endpoint that responds with the events from number `after` on; see `HostedTrainer.events`."""
 
         async def endpoint(request: Request) -> Response:
             return json_response(await run_in_thread(lambda: self._hosted.events(after)))
@@ -245,14 +247,15 @@ class TrainerApp(VerbApp):
 
 
 def parse_lines(body: bytes, most: int | None) -> list[dict[str, Any]]:
-    """Parse rows from JSON lines: each line is an object of fields by name.
+    """Parse rows from JSON lines: each line is a JSON object with the fields of a row by name.
 
     Args:
-      body: the lines.
-      most: most numbers of a row; the commas of a long line are counted before it is parsed. None for any number.
+      body: the bytes of the lines.
+      most: the maximum number of numbers in a row; the commas of a long line are counted before it is parsed. None for
+        no limit.
 
     Raises:
-      ProtocolError: a line is not valid JSON, is too long, or there is no line.
+      ProtocolError: a line is not valid JSON or is too long, or there is no line.
     """
     rows = []
     for number, line in enumerate(body.split(b"\n"), 1):

@@ -1,8 +1,8 @@
-"""Control: a thread that trains on the minibatches of a journal, and runs tasks between two steps.
+"""The class Control, whose thread trains on the minibatches of a journal, and runs tasks between two steps.
 
-The thread calls `Trainer.train` for one endless epoch. When there is a task (`save`, `publish`, `pause`, `stop`), the
-reader pauses the Trainer: `train` writes a checkpoint and returns. Then the task runs, and the thread calls `train`
-again.
+The thread calls `Trainer.train` for one endless epoch. If another thread requests a task (`save`, `publish`, `pause`,
+`stop`), the reader pauses the Trainer: `train` writes a checkpoint and returns. Then the task runs, and the thread
+calls `train` again.
 """
 
 import atexit
@@ -25,20 +25,20 @@ Task = Callable[[Trainer], Any]
 
 
 class Control:
-    """The control of a thread that trains, from `start` to `stop`.
+    """A controller of the training thread, which runs from `start` to `stop`.
 
     Args:
       trainer: the Trainer for the first `start`.
-      make: returns a Trainer for each later `start`, which continues from the newest checkpoint.
+      make: a function that returns a Trainer for each later `start`, which continues from the newest checkpoint.
       minibatches: the minibatches of the journal.
       handlers: handlers of the training.
       after_step: called in the thread after each step with the number of steps done.
       after_save: called in the thread when checkpoints may have been written.
 
     Attributes:
-      steps: number of steps done.
+      steps: the number of training steps done.
       failure: the error that ended the training, or None.
-      outputs: scalar outputs of the last step by name, on the device.
+      outputs: the scalar outputs of the last step by name, on the device.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Control:
         self._trainer: Trainer | None = trainer
         self._thread: threading.Thread | None = None
         self._tasks: collections.deque[tuple[Task, Future[Any]]] = collections.deque()
-        self._begun = 0  # number of steps done when `Trainer.train` was last called
+        self._begun = 0  # the number of training steps done when `Trainer.train` was last called
         self._paused = False
         self._stopping = False
         self._leaving = False
@@ -69,7 +69,7 @@ class Control:
 
     @property
     def state(self) -> str:
-        """State of the training: "training", "waiting" for rows, "paused", "stopped", or "failed"."""
+        """The state of the training: "training", "waiting" for rows, "paused", "stopped", or "failed"."""
         with self._changed:
             if self.failure is not None:
                 return "failed"
@@ -80,23 +80,24 @@ class Control:
             return "training" if self._minibatches.is_there(self.steps) else "waiting"
 
     def _prepared(self) -> Trainer:
-        """Return the Trainer; make one if the thread has ended since the last one was made."""
+        """Return the Trainer; create a new one if the training thread has ended since the last one was created."""
         if self._trainer is None:
             self._trainer = self._make()
             self.steps = int(self._trainer.session.scope.step)
         return self._trainer
 
     def start(self) -> None:
-        """Start the thread, which begins or continues the training; do nothing while the thread runs.
+        """Start the thread that begins or continues the training; do nothing if the thread runs already.
 
-        Python calls `leave` when it ends.
+        Register `leave` to be called when Python exits.
         """
         with self._starting:
             if self._thread is not None and self._thread.is_alive() and not self._stopping:
                 return
             self.stop()
             self._prepared()
-            importlib.import_module("orbax.checkpoint")  # a slow import, for which the first rows should not wait
+            # the import of Orbax is slow: load it now, so that the first rows do not wait
+            importlib.import_module("orbax.checkpoint")
             self.failure = None
             self._stopping = False
             self._paused = False
@@ -124,16 +125,17 @@ class Control:
             self._stopping = True
             self._changed.notify_all()
             thread = self._thread
-        # A handler may call `stop` in the training thread, which must not wait for itself.
+        # A handler may call `stop` in the training thread, which must not join itself.
         if thread is not None and thread is not threading.current_thread():
             thread.join()
             self._thread = None
             atexit.unregister(self.leave)
 
     def leave(self) -> None:
-        """End the training after the current step without a checkpoint, as a killed process does.
+        """End the training after the current step without a checkpoint, as if the process was killed.
 
-        Python calls this when it ends. It must not end while a thread runs JAX, and Orbax cannot save at that time.
+        Python calls this method when it exits. Python must not exit while a thread runs JAX, and Orbax cannot save at
+        that time.
         """
         with self._changed:
             self._leaving = True
@@ -164,14 +166,14 @@ class Control:
         return result
 
     def check_started(self) -> None:
-        """Raise an OnlineError if the training has failed, was not started, or was stopped; a pause raises nothing."""
+        """Raise OnlineError if the training has failed, was not started, or was stopped; not if it is paused."""
         if self.failure is not None:
             raise errors.OnlineError(f"the training has failed: {self.failure}; start() continues from the checkpoint")
         if self._thread is None or self._stopping:
             raise errors.OnlineError("nothing is trained now; start() begins, or goes on")
 
     def _run(self) -> None:
-        """Train and run tasks until the thread ends; the target of the thread."""
+        """Train and run tasks until the training ends; this method is the target of the training thread."""
         try:
             while self._wait():
                 self._do_tasks()
@@ -191,7 +193,7 @@ class Control:
                     result.set_exception(errors.OnlineError("the training ended before this could be done"))
 
     def _wait(self) -> bool:
-        """Wait for rows or tasks; return False when the thread has to end."""
+        """Wait until there are rows to train on, or tasks; return False when the training thread has to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._leaving or self._stopping or self._tasks or self._may_train())
             return not self._leaving and (not self._stopping or bool(self._tasks))
@@ -200,14 +202,15 @@ class Control:
         return not self._paused and self._minibatches.is_there(self.steps)
 
     def _ending(self) -> bool:
-        """Return whether the reader has to end, so that `Trainer.train` returns.
+        """Return whether the reader has to end its epoch, so that `Trainer.train` returns.
 
         Raises:
           _Left: the training has to end without a checkpoint.
         """
         if self._leaving:
             raise _Left
-        # A task waits for at least one step since `train` was called: a stream of tasks cannot stop the training.
+        # A task waits until at least one step is done since `train` was called, so that frequent tasks cannot stop the
+        # training.
         return self._stopping or self._paused or (bool(self._tasks) and self.steps > self._begun)
 
     def _do_tasks(self) -> None:
@@ -215,18 +218,18 @@ class Control:
             task, result = self._tasks.popleft()
             try:
                 result.set_result(task(self._prepared()))
-            except Exception as error:  # raised in the thread that called `ask`
+            except Exception as error:  # the exception is raised in the thread that called `ask`
                 result.set_exception(error)
 
     def _train(self) -> None:
-        """Call `Trainer.train`, which trains until the reader ends, and then writes a checkpoint."""
+        """Call `Trainer.train`, which trains until the reader ends its epoch, and then writes a checkpoint."""
         trainer = self._prepared()
         self._begun = self.steps
         ended = threading.Event()
 
         def end() -> None:
             ended.set()
-            trainer.pause()  # so the checkpoint says that the epoch continues after the last minibatch
+            trainer.pause()  # after `pause`, the checkpoint records that the epoch continues after the last minibatch
 
         reader = JournalReader(self._minibatches, self._ending, end)
         trainer.train(reader, 1, handlers=self._handlers, progress=False)
@@ -248,7 +251,7 @@ class _AfterStep(Handler):
         self._then = then
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Record the number of steps and the scalar outputs, and call `after_step`."""
+        """Record the number of steps and the scalar outputs of the last step, and call `after_step`."""
         positions = scalar_outputs(self.trainer.program)
         self._control.outputs = {name: event.metrics[position] for name, position in positions.items()}
         self._control.steps = event.step + 1

@@ -1,4 +1,4 @@
-"""HostedTrainer: a Trainer with its readers, which other threads and clients over HTTP control."""
+"""The class HostedTrainer: a Trainer and its readers, controlled by other threads and by clients over HTTP."""
 
 import collections
 import logging
@@ -18,8 +18,8 @@ from fluid.trainer import BeginEpochEvent, EndEpochEvent, EndStepEvent, EndTrain
 from fluid.trainer.evaluation.means import finite, number, scalar_outputs
 
 LOG = logging.getLogger("fluid.online")
-_KEPT = 100_000  # newest events that are kept
-_WAIT = 1.0  # seconds until a request for events gets a response without events
+_KEPT = 100_000  # the maximum number of newest events in memory
+_WAIT = 1.0  # if there is no new event, a request for events gets an empty response after this number of seconds
 
 
 class HostedTrainer:
@@ -29,10 +29,10 @@ class HostedTrainer:
       trainer: the Trainer.
       reader: reads the minibatches of training.
       test_reader: reads the minibatches of `test`; without one, `test` raises an OnlineError.
-      folder: the folder in which `save` writes files of parameters.
+      folder: the folder in which `save` writes parameter files.
 
     Attributes:
-      folders: by path, the names that replace folders of this machine in error messages to clients.
+      folders: a dict from paths of the server to the names that replace them in error messages to clients.
 
     Example:
       >>> import fluid, numpy as np
@@ -56,22 +56,22 @@ class HostedTrainer:
         self._outputs = scalar_outputs(trainer.program)
         self._changed = threading.Condition()
         self._events: collections.deque[dict[str, Any]] = collections.deque(maxlen=_KEPT)
-        self._next = 0  # the number, from 0, that the next event gets
+        self._next = 0  # the number of the next event; the first event has number 0
         self._tasks: collections.deque[tuple[Callable[[], Any], Future[Any]]] = collections.deque()
         self._thread: threading.Thread | None = None
         self._state = "stopped"
         self._error: BaseException | None = None
         self._epochs = 0
         self._steps = int(trainer.session.scope.step)
-        self._anew = False  # whether `stop` ended a paused training, so that the next `train` does not continue it
+        self._anew = False  # True if `stop` has ended a paused training: then the next `train` does not continue it
         self._last: dict[str, Any] = {}
         self._test: dict[str, float | str] = {}
 
     def train(self, num_epochs: int = 1) -> dict[str, Any]:
-        """Begin to train for `num_epochs` epochs in a thread; return the status at once.
+        """Start to train for `num_epochs` epochs in a thread; return the status immediately.
 
         Raises:
-          OnlineError: a training runs already, or is paused.
+          OnlineError: a training is already running, or is paused.
         """
         epochs = whole_number("RemoteTrainer.train", "num_epochs", num_epochs)
         with self._changed:
@@ -85,7 +85,7 @@ class HostedTrainer:
         """Pause the training after the current step, until `resume`; return the status.
 
         Raises:
-          OnlineError: no training runs.
+          OnlineError: no training is running.
         """
         return self._end(self._trainer.pause, "paused")
 
@@ -102,7 +102,7 @@ class HostedTrainer:
             return self.status()
 
     def stop(self) -> dict[str, Any]:
-        """End the training after the current step, also a paused one; return the status."""
+        """End the training after the current step, also if it is paused; return the status."""
         with self._changed:
             if self._state != "training":
                 self._anew = self._state == "paused"
@@ -136,8 +136,10 @@ class HostedTrainer:
         return {"saved": self._between_steps(write), **self.status()}
 
     def status(self) -> dict[str, Any]:
-        """Return the status: `state`, `error`, `steps`, `last` and `test` as for `OnlineTrainer.status`; `epochs` of
-        the last `train`; and `events`, the number of all events so far.
+        """Return the status of the training as a dict.
+
+        The entries `state`, `error`, `steps`, `last` and `test` are as for `OnlineTrainer.status`. `epochs` is the
+        requested number of the last `train`, and `events` is the number of all events so far.
         """
         with self._changed:
             return {
@@ -153,10 +155,10 @@ class HostedTrainer:
     def events(self, after: int) -> dict[str, Any]:
         """Return the events from number `after` on, the number of the next event, and the state of the training.
 
-        If there is no such event yet while a training runs, the call waits for one second at most.
+        If the event `after` has not occurred yet while a training is running, the call waits for at most one second.
 
         Raises:
-          OnlineError: the event of number `after` is not kept any more.
+          OnlineError: the event with the number `after` is too old and is not in memory any more.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._next > after or self._state != "training", _WAIT)
@@ -179,9 +181,9 @@ class HostedTrainer:
     def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
         """Return a server, not yet started, through which a `fluid.RemoteTrainer` controls this HostedTrainer.
 
-        For the arguments, see `fluid.serve`.
+        The arguments are as for `fluid.serve`.
         """
-        from fluid.online.app import TrainerApp  # imported on use, because servers need additional packages
+        from fluid.online.app import TrainerApp  # imported only when needed, because servers need additional packages
 
         return HTTPServer(
             lambda access: TrainerApp(self, settings, access), host, port, token, allow_anonymous, settings
@@ -193,15 +195,16 @@ class HostedTrainer:
         self._thread.start()
 
     def _end(self, end: Callable[[], None], state: str) -> dict[str, Any]:
-        """Call `end` in the training thread, and wait until `Trainer.train` returns.
+        """Call the function `end` in the training thread, and wait until `Trainer.train` returns.
 
-        The state becomes `state`, unless the training had ended before.
+        Then set the state of the training to `state`, unless the training has ended before `end` was called.
         """
         with self._changed:
             if self._state != "training":
                 raise errors.OnlineError(f"the trainer is {self._state}, expected one that trains: call train() first")
             done: Future[Any] = Future()
-            self._tasks.append((end, done))  # not called here: before the first step, `Trainer.stop` has no effect
+            # a task calls `end` after a step, because before the first step `Trainer.stop` would have no effect
+            self._tasks.append((end, done))
         self.join()
         with self._changed:
             if done.done() and self._state == "stopped":
@@ -209,7 +212,7 @@ class HostedTrainer:
             return self.status()
 
     def _between_steps(self, task: Callable[[], Any]) -> Any:
-        """Run a task and return its result: in the training thread after the current step, or at once if it is idle."""
+        """Run a task and return its result: after the current step of the training thread, or now without training."""
         with self._changed:
             if self._state != "training":
                 return task()
@@ -218,7 +221,7 @@ class HostedTrainer:
         return result.result()
 
     def _run(self) -> None:
-        """Train; afterwards run the tasks that still wait, except pauses and stops. The target of the thread."""
+        """Train, then run the waiting tasks, except pauses and stops; this method is the target of the thread."""
         error: BaseException | None = None
         try:
             resume = False if self._anew else None
@@ -235,7 +238,7 @@ class HostedTrainer:
             self._changed.notify_all()
 
     def note(self, kind: str, metrics: dict[str, Any], **facts: Any) -> None:
-        """Record an event of class name `kind`; if a step has ended, run the waiting tasks."""
+        """Record an event with the class name `kind`; if the event is the end of a step, run the waiting tasks."""
         with self._changed:
             self._events.append({"event": kind, **facts, "metrics": metrics})
             self._next += 1
@@ -280,5 +283,5 @@ def _do(tasks: list[tuple[Callable[[], Any], Future[Any]]]) -> None:
     for task, result in tasks:
         try:
             result.set_result(task())
-        except Exception as error:  # raised in the thread that waits for the result
+        except Exception as error:  # the exception is raised in the thread that waits for the result
             result.set_exception(error)

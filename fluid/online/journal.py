@@ -1,4 +1,4 @@
-"""Journal: a database of the accepted rows in their order; rows are on disk before their sender gets a response."""
+"""The class Journal, a database that stores accepted rows in order, on disk before the sender gets a response."""
 
 import collections
 import contextlib
@@ -34,7 +34,8 @@ _TABLES = """
 """
 _BRING_BACK = "Bring back a copy of the whole folder"
 _STATEMENTS = [statement.strip() for statement in _TABLES.split(";")[:-1]]
-# The content of the file `Journal._last`: the number of acknowledged rows, written twice to detect damage.
+# The pattern of the content of the file `Journal._last`: the number of acknowledged rows, written twice to detect
+# damage.
 _LAST = re.compile(rb"([0-9]{20}) \1\n")
 
 
@@ -42,8 +43,8 @@ class Accepted(NamedTuple):
     """The result of `Journal.append`: the position of rows that the journal has accepted.
 
     Attributes:
-      first: position of the first row in the stream, from 0.
-      repeated: whether rows with this key were accepted before, so that nothing was added.
+      first: the position of the first row in the stream, from 0.
+      repeated: True if rows with this key were accepted before, so that nothing was added.
     """
 
     first: int
@@ -54,9 +55,9 @@ class Entry(NamedTuple):
     """An entry of the journal: the rows of one call of `append`.
 
     Attributes:
-      first: position of the first row in the stream.
-      rows: number of rows.
-      head: number of bytes of JSON at the start of the body.
+      first: the position of the first row in the stream.
+      rows: the number of rows.
+      head: the number of bytes of JSON at the start of the body.
       body: the message with the rows; `RowFormat.unpack` reads it.
     """
 
@@ -67,7 +68,7 @@ class Entry(NamedTuple):
 
 
 class _Append:
-    """A call of `Journal.append` in flight: the rows to add, and a Future of the result."""
+    """A call of `Journal.append` that has not returned yet: the rows to add, and a Future of the result."""
 
     def __init__(self, body: bytes, head: int, rows: int, key: str | None, note: tuple[str, str] | None):
         self.body, self.head, self.rows = body, head, rows
@@ -77,31 +78,31 @@ class _Append:
 
 
 class Journal:
-    """Rows by position in a SQLite database; rows for which `append` has returned survive the end of the process.
+    """A SQLite database of rows by position; rows for which `append` has returned survive the end of the process.
 
     The database is in WAL mode (a write-ahead log), each commit is synced, and only one process at a time can open the
     database. Several threads may use one Journal. Rows that they append at the same time are committed in one
     transaction, because the wait for the disk takes most of the time.
 
-    SQLite takes all bytes after a damaged byte of its WAL for an incomplete commit, and drops them silently. So the
+    SQLite interprets all bytes after a damaged byte of its WAL as an incomplete commit, and drops them silently. So the
     number of acknowledged rows is also written to a small file beside the database, after each commit and without a
-    sync. The number in the file is never larger than the number of rows on disk. It is complete unless the machine
-    loses its power.
+    sync. The number in the file is never larger than the number of rows on disk. The two numbers are equal, unless the
+    machine loses power.
 
     A row waits until a call of `passed` says that it was trained on.
 
     Args:
-      path: path of the database file; a missing database is created.
+      path: the path of the database file; a missing database is created.
       settings: settings of the split into minibatches, as JSON; a journal with other settings is refused.
-      max_rows: most rows that wait.
-      max_bytes: most bytes of the waiting rows. A journal with fewer than `least_rows` waiting rows accepts more bytes,
-        because so few rows fill no minibatch.
-      least_rows: number of rows that can always wait.
-      max_keys: number of the newest keys that are remembered.
+      max_rows: the maximum number of waiting rows.
+      max_bytes: the maximum size of the waiting rows, in bytes. A journal with fewer than `least_rows` waiting rows
+        accepts more bytes, because so few rows do not fill a minibatch.
+      least_rows: the number of rows that can always wait, whatever their size is.
+      max_keys: the number of newest keys that the database stores, to detect repeated rows.
 
     Attributes:
       changed: a condition, notified when rows were added, and after other events that threads wait for.
-      next: position that the next added row gets; the number of all rows ever accepted.
+      next: the position of the next added row, which is the number of all rows ever accepted.
 
     Raises:
       JournalError: another process has opened the journal; or the database is damaged, of another kind, or cannot be
@@ -142,7 +143,8 @@ class Journal:
                 self.next = int(self.note("next") or 0)
                 found = self._db.execute("SELECT first, first + rows, length(body) FROM entries ORDER BY first")
                 entries = found.fetchall()
-            # For each entry with waiting rows: the position after its last row, and its number of bytes.
+            # For each entry with rows that wait to be trained on: the position after its last row, and its number of
+            # bytes.
             self._waiting = collections.deque((end, size) for _, end, size in entries)
             self._waiting_bytes = sum(size for _, size in self._waiting)
             self._check_complete([(first, end) for first, end, _ in entries])
@@ -152,12 +154,12 @@ class Journal:
 
     @property
     def waiting(self) -> int:
-        """Number of rows that wait, because `passed` was not called for them yet."""
+        """The number of rows that wait to be trained on: `passed` was not called for them yet."""
         return self.next - self._passed
 
     @property
     def held(self) -> int:
-        """Position of the oldest row that is still in the journal; `next` if the journal has no rows."""
+        """The position of the oldest row that is still in the journal; `next` if the journal has no rows."""
         with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT min(first) FROM entries").fetchone()[0]
         return self.next if found is None else int(found)
@@ -174,13 +176,13 @@ class Journal:
 
         Args:
           body: the message with the rows.
-          head: number of bytes of JSON at the start of the body.
-          rows: number of rows.
-          key: a text that is unique to these rows; rows with the key of earlier rows are not added again.
+          head: the number of bytes of JSON at the start of the body.
+          rows: the number of rows.
+          key: a string that is unique to these rows; rows with the key of earlier rows are not added again.
           note: a name and a value to write in the same transaction; the method `note` reads the value.
 
         Raises:
-          JournalFullError: too many rows wait.
+          JournalFullError: too many rows wait to be trained on.
           OnlineError: other rows were added with this key before.
           JournalError: the database cannot be written; nothing is added.
         """
@@ -188,11 +190,12 @@ class Journal:
         self._in_flight.append(append)
         try:
             with self.changed:
-                if not append.outcome.done():  # done: another thread has written these rows with its own
-                    with InterruptGuard():  # Ctrl-C waits until all threads have their results
+                # the outcome is set already if another thread has written these rows together with its own rows
+                if not append.outcome.done():
+                    with InterruptGuard():  # Ctrl-C takes effect after all calls in flight have their results
                         self._write_all()
         finally:
-            self._forget(append)  # also if Ctrl-C ends the wait for the condition: these rows must not be written later
+            self._forget(append)  # remove the rows also after Ctrl-C, so that no other thread writes them later
         return append.outcome.result()
 
     def read(self, start: int, stop: int) -> list[Entry]:
@@ -226,13 +229,13 @@ class Journal:
         return entries
 
     def note(self, name: str) -> str | None:
-        """Return the value of the note `name`, or None if there is no such note."""
+        """Return the value that `append` has stored as the note `name`; None if there is no note of this name."""
         with self._lock, self._converted_errors("read"):
             found = self._db.execute("SELECT value FROM notes WHERE name = ?", (name,)).fetchone()
             return None if found is None else str(found[0])
 
     def passed(self, position: int) -> None:
-        """Record that the rows before `position` wait no longer, so that more rows can be added."""
+        """Record that the rows before `position` are trained on, so that more rows can be added."""
         with self.changed:
             self._passed = position
             while self._waiting and self._waiting[0][0] <= position:
@@ -240,12 +243,12 @@ class Journal:
             self.changed.notify_all()
 
     def drop(self, position: int) -> None:
-        """Remove the entries whose rows all lie before `position`; the newest entry always stays."""
+        """Delete the entries whose rows are all before `position`, except the newest entry."""
         with self._lock, self._converted_errors("written"), self._transaction():
             self._db.execute("DELETE FROM entries WHERE first + rows <= ?", (min(position, self.next - 1),))
 
     def close(self) -> None:
-        """Close the database, which another process may then open."""
+        """Close the database, so that another process can open it."""
         with self._lock:
             self._db.close()
             self._last.close()
@@ -255,7 +258,7 @@ class Journal:
             self._keep_private()
             database = sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
             try:
-                # In this mode SQLite holds its lock until the process ends, however it ends.
+                # In the mode EXCLUSIVE, SQLite holds its file lock until the process ends, also if the process crashes.
                 database.execute("PRAGMA locking_mode = EXCLUSIVE")
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = FULL")
@@ -277,8 +280,8 @@ class Journal:
         return database
 
     def _keep_private(self) -> None:
-        """Make the files of the journal unreadable for other users; SQLite gives new files the mode of the database."""
-        # No existing file is opened, because closing it would release the lock that SQLite has on this file.
+        """Make the files of the journal unreadable for other users; SQLite copies the mode of the database file."""
+        # Never open an existing file here: closing it would release the lock that SQLite holds on the file.
         with contextlib.suppress(FileExistsError):
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         wal = self._path.with_name(f"{self._path.name}-wal")
@@ -287,7 +290,7 @@ class Journal:
                 path.chmod(0o600)
 
     def _check_whole(self, database: sqlite3.Connection) -> None:
-        """Check the structure of the database by SQLite; `read` checks the bytes of the rows."""
+        """Check the structure of the database by SQLite's integrity check; `read` checks the bytes of the rows."""
         problem = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if problem != "ok":
             raise errors.JournalError(
@@ -326,7 +329,8 @@ class Journal:
 
     def _acknowledge(self) -> None:
         """Write the number of rows on disk to the file `_last` beside the database."""
-        with contextlib.suppress(OSError):  # the file is an additional check only; the rows are on disk
+        # ignore errors of this file, which is only an additional check: the rows are already on disk
+        with contextlib.suppress(OSError):
             self._last.seek(0)
             self._last.write(b"%020d %020d\n" % (self.next, self.next))
 
@@ -348,11 +352,12 @@ class Journal:
                 )
 
     def _write_all(self) -> None:
-        """Write the rows of all calls of `append` in flight in one transaction, with one wait for the disk."""
+        """Write the rows of all running calls of `append` in one transaction, which waits for the disk once."""
         group = list(self._in_flight)
         try:
             self._write_together(group)
-        except errors.JournalError:  # for example, the disk is full: the rows of one call may fit, and all may not
+        # if the disk is full, the rows of a single call may still fit: write each call alone
+        except errors.JournalError:
             for append in group:
                 try:
                     self._write_together([append])
@@ -363,7 +368,7 @@ class Journal:
             self._forget(append)
 
     def _forget(self, append: "_Append") -> None:
-        with contextlib.suppress(ValueError):  # another thread has removed it already
+        with contextlib.suppress(ValueError):  # another thread may have removed the entry already
             self._in_flight.remove(append)
 
     def _write_together(self, group: Sequence["_Append"]) -> None:
@@ -408,7 +413,7 @@ class Journal:
             self._db.execute("DELETE FROM keys WHERE number <= ?", ((made.lastrowid or 0) - self._max_keys,))
 
     def _accepted_before(self, append: "_Append") -> Accepted | None:
-        """Return the position of these rows if they were added with the same key before, else None.
+        """Return the position of the rows in `append` if they were added with the same key before, else None.
 
         Raises:
           OnlineError: other rows were added with this key before.
@@ -425,13 +430,13 @@ class Journal:
         return Accepted(found[0], True)
 
     def _check_capacity(self, rows: int, size: int, end: int, added: int) -> None:
-        """Check that `rows` more rows of `size` bytes can wait, beginning at the position `end`.
+        """Check that the journal has capacity for `rows` more rows of `size` bytes, from the position `end` on.
 
-        `added` is the number of bytes in this transaction before these rows.
+        `added` is the number of bytes that the current transaction has added before these rows.
 
         Raises:
-          FeedError: there are more rows than can ever wait.
-          JournalFullError: too many rows or bytes wait.
+          FeedError: there are more rows than the capacity of an empty journal.
+          JournalFullError: too many rows or bytes wait to be trained on.
         """
         if rows > self._max_rows:
             raise errors.FeedError(f"found {rows} rows at once, expected at most {self._max_rows}; send them in parts")
@@ -465,12 +470,13 @@ class Journal:
 
     @contextlib.contextmanager
     def _converted_errors(self, what: str) -> Iterator[None]:
-        """Convert errors of SQLite and of files in a `with` block to JournalError."""
+        """Convert errors of SQLite and of file access in a `with` block to JournalError."""
         try:
             yield
         except errors.FluidError:
             raise
-        except (sqlite3.Error, OSError, ValueError) as error:  # ValueError: text or a number in the file is damaged
+        # a ValueError means that a string or a number in the file is damaged
+        except (sqlite3.Error, OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             if "locked" in reason:
                 reason = "another OnlineTrainer is at work there; end it, or give this one a folder of its own"

@@ -1,7 +1,7 @@
-"""Minibatches of a journal: the split of its rows into minibatches, and a reader of these minibatches.
+"""Minibatches of a journal: split its rows into minibatches and test rows, and read them for a Trainer.
 
-The number of a minibatch follows from the positions of its rows alone. This number is also the position of the reader
-in the checkpoints of the Trainer, so that after a crash nothing else has to be compared.
+The index of a minibatch depends only on the positions of its rows. A checkpoint of the Trainer stores this index as the
+position of the reader. So after a crash, the index is enough to continue with the next rows.
 """
 
 import itertools
@@ -19,14 +19,14 @@ from fluid.reader.base import Reader, Rows
 class Split:
     """A split of the rows of a stream, at positions 0, 1, 2, ..., into minibatches and test rows.
 
-    The last of every `test_every` rows is tested on and never trained on; all other rows form minibatches in order. The
-    span of a minibatch begins after the last row of the minibatch before, and ends with its own last row. The program
-    is tested on the test rows of a span before it is trained on its minibatch. The split depends on positions alone, so
-    it never changes.
+    The last of every `test_every` rows is a test row and never trained on; all other rows form minibatches in order.
+    The span of a minibatch begins after the last row of the minibatch before, and ends with its own last row. The
+    program is tested on the test rows of a span before it is trained on the minibatch. The split depends only on
+    positions, so it never changes.
 
     Args:
-      batch_size: rows of a minibatch.
-      test_every: number of rows of which the last is a test row; None for no test rows.
+      batch_size: the number of rows in a minibatch.
+      test_every: the last of every `test_every` rows is a test row; None for no test rows.
 
     Example:
       >>> split = Split(batch_size=2, test_every=3)
@@ -45,7 +45,7 @@ class Split:
         return self.test_every is not None and position % self.test_every == self.test_every - 1
 
     def start(self, number: int) -> int:
-        """Return the position at which the span of the minibatch `number` begins."""
+        """Return the first position in the span (rows and test rows) of the minibatch with the index `number`."""
         trained = number * self.batch_size
         if self.test_every is None or number == 0:
             return trained
@@ -53,20 +53,20 @@ class Split:
         return last + last // (self.test_every - 1) + 1
 
     def span(self, number: int) -> range:
-        """Return the span of the minibatch `number`: the positions of its rows and of the test rows among them."""
+        """Return the span of the minibatch with index `number`: the positions of its rows and its test rows."""
         return range(self.start(number), self.start(number + 1))
 
     def trained(self, number: int) -> Iterator[int]:
-        """Return the positions of the rows that form the minibatch `number`."""
+        """Return the positions of the rows that form the minibatch with the index `number`."""
         return (position for position in self.span(number) if not self.is_test(position))
 
     def tested(self, number: int) -> Iterator[int]:
-        """Return the positions of the test rows in the span of the minibatch `number`."""
+        """Return the positions of the test rows that belong to the minibatch with the index `number`."""
         return (position for position in self.span(number) if self.is_test(position))
 
 
 class Minibatches:
-    """The rows of a journal as minibatches to train on and test rows.
+    """The rows of a journal, read as minibatches for training and as test rows.
 
     Args:
       journal: the Journal that holds the rows.
@@ -82,23 +82,24 @@ class Minibatches:
         self.split = split
         self.journal = journal
         self._rows = rows
-        self._known: list[_Part] = []  # a cache: the unpacked entries of the last span, which may hold rows after it
+        # a cache of the unpacked entries that were read last; they may also hold rows after the last span
+        self._known: list[_Part] = []
 
     def is_there(self, number: int) -> bool:
-        """Return whether the journal has all rows in the span of the minibatch `number`."""
+        """Return whether the journal has all rows of the minibatch with index `number`, and its test rows."""
         return self.journal.next >= self.split.start(number + 1)
 
     def trained(self, number: int) -> Columns:
-        """Return the rows of the minibatch `number`, as columns by name."""
+        """Return the rows of the minibatch with index `number`, as columns by name."""
         return self._at(number, list(self.split.trained(number)))
 
     def tested(self, number: int) -> Columns | None:
-        """Return the test rows in the span of the minibatch `number`, as columns by name; None if there are none."""
+        """Return the test rows of the minibatch with index `number`, as columns by name; None without test rows."""
         positions = list(self.split.tested(number))
         return self._at(number, positions) if positions else None
 
     def _at(self, number: int, positions: Sequence[int]) -> Columns:
-        """Return the rows at `positions` in the span of the minibatch `number`, as columns by name."""
+        """Return the rows at `positions`, as columns by name; all belong to the minibatch with index `number`."""
         picked: list[Columns] = []
         for first, stop, columns in self._parts(self.split.span(number)):
             indices = [position - first for position in positions if first <= position < stop]
@@ -106,9 +107,9 @@ class Minibatches:
         return {name: _joined([columns[name] for columns in picked]) for name in self._rows.specs}
 
     def _parts(self, span: range) -> "list[_Part]":
-        """Return the unpacked entries of the journal that hold the rows of a span."""
+        """Return the entries of the journal that hold the rows at the positions `span`, unpacked to columns."""
         known = [part for part in self._known if part.stop > span.start]
-        if known and known[0].first > span.start:  # the span begins before the cached entries
+        if known and known[0].first > span.start:  # the rows begin before the cached entries: discard the cache
             known = []
         reached = known[-1].stop if known else span.start
         if reached < span.stop:
@@ -132,8 +133,8 @@ class JournalReader(Reader):
 
     Args:
       minibatches: the minibatches of the journal.
-      ending: called before each minibatch but the first; returns whether to end the epoch.
-      end: called when the epoch ends.
+      ending: a function that returns whether to end the epoch; called before each minibatch except the first.
+      end: a function that is called when the epoch ends.
     """
 
     def __init__(self, minibatches: Minibatches, ending: Callable[[], bool], end: Callable[[], None]):
@@ -143,7 +144,7 @@ class JournalReader(Reader):
         self._changed = minibatches.journal.changed
         self._ending = ending
         self._end = end
-        self._number = 0  # number of the minibatch to read next
+        self._number = 0  # the index of the minibatch to read next
 
     @property
     def ready(self) -> bool:
@@ -153,7 +154,7 @@ class JournalReader(Reader):
     def _read(self, epoch: int, start: int) -> Rows:
         for number in itertools.count(start):
             self._number = number
-            # The first minibatch is always yielded, because an epoch without minibatches is an error for the Trainer.
+            # Yield the first minibatch in any case, because a Trainer raises an error for an epoch without minibatches.
             if number > start and not self._wait():
                 self._end()
                 return
@@ -162,7 +163,7 @@ class JournalReader(Reader):
             yield minibatch
 
     def _wait(self) -> bool:
-        """Wait until the next minibatch is complete; return False when the epoch has to end."""
+        """Wait until the journal has all rows of the next minibatch; return False if the epoch has to end."""
         with self._changed:
             self._changed.wait_for(lambda: self.ready)
             return not self._ending()

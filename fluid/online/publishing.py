@@ -1,4 +1,4 @@
-"""Publishing: exported models as versions in a folder, from which a running server loads the newest version."""
+"""Publishing: write exported models as versions to a folder, from which a running server loads the newest one."""
 
 import collections
 import os
@@ -20,9 +20,9 @@ _TEMPORARY = re.compile(rf"\.{NUMBER.pattern}\.writing", re.ASCII)
 
 
 class Publisher:
-    """A writer of versions: `FOLDER/120/model.fluid` is the model after 120 training steps.
+    """A writer of model versions to a folder: `FOLDER/120/model.fluid` is the model after 120 training steps.
 
-    A version is written under another name and then renamed, so that readers find a whole version or none.
+    A version is written under a temporary name and then renamed, so that servers never find an incomplete version.
 
     Args:
       folder: the folder of the versions; created with the first version.
@@ -38,15 +38,15 @@ class Publisher:
 
     @property
     def newest(self) -> int | None:
-        """Number of the newest complete version in the folder, or None if there is none."""
+        """The number of the newest complete version in the folder, or None if there is no version."""
         return max(version_numbers(self.folder), default=None) if self.folder.is_dir() else None
 
     def publish(self, trainer: Trainer, steps: int) -> None:
-        """Write the model as a version; if this version exists already, do nothing.
+        """Write the model of a Trainer as a new version; do nothing if this version exists already.
 
         Args:
           trainer: the Trainer of the model.
-          steps: number of training steps done, which becomes the number of the version.
+          steps: the number of training steps done, which becomes the number of the version.
 
         Raises:
           OnlineError: nothing was trained yet, or the folder has a newer version.
@@ -63,14 +63,14 @@ class Publisher:
             return
         try:
             self._write(trainer, steps)
-        except errors.FluidError:  # first, because some FluidErrors are OSErrors too
+        except errors.FluidError:  # FluidError must be caught before OSError, because some FluidErrors are OSErrors too
             raise
         except OSError as error:
             raise errors.ArtifactError(f"cannot publish to {str(self.folder)!r}: {error.strerror}") from error
 
     def _write(self, trainer: Trainer, steps: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        for left in self.folder.iterdir():  # remove the unfinished versions of killed processes
+        for left in self.folder.iterdir():  # delete the incomplete versions of killed processes
             if _TEMPORARY.fullmatch(left.name):
                 shutil.rmtree(left)
         temporary = self.folder / f".{steps}.writing"
@@ -89,11 +89,11 @@ class MovingTest(Handler):
     """A handler that tests the program on each test row of a stream before it is trained on the rows that follow.
 
     Args:
-      rows: called with the number of a minibatch; returns the test rows in its span, or None.
-      window: number of the newest test rows over which the means are taken.
+      rows: a function from the index of a minibatch to the test rows to use before it, or None.
+      window: the number of newest test rows over which the means are computed.
 
     Attributes:
-      tested: number of rows tested on so far.
+      tested: the number of rows tested on so far.
     """
 
     def __init__(self, rows: Callable[[int], Columns | None], window: int):
@@ -101,7 +101,8 @@ class MovingTest(Handler):
         self._rows = rows
         self._window = window
         self._tests: collections.deque[tuple[int, dict[str, float]]] = collections.deque()
-        self._lock = threading.Lock()  # the training thread writes the tests, and others read their means
+        # a lock, because the training thread adds tests while other threads compute their means
+        self._lock = threading.Lock()
 
     def means(self) -> dict[str, float]:
         """Return the means of the scalar outputs over the newest test rows, by name; empty before the first test."""
@@ -112,12 +113,12 @@ class MovingTest(Handler):
         return {name: sum(rows * values[name] for rows, values in tests) / total for name in names}
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Remove all tests, unless the training continues from a checkpoint."""
+        """Discard all test results, unless the training continues from a checkpoint."""
         if not event.resumed:
             self.restore({"tested": 0, "tests": []})
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Test on the test rows in the span of the minibatch of this step."""
+        """Test the program on the test rows that belong to the minibatch of this step."""
         columns = self._rows(event.step)
         if columns is None:
             return
@@ -128,16 +129,16 @@ class MovingTest(Handler):
         with self._lock:
             self.tested += rows
             self._tests.append((rows, values))
-            # The oldest test is removed when the newer tests have at least as many rows as the window.
+            # Remove the oldest test while the newer tests together have at least `window` rows.
             while sum(n for n, _ in self._tests) - self._tests[0][0] >= self._window:
                 self._tests.popleft()
 
     def state(self) -> dict[str, Any]:
-        """Return the tests that the means are computed from, as JSON for a checkpoint."""
+        """Return the test results over which the means are computed, as JSON for a checkpoint."""
         return {"tested": self.tested, "tests": list(self._tests)}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the tests from a value that `state` returned."""
+        """Restore the test results from a value that `state` has returned."""
         with self._lock:
             self.tested = state["tested"]
             self._tests = collections.deque((rows, values) for rows, values in state["tests"])

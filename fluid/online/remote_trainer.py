@@ -1,4 +1,4 @@
-"""RemoteTrainer: a client, over HTTP, of an OnlineTrainer, or of a Trainer with its readers."""
+"""The class RemoteTrainer: an HTTP client of an OnlineTrainer, or of a Trainer with its readers."""
 
 import dataclasses
 import time
@@ -23,31 +23,31 @@ _KINDS = (
     errors.ProtocolError,
     errors.UnknownNameError,
 )
-_RETRIED = (429, 503)  # HTTP statuses after which `send` tries again
-_PAUSE = 1.0  # seconds before another try, unless the response has a header Retry-After
+_RETRIED = (429, 503)  # the HTTP status codes after which `send` retries
+_PAUSE = 1.0  # the number of seconds before a retry, unless the response has a header Retry-After
 
 
 class RemoteTrainer:
-    """A client of a training that runs elsewhere: of an OnlineTrainer, or of a Trainer with its readers.
+    """A client of a training in another process: of an OnlineTrainer, or of a Trainer with its readers.
 
     `python -m fluid online` and `OnlineTrainer.serve` train on the rows that clients `send`. The client checks rows
-    against the feeds of the program, and raises the errors of an OnlineTrainer.
+    against the feeds of the program, and raises the same errors as an OnlineTrainer.
 
     `python -m fluid remote FILE.py:make_trainer` hosts a Trainer: the function returns `trainer, reader`, or `trainer,
-    reader, test_reader`. Clients `train`, `pause`, `resume`, `stop`, `test` and `save`, and read `events`.
+    reader, test_reader`. Clients call `train`, `pause`, `resume`, `stop`, `test` and `save`, and read `events`.
 
-    Several threads may use a client.
+    Several threads may use one client.
 
     Args:
-      url: URL of the server.
-      token: the token that the server requires, or None.
+      url: the URL of the server.
+      token: the access token that the server requires, or None.
 
     Attributes:
-      url: the URL as given.
+      url: the argument `url`.
 
     Raises:
       ArgumentError: `url` is not the URL of a server.
-      RemoteError: the server does not respond, refuses, or has no training.
+      RemoteError: the server does not respond, refuses the request, or has no training.
 
     Example:
       >>> import fluid
@@ -77,18 +77,18 @@ class RemoteTrainer:
 
         Args:
           rows: as for `OnlineTrainer.send`.
-          key: a text that is unique to these rows; by default random.
-          wait: seconds for which to try again; 0 tries once.
+          key: a string that is unique to these rows; by default random.
+          wait: the time, in seconds, during which to retry; 0 tries once.
 
         Returns:
           The position of the first row in the stream.
 
         Raises:
-          FeedError, UnknownNameError: the rows do not fit; none was accepted.
+          FeedError, UnknownNameError: the rows do not fit the feeds; none was accepted.
           JournalFullError: the journal was full all the time; none was accepted.
           OnlineError: other rows were sent with this key before.
-          RemoteError: the server refuses; or it does not respond. Then the rows may be accepted or not; sending them
-            again with the same key is safe.
+          RemoteError: the server refuses the request or does not respond. Without a response, the rows may be
+            accepted or not; it is safe to send them again with the same key.
         """
         if self._rows is None:
             raise errors.OnlineError(f"{self.url} trains on the rows of its own reader, expected train(num_epochs)")
@@ -116,22 +116,22 @@ class RemoteTrainer:
             time.sleep(pause)
 
     def train(self, num_epochs: int = 1) -> dict[str, Any]:
-        """Begin to train on the reader of a hosted Trainer; return the status, and do not wait for the end.
+        """Start to train a hosted Trainer on its reader; return the status without waiting for the end.
 
         Raises:
-          OnlineError: the trainer trains already, or is paused; or the server has an OnlineTrainer.
-          ArgumentError: `num_epochs` is no positive integer.
+          OnlineError: a training is already running, or is paused; or the server has an OnlineTrainer.
+          ArgumentError: `num_epochs` is not a positive integer.
         """
         self._check_hosted("train(num_epochs)")
         return self._post(f"/train/{whole_number('RemoteTrainer.train', 'num_epochs', num_epochs)}")
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the events of a hosted Trainer as they happen, until no training runs.
+        """Yield the events of a hosted Trainer as they occur, until no training is running.
 
-        The first call begins with the first event of the server, and a later call after the events already yielded.
+        The first call begins with the first event of the server. A later call begins after the events already yielded.
 
         Returns:
-          An iterator of dicts with the name of the `event`, as "EndStepEvent"; its `epoch`, `step`, `steps`,
+          An iterator of dicts with the name of the `event`, such as "EndStepEvent"; its `epoch`, `step`, `steps`,
           `completed`, `epochs` or `stopped`, as in `fluid.trainer`; and `metrics`, the scalar outputs of a step.
 
         Raises:
@@ -156,7 +156,7 @@ class RemoteTrainer:
         return self._post("/test")
 
     def start(self) -> dict[str, Any]:
-        """Begin or continue the training of an OnlineTrainer, see `OnlineTrainer.start`; return the status."""
+        """Start or continue the training of an OnlineTrainer, see `OnlineTrainer.start`; return the status."""
         return self._post("/start")
 
     def pause(self) -> dict[str, Any]:
@@ -168,9 +168,9 @@ class RemoteTrainer:
         return self._post("/resume")
 
     def save(self) -> dict[str, Any]:
-        """Write a checkpoint, see `OnlineTrainer.save`; return the status.
+        """Write a checkpoint of an OnlineTrainer, see `OnlineTrainer.save`; return the status.
 
-        A hosted Trainer writes its parameters to the folder of the server instead.
+        A hosted Trainer writes a parameter file to the folder of the server instead of a checkpoint.
         """
         return self._post("/save")
 
@@ -179,15 +179,15 @@ class RemoteTrainer:
         return self._post("/publish")
 
     def stop(self) -> dict[str, Any]:
-        """End the training after the current step, see `OnlineTrainer.stop`; the server still runs and accepts rows."""
+        """End the training after the current step, see `OnlineTrainer.stop`; the server continues to accept rows."""
         return self._post("/stop")
 
     def status(self) -> dict[str, Any]:
-        """Return the status, see `OnlineTrainer.status`; of a hosted Trainer also the numbers of epochs and events."""
+        """Return the status, see `OnlineTrainer.status`; for a hosted Trainer also the numbers of epochs and events."""
         return self._get("/status")
 
     def metrics(self) -> str:
-        """Return the status in the text format of Prometheus, see `OnlineTrainer.metrics`, and counts of requests."""
+        """Return the status and counts of requests in the text format of Prometheus, see `OnlineTrainer.metrics`."""
         return self._connection.call("GET", self._path("/metrics")).decode()
 
     def _check_hosted(self, call: str) -> None:

@@ -1,4 +1,4 @@
-"""RowFormat: the conversion of training rows to messages and back; a message is a request of the protocol."""
+"""The class RowFormat, which converts training rows to messages of the Open Inference Protocol and back."""
 
 import math
 import threading
@@ -17,16 +17,16 @@ from fluid.reader.ragged import Ragged, sizes_of
 from fluid.serving import protocol
 
 Columns = dict[str, Any]
-"""The feeds of several rows by name: arrays `[rows, ...]`, and for sequences lists of rows."""
+"""The feeds of several rows by name: arrays `[rows, ...]`; for sequences, a list with one sequence per row."""
 
 
 class Packed(NamedTuple):
     """Rows packed into a message.
 
     Attributes:
-      body: bytes of the message.
-      head: number of bytes of JSON at the start of the body.
-      rows: number of rows.
+      body: the bytes of the message.
+      head: the number of bytes of JSON at the start of the body.
+      rows: the number of rows.
     """
 
     body: bytes
@@ -40,11 +40,11 @@ class RowFormat:
     Args:
       specs: the feeds by name.
       feed_order: the feed of each field of a row, as in `Trainer.train`.
-      max_steps: most steps of a sequence; None for no limit.
+      max_steps: the maximum number of time steps of a sequence; None for no limit.
 
     Attributes:
       specs: the feeds by name.
-      most_numbers: most numbers of a row, in all its feeds; None without `max_steps`.
+      most_numbers: the maximum number of elements in all feeds of a row; None without `max_steps`.
 
     Raises:
       ProgramError: a feed does not consist of rows of one shape, so that separate rows cannot form a minibatch.
@@ -74,14 +74,15 @@ class RowFormat:
         if max_steps is not None:
             sizes = (math.prod(size or 1 for size in s.shape[1:]) * max_steps**s.lod_level for s in specs.values())
             self.most_numbers = sum(sizes)
-        self._lock = threading.Lock()  # a Feeder has counters of padding, so one thread at a time may use it
+        # a lock, because a Feeder counts padding, so that only one thread at a time may use it
+        self._lock = threading.Lock()
 
     def pack(self, minibatch: Any, most_bytes: int | None = None) -> Packed:
         """Check rows, and convert them to a message.
 
         Args:
           minibatch: a list of rows, a tuple of columns, or a dict of columns, as for `Trainer.train`.
-          most_bytes: most bytes of the arrays when sequences are padded; None for any number.
+          most_bytes: the maximum size of the arrays with padded sequences, in bytes; None for no limit.
 
         Raises:
           FeedError: the rows do not fit the feeds; the message names the field and the row.
@@ -104,7 +105,7 @@ class RowFormat:
         most_rows: int | None = None,
         most_bytes: int | None = None,
     ) -> Columns:
-        """Return the columns of a message. Names and shapes are not checked, so pass columns of a client to `pack`.
+        """Return the columns of a message. Names and shapes are not checked; `pack` checks the columns of clients.
 
         Raises:
           ProtocolError: the message is damaged, or holds no rows.
@@ -122,7 +123,7 @@ class RowFormat:
         return {name: value.rows() if isinstance(value, sequences) else value for name, value in values.items()}
 
     def _check(self, name: str, value: Any) -> None:
-        """Raise a FeedError for NaN or an infinity, from which a model does not recover, unless the feed allows NaN."""
+        """Raise FeedError for NaN or infinity, unless the feed allows NaN; one such value could ruin the parameters."""
         is_sequence = isinstance(value, SequenceBatch | NestedSequenceBatch)
         data = np.asarray(value.data if is_sequence else value)
         if self.specs[name].allow_nan or data.dtype.kind in "biu" or np.isfinite(data.astype(np.float64)).all():
@@ -134,7 +135,7 @@ class RowFormat:
 
 
 def check_count(rows: int, most: int) -> None:
-    """Check that there are at most `most` rows, before time and memory are spent on each row.
+    """Check that there are at most `most` rows, before converting each row, which takes time and memory.
 
     Raises:
       FeedError: there are more than `most` rows.
@@ -148,7 +149,7 @@ def _count(data: Any) -> int:
 
 
 def _check_lengths(name: str, value: Any) -> None:
-    """Check that the lengths of sequences fit the padded data; arrays have no lengths.
+    """Check that sequence lengths fit the padded data; do nothing for an array, which has no lengths.
 
     Raises:
       ProtocolError: lengths have another shape than the data, or are negative or too large.
@@ -169,14 +170,14 @@ def _check_lengths(name: str, value: Any) -> None:
 
 
 class _Bounded(Buckets):
-    """Buckets that refuse too long sequences and too large minibatches before padding them.
+    """Padding sizes (Buckets) that refuse too long sequences and too large minibatches before padding them.
 
     Args:
       specs: the feeds by name.
-      max_steps: most steps of a sequence; None for no limit.
+      max_steps: the maximum number of time steps of a sequence; None for no limit.
 
     Attributes:
-      most_bytes: most bytes of a padded minibatch; None for any number.
+      most_bytes: the maximum size of a padded minibatch, in bytes; None for no limit.
     """
 
     most_bytes: int | None = None
@@ -211,7 +212,7 @@ def _check_size(size: int, most: int | None) -> None:
 
 
 def _padded_size(value: Any) -> int:
-    """Return the number of bytes of an array, or of sequences when they are padded to the longest."""
+    """Return the size in bytes of an array, or of sequences that are padded to the longest one."""
     sizes = sizes_of(value)
     if sizes is None:
         return int(value.nbytes)

@@ -1,4 +1,4 @@
-"""OnlineTrainer: a training of a program on rows as they arrive, which loses no accepted row."""
+"""The class OnlineTrainer, which trains a program on rows as they arrive, and loses no accepted row."""
 
 from __future__ import annotations
 
@@ -35,52 +35,54 @@ from fluid.trainer.evaluation.means import finite, number
 from fluid.trainer.handlers import Handlers, listed
 
 LOG = logging.getLogger("fluid.online")
-_KEPT = 3  # newest checkpoints that are kept
+_KEPT = 3  # the number of newest checkpoints to keep
 _LONGEST_KEY = 128
-_PATIENCE = 1.0  # seconds that `send_all` waits for a full journal before it checks that the training still runs
+# the time, in seconds, that `send_all` waits for a full journal before it checks that the training still runs
+_PATIENCE = 1.0
 Note = tuple[str, str] | None
 
 
 class OnlineTrainer(KnownAttributes):
-    """A training of a program on rows as they arrive, in a thread.
+    """A trainer of a program on rows as they arrive, in a separate thread.
 
     A row is on disk when `send` returns. The process may be killed and started again with the same folder, any number
-    of times: every accepted row is trained on exactly once, in the order of acceptance. The parameters are bit for bit
-    those of an uninterrupted training.
+    of times: every accepted row is trained on exactly once, in the order of acceptance. The parameters are identical,
+    bit for bit, to the parameters of an uninterrupted training.
 
     The position of a row in the stream decides its use: the last of every `test_every` rows is never trained on, and
-    `batch_size` of the others form a minibatch. Rows that do not fill a minibatch wait for more rows, also when the
-    training is paused, saved, stopped or published.
+    each `batch_size` of the other rows form a minibatch. Rows that do not fill a minibatch wait for more rows, also
+    when the training is paused, saved, stopped or published.
 
     Args:
-      program_func: as for `fluid.Trainer`. Each feed has rows of one shape, or sequences of them.
+      program_func: as for `fluid.Trainer`. Each feed has rows of one shape, or sequences of such rows.
       optimizer: as for `fluid.Trainer`.
       folder: the folder of the journal and the checkpoints; a missing folder is created.
-      batch_size: rows of a minibatch.
-      test_every: number of rows of which the last is tested on and never trained on; None tests on no row.
-      test_window: number of the newest test rows over which `status()["test"]` takes the means.
-      checkpoint_every: steps from one checkpoint to the next.
+      batch_size: the number of rows in a minibatch.
+      test_every: the last of every `test_every` rows is tested on and never trained on; None tests on no row.
+      test_window: the number of newest test rows over which `status()["test"]` computes means.
+      checkpoint_every: the number of steps from one checkpoint to the next.
       publish_to: the folder in which `publish` writes versions, as `fluid.serve` reads them; None publishes nothing.
-      publish_every: steps from one version to the next; None publishes on request only. A version may include one more
-        step, because a minibatch that has been read already is trained on first.
-      fetch: outputs of a published model, see `Trainer.save_inference_model`, such as the name of the prediction.
+      publish_every: the number of steps from one version to the next; None publishes on request only. A version may
+        include one more step, because a minibatch that has been read already is trained on first.
+      fetch: the outputs of a published model, see `Trainer.save_inference_model`, such as the name of the prediction.
       export: further options of `Trainer.save_inference_model`, such as `{"platforms": ["cpu"]}`.
       feed_order: the feed of each field of a row, as in `Trainer.train`.
       handlers: handlers of the training, as in `Trainer.train`.
-      max_rows: most rows that wait to be trained on; more are refused.
-      max_bytes: most bytes of the waiting rows.
-      max_steps: most steps of a sequence.
-      options: of `fluid.Trainer`: seed, place, precision, buckets, param_path and others.
+      max_rows: the maximum number of rows that wait to be trained on; more rows are refused.
+      max_bytes: the maximum size of the waiting rows, in bytes.
+      max_steps: the maximum number of time steps of a sequence.
+      options: further arguments of `fluid.Trainer`: seed, place, precision, buckets, param_path and others.
 
     Attributes:
       rows: the RowFormat, which checks rows and packs them into messages.
-      folders: by path, the names that replace folders of this machine in error messages to clients.
-      max_rows: most rows that wait to be trained on.
+      folders: a dict from paths of the server to the names that replace them in error messages to clients.
+      max_rows: the maximum number of rows that wait to be trained on.
 
     Raises:
       FluidError: the program has a mistake, as for `fluid.Trainer`.
       ProgramError: a feed does not consist of rows of one shape.
-      JournalError: another OnlineTrainer has the folder, or the folder belongs to a stream with another split.
+      JournalError: another OnlineTrainer uses the folder, or the folder was written with another `batch_size` or
+        `test_every`.
       CheckpointError, ParameterError: the checkpoints are damaged, or of another program.
 
     Example:
@@ -143,7 +145,8 @@ class OnlineTrainer(KnownAttributes):
         self._journal = Journal(self._path / "journal.db", settings, max_rows, max_bytes, least)
         try:
             trainer = self._make()
-            # Without the file and line that declared a feed, which clients must not see in error messages.
+            # Remove from each feed the file and line that declare it, because error messages to clients must not
+            # contain them.
             specs = {name: dataclasses.replace(spec, site="") for name, spec in trainer.program.feeds.items()}
             self.rows = RowFormat(specs, feed_order, max_steps)
             order = dict(feed_order) if isinstance(feed_order, Mapping) else list(feed_order or ())
@@ -162,27 +165,27 @@ class OnlineTrainer(KnownAttributes):
         Args:
           rows: a list of rows, a tuple of columns, or a dict of columns, like minibatches of `Trainer.train`. All of
             them are accepted, or none.
-          key: a text that is unique to these rows; rows that are sent again with the same key are not added twice.
-          wait: seconds to wait while the journal is full.
+          key: a string that is unique to these rows; rows that are sent again with the same key are not added twice.
+          wait: the time, in seconds, to wait while the journal is full.
 
         Returns:
           The position of the first row in the stream.
 
         Raises:
-          FeedError, UnknownNameError: the rows do not fit; none was accepted.
-          JournalFullError: too many rows wait.
+          FeedError, UnknownNameError: the rows do not fit the feeds; none was accepted.
+          JournalFullError: too many rows wait to be trained on.
           OnlineError: other rows were sent with this key before.
           JournalError: the rows cannot be written; none was accepted.
         """
         return self.accept(self.rows.pack(rows), key, wait).first
 
     def accept(self, packed: Packed, key: str | None = None, wait: float = 0.0, note: Note = None) -> Accepted:
-        """Accept rows that are checked and packed already; see `send`.
+        """Accept rows that `rows.pack` has already checked and packed; see `send`.
 
         Args:
           packed: the result of `rows.pack`.
-          key: see `send`.
-          wait: see `send`.
+          key: a string that is unique to these rows, as for `send`; None adds the rows in any case.
+          wait: the time, in seconds, to wait while the journal is full.
           note: a name and a value to write in the same transaction, see `Journal.append`.
         """
         if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
@@ -201,18 +204,18 @@ class OnlineTrainer(KnownAttributes):
     def send_all(self, reader: ReaderLike, name: str = "reader") -> int:
         """Accept the minibatches of one epoch of a reader; wait while the journal is full.
 
-        The position of the reader is written with the rows. A program that runs again with the same reader continues
+        The position of the reader is written with the rows. A script that runs again with the same reader continues
         after the last accepted minibatch. After the end of the epoch, it adds nothing.
 
         Args:
           reader: the reader, as for `Trainer.train`.
-          name: name of the stored position; with another name, the reader starts with its first minibatch.
+          name: the name of the stored position; with another name, the reader starts with its first minibatch.
 
         Returns:
           The number of rows that this call has accepted.
 
         Raises:
-          FeedError: data does not fit; the minibatches before it are accepted.
+          FeedError: data does not fit the feeds; the minibatches before it are accepted.
           OnlineError: the journal is full, and the training has stopped.
         """
         source = minibatches(reader)
@@ -233,17 +236,17 @@ class OnlineTrainer(KnownAttributes):
         return count
 
     def signature(self) -> dict[str, Any]:
-        """Return the facts that a client needs to send rows: the feeds, and the order of the fields in a row."""
+        """Return the declaration that a client needs to send rows: the feeds, and the order of the fields in a row."""
         specs = self.rows.specs
         found = protocol.Signature(specs, []).to_json()
         columns = {name: spec.column for name, spec in specs.items() if spec.column is not None}
         return {**found, "columns": columns, "feed_order": self._feed_order}
 
     def start(self) -> dict[str, Any]:
-        """Begin to train, or continue from the newest checkpoint; do nothing while the training runs.
+        """Start to train, or continue from the newest checkpoint; do nothing if the training runs already.
 
         Returns:
-          The status, as all methods that control the training.
+          The status of the training, see the method `status`.
         """
         self._control.start()
         return self.status()
@@ -280,10 +283,10 @@ class OnlineTrainer(KnownAttributes):
     def publish(self) -> dict[str, Any]:
         """Write an exported model between two steps, as the version `publish_to/STEPS/model.fluid`.
 
-        A server that searches for new versions loads it: `fluid.serve({"digits": "models/digits"}, reload_every=10)`.
+        A server with `fluid.serve({"digits": "models/digits"}, reload_every=10)` loads the new version.
 
         Raises:
-          OnlineError: the training has stopped; or there is no folder for versions, or a newer version.
+          OnlineError: the training has stopped, `publish_to` is None, or the folder has a newer version.
           ArtifactError: the program cannot be exported, or the file cannot be written.
         """
         publisher = self._publisher
@@ -316,13 +319,13 @@ class OnlineTrainer(KnownAttributes):
         """Return the status of the training.
 
         Returns:
-          Values that JSON can hold. `state` is "training", "waiting" (for rows), "paused", "stopped" or "failed";
-          `error` is the message of the error that ended the training, or None. `accepted`, `trained`, `tested` and
-          `waiting` are numbers of rows. `steps` is the number of steps done; `saved` is this number in the newest
-          checkpoint, and `published` in the newest version, or None without one. `last` has the scalar outputs of the
-          last step by name, `test` their means over the newest test rows.
+          A dict of JSON values. `state` is "training", "waiting" (for rows), "paused", "stopped" or "failed". `error`
+          is the message of the error that ended the training, or None. `accepted`, `trained`, `tested` and `waiting`
+          are numbers of rows. `steps` is the number of steps done. `saved` and `published` are the step numbers of the
+          newest checkpoint and of the newest published version; None if there is none. `last` has the scalar outputs of
+          the last step by name; `test` has their means over the newest test rows.
         """
-        # The state is read first: if it is "waiting", the steps include all rows accepted before.
+        # The state is read before the numbers: if it is "waiting", the numbers include all rows accepted before.
         state = self._control.state
         steps = self._control.steps
         saved = self._saved()
@@ -356,7 +359,7 @@ class OnlineTrainer(KnownAttributes):
         allow_anonymous: bool = False,
         **settings: Any,
     ) -> Any:
-        """Serve rows and verbs over HTTP, in a thread of this program; see `fluid.RemoteTrainer`.
+        """Accept rows and commands over HTTP, in a thread of this process; see `fluid.RemoteTrainer`.
 
         Args:
           host, port, token, allow_anonymous: as for `fluid.serve`.
@@ -371,13 +374,14 @@ class OnlineTrainer(KnownAttributes):
         return server
 
     def host(self, host: str, port: int, token: str | None, allow_anonymous: bool, settings: Settings) -> HTTPServer:
-        """Return the server of `serve`, which is not started yet."""
-        from fluid.online.app import App  # imported on use, because a training without a server does not need it
+        """Return the server that `serve` starts, not yet started."""
+        # imported only when needed: a training without a server does not need these modules
+        from fluid.online.app import App
 
         return HTTPServer(lambda access: App(self, settings, access), host, port, token, allow_anonymous, settings)
 
     def _make(self) -> Trainer:
-        """Return a Trainer that continues from the newest checkpoint.
+        """Create a Trainer that continues from the newest checkpoint.
 
         Raises:
           JournalError: the journal lacks rows that the checkpoint needs.
@@ -389,7 +393,7 @@ class OnlineTrainer(KnownAttributes):
         )  # fmt: skip
         trainer = Trainer(program_func, optimizer, checkpoint_config=config, **options)
         steps = int(trainer.session.scope.step)
-        # The Trainer reads the last minibatch again, to check that its rows are those of the checkpoint.
+        # The Trainer reads the last trained minibatch again, and compares its rows with the checksum in the checkpoint.
         needed = self._split.start(max(steps - 1, 0))
         if self._journal.held > needed or self._journal.next < self._split.start(steps):
             raise errors.JournalError(
@@ -415,12 +419,12 @@ class OnlineTrainer(KnownAttributes):
             LOG.error("nothing was published after %d steps: %s; training goes on", self._control.steps, error)
 
     def _saved(self) -> list[int]:
-        """Return the step numbers of the checkpoints, ascending."""
+        """Return the step numbers of all checkpoints in ascending order."""
         folder = self._path / "checkpoints"
         return Folder(folder, read_only=True).steps() if folder.is_dir() else []
 
     def _drop(self) -> None:
-        """Remove the rows from the journal that no checkpoint needs: those before the last minibatch of the oldest."""
+        """Delete rows that no checkpoint needs: the rows before the last minibatch of the oldest checkpoint."""
         saved = self._saved()
         if saved:
             self._journal.drop(self._split.start(max(saved[0] - 1, 0)))
@@ -433,7 +437,7 @@ class OnlineTrainer(KnownAttributes):
 
 
 def _made_folder(folder: PathLike) -> pathlib.Path:
-    """Return the path of `folder`; create a missing folder, and forbid other users to write to it."""
+    """Return the path of `folder`; create the folder if it is missing, and forbid other users to write to it."""
     path = local_path(folder, errors.JournalError)
     if recognized(path) == "checkpoints":
         raise errors.JournalError(
@@ -450,6 +454,7 @@ def _made_folder(folder: PathLike) -> pathlib.Path:
     if os.name == "posix" and path.stat().st_mode & 0o022:
         try:
             path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
-        except PermissionError:  # another user owns it, for example a mounted volume
+        # the mode cannot be changed if another user owns the folder, for example a mounted volume
+        except PermissionError:
             LOG.warning("other users can write to %s, and replace the journal there; expected chmod go-w", path)
     return path

@@ -1,6 +1,6 @@
-"""Optimizers: the names and formulas of PaddlePaddle Fluid on top of optax; optax transformations are accepted too.
+"""Optimizers with the names and formulas of PaddlePaddle Fluid, based on optax. Users may also pass optax objects.
 
-A module is imported when one of its names is first used. `__init__.pyi` lists the module of each name.
+The package imports a module on the first use of one of its names. `__init__.pyi` lists the module of each name.
 """
 
 from fluid._util import lazy

@@ -1,4 +1,4 @@
-"""Optimizers that divide by the size of past gradients: Adagrad, Adadelta, RMSProp, FTRL."""
+"""Adagrad, DecayedAdagrad, Adadelta, RMSProp and FTRL: optimizers that divide by the size of past gradients."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from fluid.optimizer.optax_chain import Rate, with_rate
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Adagrad (Duchi et al., 2011): `m += g * g; p -= rate * g / (sqrt(m) + epsilon)`.
+    """The optimizer Adagrad (Duchi et al., 2011).
+
+    `m += g * g; p -= rate * g / (sqrt(m) + epsilon)` for a parameter p with the gradient g.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      epsilon: keeps the divisor above 0.
-      initial_accumulator_value: the initial value of m.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      epsilon: a small number that keeps the divisor above 0.
+      initial_accumulator_value: the initial value of m, the sum of squared gradients.
 
     Example:
       >>> import fluid
@@ -34,7 +36,7 @@ class Adagrad(Optimizer):
     initial_accumulator_value: float = 0.0
 
     def rule(self) -> optax.GradientTransformation:
-        """Return a rule that divides each gradient by the root of the sum of all its squares so far."""
+        """Return the optax transformation of Adagrad, which divides each gradient by the root of its sum of squares."""
 
         def init(params: Any) -> optax.ScaleByRssState:
             return optax.ScaleByRssState(optax.tree.full_like(params, self.initial_accumulator_value))
@@ -49,12 +51,14 @@ class Adagrad(Optimizer):
 
 @dataclass(frozen=True)
 class DecayedAdagrad(Optimizer):
-    """Adagrad with a moving mean: `m = decay * m + (1 - decay) * g * g; p -= rate * g / (sqrt(m) + epsilon)`.
+    """Adagrad with a moving mean of squared gradients instead of their sum.
+
+    `m = decay * m + (1 - decay) * g * g; p -= rate * g / (sqrt(m) + epsilon)` for a parameter p with the gradient g.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      decay: share of m that an update keeps.
-      epsilon: keeps the divisor above 0.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      decay: the decay of m, the moving mean of squared gradients.
+      epsilon: a small number that keeps the divisor above 0.
 
     Example:
       >>> import fluid
@@ -66,21 +70,23 @@ class DecayedAdagrad(Optimizer):
     epsilon: float = 1e-6
 
     def rule(self) -> optax.GradientTransformation:
-        """Return a rule that divides each gradient by the root of a moving mean of its squares."""
+        """Return an optax transformation that divides each gradient by the root of a moving mean of its squares."""
         scale = optax.scale_by_rms(self.decay, self.epsilon, eps_in_sqrt=False)
         return with_rate(scale, self.learning_rate)
 
 
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
-    """Adadelta (Zeiler, 2012): steps follow the size of past steps; a rate of 1 is the algorithm of the paper.
+    """Adadelta (Zeiler, 2012): an optimizer whose step sizes depend on past steps and past gradients.
 
-    `m = rho m + (1 - rho) g g; d = g sqrt(u + epsilon) / sqrt(m + epsilon); u = rho u + (1 - rho) d d; p -= rate * d`.
+    `m = rho m + (1 - rho) g g; d = g sqrt(u + epsilon) / sqrt(m + epsilon); u = rho u + (1 - rho) d d; p -= rate * d`
+    for a parameter p with the gradient g. With a learning rate of 1, this is the algorithm of the paper.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments. PaddlePaddle ignores the rate; fluid applies it.
-      epsilon: keeps the first steps above 0.
-      rho: share of both averages that an update keeps.
+      learning_rate: a number or a schedule; PaddlePaddle ignores it, fluid applies it. For the keyword arguments, see
+        Optimizer.
+      epsilon: a small number that makes the first steps larger than 0.
+      rho: the decay of both moving means, m of squared gradients and u of squared steps.
 
     Example:
       >>> import fluid
@@ -93,23 +99,23 @@ class Adadelta(Optimizer):
     rho: float = 0.95
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of `optax.adadelta`."""
+        """Return the optax transformation `optax.adadelta` with the settings of this optimizer."""
         return optax.adadelta(self.learning_rate, self.rho, self.epsilon)
 
 
 @dataclass(frozen=True)
 class RMSProp(Optimizer):
-    """RMSProp (Tieleman and Hinton, 2012): divides by the root of a moving mean square.
+    """RMSProp (Tieleman and Hinton, 2012): an optimizer that divides gradients by their root mean square.
 
-    `m = rho m + (1 - rho) g g; v = momentum * v + rate * g / sqrt(m + epsilon); p -= v`. If centered, the divisor is
-    `sqrt(m - a a + epsilon)`, where a is the moving mean of g.
+    `m = rho m + (1 - rho) g g; v = momentum * v + rate * g / sqrt(m + epsilon); p -= v` for a parameter p with the
+    gradient g. If centered, the divisor is `sqrt(m - a a + epsilon)`, where a is the moving mean of g.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      rho: share of the averages that an update keeps.
-      epsilon: keeps the divisor above 0.
-      momentum: share of the velocity that an update keeps.
-      centered: divide by the standard deviation rather than by the root of the mean square.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      rho: the decay of the moving means m and a.
+      epsilon: a small number that keeps the divisor above 0.
+      momentum: the factor of the previous velocity v.
+      centered: True divides by the standard deviation of gradients instead of their root mean square.
 
     Example:
       >>> import fluid
@@ -123,14 +129,18 @@ class RMSProp(Optimizer):
     centered: bool = False
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of `optax.rmsprop`."""
+        """Return the optax transformation `optax.rmsprop` with the settings of this optimizer."""
         return optax.rmsprop(
             self.learning_rate, self.rho, self.epsilon, centered=self.centered, momentum=self.momentum or None
         )
 
 
 class FtrlState(NamedTuple):
-    """The state of FTRL: the number of updates done, the sums of squared gradients n, and the linear terms z."""
+    """The optimizer state of Ftrl.
+
+    `count` is the number of completed updates, `squared` the sum n of squared gradients, and `linear` the linear term z
+    of the formula.
+    """
 
     count: Any
     squared: Any
@@ -139,16 +149,17 @@ class FtrlState(NamedTuple):
 
 @dataclass(frozen=True)
 class Ftrl(Optimizer):
-    """FTRL-Proximal (McMahan et al., 2013): sparse weights under an L1 penalty.
+    """FTRL-Proximal (McMahan et al., 2013): an optimizer with an L1 penalty, which makes weights sparse.
 
-    `n' = n + g g; z += g - (n' ** -lr_power - n ** -lr_power) / rate * p`, then p is 0 if `|z| <= l1`, else
-    `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. A weight whose gradients were all 0 so far does not change.
+    For a parameter p with the gradient g: `n' = n + g g; z += g - (n' ** -lr_power - n ** -lr_power) / rate * p`. Then
+    p is 0 if `|z| <= l1`, else `(sign(z) * l1 - z) / (n' ** -lr_power / rate + l2)`. A weight does not change while all
+    its gradients are 0.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      l1: factor of the penalty on the absolute values of the weights.
-      l2: factor of the penalty on the squares of the weights.
-      lr_power: the exponent of n with which the rate of a weight falls.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      l1: the factor of the penalty on the absolute values of the weights.
+      l2: the factor of the penalty on the squares of the weights.
+      lr_power: the exponent of the sum n of squared gradients; the learning rate of a weight falls as `n ** lr_power`.
 
     Example:
       >>> import fluid
@@ -162,20 +173,23 @@ class Ftrl(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True if an update needs whole tables, and not only the rows with a gradient.
+        """True if an update needs whole embedding tables, and not only the rows with a gradient.
 
-        With a schedule, every weight changes with the learning rate. Accumulated gradients need whole tables too.
+        With a schedule, every weight changes with the learning rate. Accumulated gradients also need whole tables.
         """
         return callable(self.learning_rate) or self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of FTRL with one learning rate for all parameters."""
+        """Return the optax transformation of FTRL, with one learning rate for all parameters."""
         return self.scaled_rule({})
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
-        """Return the rule of FTRL, with the learning rate of each parameter multiplied by its factor.
+        """Return the optax transformation of FTRL, with the learning rate of each parameter multiplied by a factor.
 
-        The formula of FTRL contains the rate, so that multiplying the finished update would be wrong.
+        A factor must change the rate inside the formula of FTRL; multiplying the final update would be wrong.
+
+        Args:
+          factors: the factor of each parameter, by name.
         """
 
         def init(params: Any) -> FtrlState:
@@ -193,9 +207,9 @@ class Ftrl(Optimizer):
         return optax.GradientTransformation(init, update)
 
     def _step(self, g: Any, p: Any, squared: Any, linear: Any, rate: Any) -> tuple[Any, Any, Any]:
-        """Return the update, the next sum of squares and the next linear term of one parameter, all in its shape."""
-        # The formula divides by the rate. At a rate of 0, as at the start of a warm-up, neither the parameter nor the
-        # state changes.
+        """Return the update, the next sum of squared gradients and the next linear term of one parameter `p`."""
+        # The formula divides by the rate. At a rate of 0, for example at the start of a warm-up, `where` prevents the
+        # division, and neither the parameter nor the optimizer state changes.
         moving = jnp.asarray(rate > 0)
         rate = jnp.asarray(jnp.where(moving, rate, 1), p.dtype)
         total = squared + g * g

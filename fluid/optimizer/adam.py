@@ -1,4 +1,4 @@
-"""Adam, AdamW, Adamax and LAMB: a moving mean of gradients, divided by a measure of their size."""
+"""Adam, AdamW, Adamax and LAMB: optimizers that divide a moving mean of gradients by the size of the gradients."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ Step = Callable[[Any], OfTwo]
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015), with epsilon added to the uncorrected root, as at the end of the paper's section 2.
+    """The optimizer Adam (Kingma and Ba, 2015), with the formula at the end of the paper's section 2.
 
-    `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= rate * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon)`.
+    `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; p -= rate * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + epsilon)`
+    for a parameter p with the gradient g in the t-th update. Epsilon is added to the root of v without bias correction.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      beta1: decay of the mean.
-      beta2: decay of the mean square.
-      epsilon: keeps the divisor above 0.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      beta1: b1, the decay of the mean m of gradients.
+      beta2: b2, the decay of the mean v of squared gradients.
+      epsilon: a small number that keeps the divisor above 0.
 
     Example:
       >>> import fluid
@@ -42,7 +43,7 @@ class Adam(Optimizer):
     epsilon: float = 1e-8
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of Adam: the mean of gradients divided by their root mean square, both corrected."""
+        """Return the optax transformation of Adam: mean of gradients / root mean square, both with bias correction."""
 
         def step(count: Any) -> OfTwo:
             correction = jnp.sqrt(1 - self.beta2**count) / (1 - self.beta1**count)
@@ -55,15 +56,15 @@ class Adam(Optimizer):
 class AdamW(Optimizer):
     """Adam with weight decay decoupled from the gradient (Loshchilov and Hutter, 2019), by `optax.adamw`.
 
-    `p -= rate * (m' / (sqrt(v') + epsilon) + weight_decay * p)` with the corrected averages m' and v' of Adam. The
-    learning rate of a ParamAttr also multiplies the decay.
+    `p -= rate * (m' / (sqrt(v') + epsilon) + weight_decay * p)`, with the bias-corrected averages m' of the gradients
+    and v' of their squares. The learning rate of a ParamAttr also multiplies the weight decay.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      beta1: decay of the mean.
-      beta2: decay of the mean square.
-      epsilon: keeps the divisor above 0.
-      weight_decay: the share of each weight that an update subtracts, multiplied by the learning rate.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      beta1: the decay of the mean of gradients.
+      beta2: the decay of the mean of squared gradients.
+      epsilon: a small number that keeps the divisor above 0.
+      weight_decay: the factor of the parameter in the formula.
       exclude_from_weight_decay_fn: a function of a parameter (its `name`, `shape` and `dtype`); True excludes the
         parameter from the decay.
 
@@ -80,7 +81,7 @@ class AdamW(Optimizer):
     exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of `optax.adamw`."""
+        """Return the optax transformation `optax.adamw` with the settings of this optimizer."""
         decayed = unless(self.exclude_from_weight_decay_fn)
         betas = (self.beta1, self.beta2, self.epsilon)
         return optax.adamw(self.learning_rate, *betas, weight_decay=self.weight_decay, mask=decayed)
@@ -88,15 +89,16 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True)
 class Adamax(Optimizer):
-    """Adamax (Kingma and Ba, 2015): Adam with the largest gradient instead of the mean square.
+    """Adamax (Kingma and Ba, 2015): Adam with a decaying maximum of gradients instead of the root mean square.
 
-    `m = b1 m + (1 - b1) g; n = max(|g|, b2 n + epsilon); p -= rate / (1 - b1^t) * m / n`.
+    `m = b1 m + (1 - b1) g; n = max(|g|, b2 n + epsilon); p -= rate / (1 - b1^t) * m / n` for a parameter p with the
+    gradient g in the t-th update.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      beta1: decay of the mean.
-      beta2: decay of the largest gradient.
-      epsilon: keeps the divisor above 0.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      beta1: b1, the decay of the mean m of gradients.
+      beta2: b2, the decay of the maximum n.
+      epsilon: a small number that keeps the divisor above 0.
 
     Example:
       >>> import fluid
@@ -109,7 +111,7 @@ class Adamax(Optimizer):
     epsilon: float = 1e-8
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of Adamax: the corrected mean of gradients, divided by the largest gradient."""
+        """Return the optax transformation of Adamax: bias-corrected mean of gradients / decaying maximum."""
 
         def largest(n: Any, g: Any) -> Any:
             return jnp.maximum(jnp.abs(g), self.beta2 * n + self.epsilon)
@@ -123,19 +125,21 @@ class Adamax(Optimizer):
 
 @dataclass(frozen=True)
 class Lamb(Optimizer):
-    """LAMB (You et al., 2020): Adam, with a rate for each parameter that is scaled by the ratio of two norms.
+    """LAMB (You et al., 2020): Adam with a learning rate that is scaled for each parameter by a ratio of norms.
 
     `m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g g; r = m / (sqrt(v) + epsilon) + lamb_weight_decay * p;
-    p -= rate * |p| / |r| * r`. The ratio is 1 if one of the norms is 0. As in PaddlePaddle, the averages are not
-    corrected for their start; `fluid.optimizer.Optax(optax.lamb(rate))` corrects them.
+    p -= rate * |p| / |r| * r` for a parameter p with the gradient g. The ratio `|p| / |r|` is 1 if one of the norms is
+    0. As in PaddlePaddle, the averages m and v have no bias correction; `fluid.optimizer.Optax(optax.lamb(rate))` has
+    this correction.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      lamb_weight_decay: weight decay.
-      beta1: decay of the mean.
-      beta2: decay of the mean square.
-      epsilon: keeps the divisor above 0.
-      exclude_from_weight_decay_fn: as for AdamW.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      lamb_weight_decay: the weight decay, the factor of the parameter in the formula.
+      beta1: b1, the decay of the mean m of gradients.
+      beta2: b2, the decay of the mean v of squared gradients.
+      epsilon: a small number that keeps the divisor above 0.
+      exclude_from_weight_decay_fn: a function of a parameter (its `name`, `shape` and `dtype`); True excludes the
+        parameter from the decay.
 
     Example:
       >>> import fluid
@@ -151,11 +155,11 @@ class Lamb(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: the norms in the formula are over whole parameters."""
+        """True: an update needs whole embedding tables, because the formula contains norms of whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of LAMB: the step of Adam without correction, then weight decay, then the ratio of norms."""
+        """Return the optax transformation of LAMB: Adam without bias correction, weight decay, then ratio of norms."""
 
         def step(count: Any) -> OfTwo:
             return lambda m, v: m / (jnp.sqrt(v) + self.epsilon)
@@ -173,15 +177,15 @@ def _mean_square(decay: float) -> OfTwo:
 
 
 def _moments(beta1: float, size: OfTwo, step: Step) -> optax.GradientTransformation:
-    """Return a rule with the state of Adam, without the learning rate.
+    """Return an optax transformation like Adam, without the learning rate.
 
-    Its state is a moving mean of gradients, and a measure of the size of gradients, such as their mean square.
+    The optimizer state is a moving mean of gradients, and a size of the gradients, such as their mean square.
 
     Args:
-      beta1: decay of the moving mean of gradients.
-      size: a function of the old measure and a gradient that returns the new measure.
-      step: a function of the number of updates, including this one. It returns a function that computes the update from
-        the mean and the measure.
+      beta1: the decay of the moving mean of gradients.
+      size: a function of the old size and a gradient that returns the new size.
+      step: a function of the number of updates, including the current one. It returns a function that computes the
+        update from the mean and the size.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:

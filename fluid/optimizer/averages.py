@@ -1,7 +1,7 @@
-"""Averages of parameters over a training, and other wrappers, which change parameters after an inner optimizer.
+"""Averages of parameters over the training steps, and other wrappers around an inner optimizer.
 
-An average is part of the optimizer state and follows each change of the parameters. It is saved and restored with the
-optimizer state. `save_params` does not write it, and it is not a parameter of the program.
+Each update of the parameters also updates the average. The average is part of the optimizer state, and is saved and
+restored with it. The average is not a parameter of the program, and `save_params` does not write it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fluid.optimizer.optax_chain import Accumulated, Rate, Scaled, replaced
 
 
 class Wrapped(NamedTuple):
-    """The optimizer state of a Wrapper: the state of its inner optimizer, and the state of the wrapper itself."""
+    """The optimizer state of a Wrapper: `inner` is the state of its inner optimizer, `own` the state of the wrapper."""
 
     inner: Any
     own: Any
@@ -53,43 +53,47 @@ class Wrapper(Minimizer):
         return self.inner_optimizer.declared_rate
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """Return a copy of this wrapper whose inner optimizer has another learning rate."""
+        """Return a copy of this wrapper whose inner optimizer has the learning rate `rate`."""
         return replaced(self, inner_optimizer=self.inner_optimizer.at_rate(rate))
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """Return a copy of this wrapper whose inner optimizer clips its gradients."""
+        """Return a copy of this wrapper whose inner optimizer clips gradients by `clip` of `fluid.clip`."""
         return replaced(self, inner_optimizer=self.inner_optimizer.clipped_by(clip))
 
     @property
     def accumulate_steps(self) -> int:
-        """The `accumulate_steps` of the inner optimizer: `after` is called after each update, not after each step."""
+        """The number of steps for one update of the inner optimizer; `after` runs once for each update."""
         return self.inner_optimizer.accumulate_steps
 
     @property
     def whole_tables(self) -> bool:
-        """True: a wrapper may change rows that have no gradient."""
+        """True: an update needs whole embedding tables, because a wrapper may also change rows without a gradient."""
         return True
 
     def start(self, params: Any) -> Any:
-        """Return the state of the wrapper itself before the first update."""
+        """Return the initial state of the wrapper, without the state of its inner optimizer."""
         raise NotImplementedError
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
-        """Return the parameters to continue with, and the next state of the wrapper itself.
+        """Return the new parameters and the next state of the wrapper; called after each update.
 
         Args:
-          own: the state of the wrapper itself.
+          own: the state of the wrapper, without the state of its inner optimizer.
           before: the parameters before the update, by name.
           params: the parameters after the update of the inner optimizer, by name.
         """
         raise NotImplementedError
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of the inner optimizer, followed by `after`, without ParamAttr settings."""
+        """Return an optax transformation: the inner optimizer, then `after`. It ignores ParamAttr settings."""
         return self.one_update({})
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Return the optax transformation that updates by the inner optimizer, and then calls `after`."""
+        """Return the optax transformation that updates by the inner optimizer, and then calls `after`.
+
+        Args:
+          settings: the ParamAttr of each parameter, or None, by name.
+        """
         rule = self.inner_optimizer.one_update(settings) if settings else self.inner_optimizer.rule()
 
         def init(params: Any) -> Wrapped:
@@ -111,7 +115,7 @@ class Wrapper(Minimizer):
 
 
 class LookaheadState(NamedTuple):
-    """The state of Lookahead: the number of updates done, and the slow weights by name."""
+    """The state of Lookahead: the number of completed updates, and the slow weights by name."""
 
     count: Any
     slow: Any
@@ -119,14 +123,14 @@ class LookaheadState(NamedTuple):
 
 @dataclass(frozen=True)
 class Lookahead(Wrapper):
-    """Lookahead (Zhang et al., 2019): slow weights follow the inner optimizer, which restarts from the slow weights.
+    """Lookahead (Zhang et al., 2019): slow weights that move towards the parameters `p` of an inner optimizer.
 
-    Every k updates `slow += alpha * (p - slow); p = slow`. The slow weights start as the parameters before the first
-    update.
+    After every k updates, `slow += alpha * (p - slow); p = slow`. The slow weights start as the parameters before the
+    first update.
 
     Args:
       inner_optimizer: a fluid optimizer or an optax transformation.
-      alpha: the share of the way to the parameters that the slow weights move, above 0 and up to 1.
+      alpha: the step size of the slow weights towards the parameters, above 0 and up to 1.
       k: the number of updates between two moves of the slow weights, at least 1.
 
     Raises:
@@ -152,13 +156,13 @@ class Lookahead(Wrapper):
             )
 
     def start(self, params: Any) -> LookaheadState:
-        """Return the state before the first update: slow weights of zeros, which the first update replaces."""
+        """Return the initial state: slow weights of zeros, which the first update sets to the parameters."""
         return LookaheadState(jnp.zeros([], jnp.int32), optax.tree.zeros_like(params))
 
     def after(self, own: LookaheadState, before: Any, params: Any) -> tuple[Any, LookaheadState]:
-        """Return the parameters and the next state; every k updates, slow weights move and become the parameters."""
+        """Return the parameters and the next state; every k updates, move the slow weights and return them instead."""
         count = own.count + 1
-        # The slow weights are set here and not in `start`, because parameters may be loaded after `start` was called.
+        # Set the slow weights in the first update, not in `start`: users may load parameters after `start` was called.
         slow = jax.tree.map(lambda s, p: jnp.where(own.count == 0, p, s), own.slow, before)
         due = count % self.k == 0
         slow = jax.tree.map(lambda s, p: jnp.where(due, s + self.alpha * (p - s), s), slow, params)
@@ -170,31 +174,33 @@ LookaheadOptimizer = Lookahead
 
 @dataclass(frozen=True)
 class Average:
-    """The base class of averages of parameters.
+    """The base class of averages of parameters over training updates.
 
-    Average objects with equal settings stand for the same average; give each a different `name` to keep two. The
-    objects hold no state: averaged values are in the optimizer state, and the Session holds the parameters that `apply`
-    has replaced.
+    Two Average objects with equal settings refer to one average; for two averages, give each a different `name`. The
+    objects hold no arrays. The optimizer state holds the averages, and the Session holds the original parameters while
+    `apply` replaces them.
     """
 
     def start(self, params: Any) -> Any:
-        """Return the state of the average before the first update."""
+        """Return the initial state of the average for the parameters `params`, given by name."""
         raise NotImplementedError
 
     def step(self, state: Any, params: Any) -> Any:
-        """Return the next state of the average, after an update has set the parameters to `params`."""
+        """Return the next state of the average; `params` are the parameters after an update."""
         raise NotImplementedError
 
     def value(self, state: Any, params: Any) -> dict[str, Any]:
-        """Return the averaged parameters; before the first update, return `params`."""
+        """Return the averaged parameters, by name; before the first update, return `params`."""
         raise NotImplementedError
 
     def update(self) -> None:
-        """Keep this average of all parameters that `minimize` updates; call in a program function, after `minimize`.
+        """Start to average all parameters that `minimize` updates.
+
+        Call this method in a program function, after `minimize`.
 
         Raises:
           OutsideProgramError: no program function is running.
-          ProgramError: `minimize` was not called before.
+          ProgramError: the program function has not called `minimize` yet.
 
         Example:
           >>> import fluid
@@ -217,7 +223,7 @@ class Average:
         frame.made.minimizations[:] = [m._replace(optimizer=self.track(m.optimizer)) for m in frame.made.minimizations]
 
     def track(self, optimizer: OptimizerLike) -> Minimizer:
-        """Return an optimizer that updates like `optimizer`, and keeps this average of its parameters.
+        """Return an optimizer that updates like `optimizer` and also computes this average of its parameters.
 
         Args:
           optimizer: a fluid optimizer or an optax transformation.
@@ -231,7 +237,7 @@ class Average:
           target: a Session, or a Trainer.
 
         Raises:
-          ArgumentError: no program of `target` keeps this average.
+          ArgumentError: no program of `target` computes this average.
         """
         session = _session(target)
         value = self.value if session.engine.members is None else jax.vmap(self.value)
@@ -240,8 +246,8 @@ class Average:
             for minimize, slots in zip(program.minimizes, session.scope.slots[program.name], strict=True):
                 state = _find(minimize.optimizer, slots, self)
                 if state is not None:
-                    # If two optimizers update one parameter, `|=` keeps the average of the later optimizer, because
-                    # only this one sees the parameter as it is at the end of the step.
+                    # If two optimizers update one parameter, `|=` selects the average of the later optimizer, which
+                    # reads the final value of the parameter in each step.
                     found |= value(state, {n: session.scope.arrays[n] for n in minimize.parameters})
         if not found:
             raise errors.ArgumentError(
@@ -252,21 +258,21 @@ class Average:
 
     @contextlib.contextmanager
     def apply(self, target: Any, need_restore: bool = True) -> Iterator[None]:
-        """Replace the parameters by their averages during a `with` block, which may test, infer and save.
+        """Replace the parameters by their averages in a `with` block, for tests, inference and saving.
 
-        Inside the block, a training step that changes these parameters is an error: restoring the parameters would undo
-        the step.
+        Inside the block, a training step that changes these parameters raises an error, because the end of the block
+        would undo the step.
 
         Args:
           target: a Session, or a Trainer.
-          need_restore: False keeps the averages after the block, until `restore` is called.
+          need_restore: True restores the parameters at the end of the block; False leaves this to `restore`.
 
         Raises:
-          ArgumentError: no program of `target` keeps this average.
+          ArgumentError: no program of `target` computes this average.
         """
         session = _session(target)
         values = self.values(session)
-        first = self not in session.engine.replaced  # of nested calls, only the outermost stores the parameters
+        first = self not in session.engine.replaced  # in nested `with` blocks, only the outermost saves the parameters
         if first:
             session.engine.replaced[self] = {n: session.scope.arrays[n] for n in values}
         session.scope.arrays.update(values)
@@ -279,13 +285,13 @@ class Average:
     def restore(self, target: Any) -> None:
         """Restore the parameters that `apply(target, need_restore=False)` has replaced by their averages.
 
-        The call of `apply` may have been that of another Average object with equal settings.
+        Another Average object with equal settings may have made the call of `apply`.
 
         Args:
           target: a Session, or a Trainer.
 
         Raises:
-          ArgumentError: nothing is replaced.
+          ArgumentError: the parameters are not replaced by averages.
         """
         session = _session(target)
         if self not in session.engine.replaced:
@@ -300,7 +306,7 @@ class ExponentialState(NamedTuple):
     """The state of an exponential moving average.
 
     Attributes:
-      count: the number of updates done.
+      count: the number of completed updates.
       weight: the sum of the weights of the parameters after each update.
       total: for each parameter, the weighted sum of its values after each update.
     """
@@ -314,15 +320,15 @@ class ExponentialState(NamedTuple):
 class ExponentialMovingAverage(Average):
     """The exponential moving average of parameters, corrected for its start at 0.
 
-    `total = d * total + (1 - d) * p`. The average is the total divided by the sum of its weights. This
-    sum is `1 - d ** n` after n updates with a constant d.
+    After each update of a parameter p, `total = d * total + (1 - d) * p`, with the decay d. The average is `total`
+    divided by the sum of its weights, which is `1 - d ** n` after n updates with a constant d.
 
     Args:
-      decay: d, at least 0 and below 1.
-      thres_steps: limits d to at most `(1 + n) / (10 + n)`, so that the average forgets the beginning quickly. With
-        True, n is the number of updates, including the current one; a function computes n from this number; None sets
-        no limit.
-      name: distinguishes averages with equal settings.
+      decay: the decay d, at least 0 and below 1.
+      thres_steps: limits d to at most `(1 + n) / (10 + n)`, so that the first parameters soon lose their influence.
+        With True, n is the number of updates, including the current one. A function computes n from this number. None
+        sets no limit.
+      name: a name that distinguishes averages with equal settings.
 
     Raises:
       ArgumentError: the decay is below 0, or not below 1.
@@ -359,24 +365,29 @@ class ExponentialMovingAverage(Average):
             )
 
     def start(self, params: Any) -> ExponentialState:
-        """Return the state of the average before the first update: a count of 0, and sums of 0."""
+        """Return the initial state of the average: a count of 0, and sums of 0."""
         return ExponentialState(jnp.zeros([], jnp.int32), jnp.zeros([], jnp.float32), optax.tree.zeros_like(params))
 
     def step(self, state: ExponentialState, params: Any) -> ExponentialState:
-        """Return the next state: sums multiplied by the decay, plus the parameters multiplied by `1 - decay`."""
+        """Return the next state: each sum becomes `decay * sum + (1 - decay) * parameter`."""
         count = state.count + 1
         decay = jnp.float32(self.decay)
         if self.thres_steps:
             n = self.thres_steps(count) if callable(self.thres_steps) else count
             decay = jnp.minimum(decay, jnp.asarray((1 + n) / (10 + n), jnp.float32))
-        # The sum of weights has the same formula as the sums of parameters, so that both have equal rounding errors,
-        # which cancel when `value` divides one by the other.
+        # Compute the sum of weights by the formula for the sums of parameters. Both then have equal rounding errors,
+        # which cancel when `value` divides one sum by the other.
         weight = decay * state.weight + (1 - decay)
         total = jax.tree.map(lambda t, p: (decay * t + (1 - decay) * p).astype(t.dtype), state.total, params)
         return ExponentialState(count, weight, total)
 
     def value(self, state: ExponentialState, params: Any) -> dict[str, Any]:
-        """Return the average: weighted sums divided by the sum of weights; before the first update, `params`."""
+        """Return the averages: weighted sums divided by the sum of weights. Before the first update, return `params`.
+
+        Args:
+          state: the state of the average.
+          params: the parameters by name.
+        """
         begun = state.count > 0
         weight = jnp.where(begun, state.weight, 1)
         return {n: jnp.where(begun, state.total[n] / weight, p).astype(p.dtype) for n, p in params.items()}
@@ -386,7 +397,7 @@ class WindowState(NamedTuple):
     """The state of a ModelAverage, which averages over two windows of updates.
 
     Attributes:
-      count: the number of updates done.
+      count: the number of completed updates.
       size: the number of updates in the current window.
       mean: the mean of each parameter in the current window; 0 while the window is empty.
       old_size: the number of updates in the previous window; 0 while there is none.
@@ -402,21 +413,21 @@ class WindowState(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelAverage(Average):
-    """The plain average of parameters over a window at the end of training (Polyak and Juditsky, 1992).
+    """The unweighted average of parameters over the latest updates (Polyak and Juditsky, 1992).
 
-    The updates are divided into windows. A window ends when it holds at least `min_average_window` updates and at least
-    `min(max_average_window, average_window_rate * n)` of the n updates so far. The average is over the current and the
-    previous window. To average the parameters of an optimizer, call `update()` after `optimizer.minimize(loss)`, or
-    wrap the optimizer: `average.track(optimizer)`. Inside `with average.apply(trainer):` the parameters are the
-    averages.
+    Successive updates form windows. After n updates in total, a window ends as soon as it contains at least
+    `min_average_window` updates and at least `min(max_average_window, average_window_rate * n)` updates. The average is
+    over the current and the previous window. To average the parameters of an optimizer, call `update()` after
+    `optimizer.minimize(loss)`, or wrap the optimizer: `average.track(optimizer)`. Inside
+    `with average.apply(trainer):` the averages replace the parameters.
 
     Args:
-      average_window_rate: the share of all updates that a window must hold before it ends.
-      min_average_window: the least number of updates in a complete window.
-      max_average_window: the number of updates after which a window may end even if its share of all updates is smaller
-        than `average_window_rate`.
-      name: distinguishes averages with equal settings.
-      regularization: accepted for programs written for Fluid, but has no effect: an average has no gradient.
+      average_window_rate: the fraction of all updates that a window must contain before it ends.
+      min_average_window: the minimum number of updates in a complete window.
+      max_average_window: a limit: a window with this number of updates may end even if it contains a smaller fraction
+        of all updates than `average_window_rate`.
+      name: a name that distinguishes averages with equal settings.
+      regularization: has no effect, because an average has no gradient; it exists for programs written for Fluid.
 
     Raises:
       ArgumentError: the rate is below 0, or a window below 1.
@@ -444,8 +455,8 @@ class ModelAverage(Average):
             )
 
     def start(self, params: Any) -> WindowState:
-        """Return the state of the average before the first update: two empty windows."""
-        # Every field is a separate array: a step donates all buffers of the optimizer state, and each only once.
+        """Return the initial state of the average: two empty windows."""
+        # Create a separate array for every field: a step donates each buffer of the optimizer state, but only once.
         return WindowState(
             count=jnp.zeros([], jnp.int32),
             size=jnp.zeros([], jnp.int32),
@@ -455,20 +466,20 @@ class ModelAverage(Average):
         )
 
     def step(self, state: WindowState, params: Any) -> WindowState:
-        """Return the next state: add the parameters to the current window; if it is then full, begin a new window."""
+        """Return the next state: add the parameters to the current window, and begin a new window if it is complete."""
         count = state.count + 1
         size = state.size + 1
         mean = jax.tree.map(lambda m, p: (m + (p - m) / size).astype(m.dtype), state.mean, params)
         wanted = jnp.minimum(self.max_average_window, jnp.floor(count * self.average_window_rate))
         full = (size >= self.min_average_window) & (size >= wanted)
-        # A new window starts with a mean of 0. If it started with the mean of the previous window, a NaN in that mean
-        # would never disappear.
+        # A new window starts with a mean of 0. If it started with the mean of the previous window, a NaN in this mean
+        # would stay forever.
         ended = WindowState(count, jnp.zeros_like(size), optax.tree.zeros_like(mean), size, mean)
         continued = WindowState(count, size, mean, state.old_size, state.old_mean)
         return jax.tree.map(lambda a, b: jnp.where(full, a, b), ended, continued)
 
     def value(self, state: WindowState, params: Any) -> dict[str, Any]:
-        """Return the mean over both windows; before the first update, return `params`."""
+        """Return the mean of each parameter over both windows; before the first update, return `params`."""
         total = jnp.maximum(state.size + state.old_size, 1)
         share = state.size / total
 
@@ -481,12 +492,12 @@ class ModelAverage(Average):
 
 @dataclass(frozen=True)
 class Averaged(Wrapper):
-    """An optimizer that also keeps an average of its parameters; created by `Average.track`."""
+    """An optimizer that also computes an average of its parameters; `Average.track` creates it."""
 
     average: Average
 
     def start(self, params: Any) -> Any:
-        """Return the state of the average before the first update."""
+        """Return the initial state of the average."""
         return self.average.start(params)
 
     def after(self, own: Any, before: Any, params: Any) -> tuple[Any, Any]:
@@ -495,8 +506,8 @@ class Averaged(Wrapper):
 
 
 def _find(optimizer: Minimizer, slots: Any, average: Average) -> Any:
-    """Return the state of `average` inside the optimizer state `slots`; None if the optimizer does not keep it."""
-    # The states of all wrappers are inside the state of loss scaling and, if accumulate_steps > 1, of `accumulate`.
+    """Return the state of `average` inside the optimizer state `slots`; None if the optimizer does not compute it."""
+    # Loss scaling and, if `accumulate_steps` > 1, `accumulate` wrap the optimizer states of all Wrappers: unwrap them.
     if isinstance(slots, Scaled):
         slots = slots.inner
     if isinstance(slots, Accumulated):

@@ -37,7 +37,7 @@ _NO_RATE = (
     "    fluid.Trainer(program, Mine(learning_rate=0.001))"
 )
 
-# The settings that must not be negative: an update would then increase the loss, or be NaN.
+# `_NOT_NEGATIVE`: optimizer settings that must not be negative, because updates would increase the loss or be NaN.
 _NOT_NEGATIVE = (
     *("epsilon", "l1", "l2", "initial_accumulator_value"),
     *("weight_decay", "lamb_weight_decay", "lars_weight_decay", "lars_coeff"),
@@ -47,26 +47,26 @@ not_called("fluid.optimizer", "fluid.optimizer.SGD(0.1), fluid.optimizer.Adam(1e
 
 
 class Transformation(Protocol):
-    """An optax transformation, described by its two attributes, which `is_optax` checks."""
+    """The interface of an optax transformation: two attributes, `init` and `update`."""
 
     @property
     def init(self) -> Callable[..., Any]:
-        """The function of parameters that returns the initial optimizer state."""
+        """A function of the parameters that returns the initial optimizer state."""
 
     @property
     def update(self) -> Callable[..., Any]:
-        """The function of gradients, state and parameters that returns updates and the next state."""
+        """A function of gradients, optimizer state and parameters that returns updates and the next optimizer state."""
 
 
 class Minimizer:
-    """The base class of everything that minimises a loss: an Optimizer, or a Wrapper such as Lookahead.
+    """The base class of all optimizers: Optimizer, and Wrapper classes such as Lookahead.
 
     Attributes:
       parameter_list: names of the parameters to update if `minimize` names none; None for all trainable parameters.
       accumulate_steps: the number of steps whose gradients are accumulated for one update.
-      lazy_mode: True if rows of an embedding table without a gradient may stay unchanged, although the rule would
-        change their optimizer state.
-      whole_tables: True if an update needs whole embedding tables, because the rows with a gradient are not enough.
+      lazy_mode: True if an update may skip embedding rows without a gradient, although the formula of the optimizer
+        would change them.
+      whole_tables: True if an update needs whole embedding tables, and not only the rows with a gradient.
 
     Example:
       >>> isinstance(Optax(optax.sgd(0.1)), Minimizer)
@@ -77,7 +77,7 @@ class Minimizer:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Reject arguments that the class does not have, such as `lr=`; the error names the valid arguments."""
-        if args or kwargs:  # without arguments, copy.copy may be creating a copy, which needs no check
+        if args or kwargs:  # `copy.copy` calls `__new__` without arguments, and needs no check
             misfit = core.misfit_of(cls.__init__, f"fluid.optimizer.{cls.__name__}", (None, *args), kwargs)
             if misfit is not None:
                 raise misfit
@@ -91,7 +91,7 @@ class Minimizer:
 
     @property
     def declared_rate(self) -> Rate | None:
-        """The configured learning rate, a number or a schedule; None if the rule does not expose its rate."""
+        """The configured learning rate, a number or a schedule; None for an optax transformation, which hides it."""
         return None
 
     @property
@@ -101,7 +101,7 @@ class Minimizer:
 
     @property
     def lazy_mode(self) -> bool:
-        """True if rows of an embedding table without a gradient may stay unchanged."""
+        """True if an update may skip the rows of an embedding table that have no gradient."""
         return False
 
     @property
@@ -110,26 +110,26 @@ class Minimizer:
         return self.accumulate_steps > 1
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the optax transformation from gradients to the updates that are added to the parameters."""
+        """Return the optax transformation that converts gradients to updates, which a step adds to the parameters."""
         raise NotImplementedError
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Return the optax transformation that computes one update from gradients, which may be accumulated already.
+        """Return the optax transformation that computes one update from gradients, or from accumulated gradients.
 
         Args:
-          settings: the ParamAttr of each parameter, or None, by name. Parameters that are not trainable are frozen:
-            their updates are zeros, and their optimizer state does not change.
+          settings: the ParamAttr of each parameter, or None, by name. If a parameter is not trainable, its update is
+            zero, and its optimizer state does not change.
         """
         raise NotImplementedError
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """Return a copy with another learning rate; the structure of the optimizer state does not change.
+        """Return a copy of the optimizer with another learning rate and an equal structure of the optimizer state.
 
         Args:
-          rate: a scalar, which may be traced. A negative rate means: use the schedule, if one is configured.
+          rate: a scalar, which may be traced. With a negative rate, the copy uses its configured schedule, if any.
 
         Raises:
-          UnknownNameError: the rule does not expose its learning rate.
+          UnknownNameError: the optimizer is an optax transformation, which hides its learning rate.
         """
         raise errors.UnknownNameError(_NO_RATE)
 
@@ -137,15 +137,15 @@ class Minimizer:
         """Return the learning rate of the next update, a scalar.
 
         Args:
-          slots: the state of the optax transformation.
+          slots: the optimizer state.
 
         Raises:
-          UnknownNameError: the rule does not expose its learning rate.
+          UnknownNameError: the optimizer is an optax transformation, which hides its learning rate.
         """
         raise NotImplementedError
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """Return a copy that clips gradients by `clip` of `fluid.clip`; an existing clip is kept."""
+        """Return a copy that clips gradients by `clip` of `fluid.clip`; if the optimizer has a clip, change nothing."""
         return self
 
     def transformation(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
@@ -170,12 +170,12 @@ class Minimizer:
         Args:
           loss: a scalar, `[]` or `[1]`.
           parameter_list: names, globs such as "head/*", or values of the parameters to update. The default is the
-            `parameter_list` of the optimizer, or else every trainable parameter of the program. Moving statistics are
-            always updated; `fluid.frozen` and `trainer.freeze` stop them.
+            `parameter_list` of the optimizer, or else every trainable parameter of the program. It does not affect the
+            moving statistics of layers; `fluid.frozen` and `trainer.freeze` stop them.
           no_grad_set: names, globs or values of parameters that do not change.
-          startup_program: accepted for programs written for Fluid, but has no effect: a Session starts with initial
-            values by itself.
-          grad_clip: a clip of `fluid.clip`, used if the optimizer has none.
+          startup_program: has no effect; it exists for programs written for PaddlePaddle Fluid. A Session initialises
+            the parameters without it.
+          grad_clip: a clip of `fluid.clip`, used if the optimizer has no clip.
 
         Raises:
           OutsideProgramError: no program function is running.
@@ -207,22 +207,22 @@ class Minimizer:
 
 @dataclass(frozen=True)
 class Optimizer(Minimizer):
-    """The base class of optimizers; a subclass defines its `rule`.
+    """The base class of optimizers; a subclass defines its `rule`, an optax transformation.
 
-    Gradients are clipped, then the decay of the regularizer is added, then the rule computes the updates. Each update
-    is multiplied by the `learning_rate` of its parameter's ParamAttr.
+    A training step clips the gradients, adds the weight decay of the regularizer, computes the updates by the rule, and
+    multiplies each update by the `learning_rate` of its parameter's ParamAttr.
 
     Args:
-      learning_rate: a number, or a schedule: a function of the number of updates done.
+      learning_rate: a number, or a schedule: a function of the number of completed updates.
       regularization: a decay of `fluid.regularizer`, for parameters whose ParamAttr has none.
       grad_clip: a clip of `fluid.clip`, applied to the gradients of all parameters.
       parameter_list: names and globs of the parameters to update if `minimize` names none; all trainable parameters by
         default.
-      name: accepted for programs written for Fluid; not used.
-      lazy_mode: True lets rows of embedding tables (`embedding(is_sparse=True)`) without a gradient stay unchanged,
-        although the rule would change their optimizer state.
+      name: has no effect; it exists for programs written for PaddlePaddle Fluid.
+      lazy_mode: True skips embedding rows (`embedding(is_sparse=True)`) without a gradient, although the rule would
+        change these rows and their optimizer state.
       accumulate_steps: the number of steps for one update, which uses the mean of their gradients. If the loss is a
-        mean over examples, the update equals one step on all these minibatches joined.
+        mean over examples, the update equals one step with all these minibatches, concatenated.
 
     Example:
       >>> import optax
@@ -265,19 +265,19 @@ class Optimizer(Minimizer):
                 f"{kind}(regularization={self.regularization!r}): expected a decay, as in "
                 f"regularization=fluid.regularizer.L2Decay(1e-4)"
             )
-        for name in ("beta1", "beta2"):  # optimizers without these settings count as 0.0, which is valid
+        for name in ("beta1", "beta2"):  # for an optimizer without these settings, the check uses 0.0, which is valid
             decay = getattr(self, name, 0.0)
             if isinstance(decay, bool) or not isinstance(decay, Real) or not 0 <= float(decay) < 1:
                 raise errors.ArgumentError(
                     f"{kind}({name}={decay!r}): expected a decay from 0 to below 1, as in {name}=0.9"
                 )
-        # A user's subclass is not checked, because its settings of these names may have another meaning.
+        # Check only optimizers of fluid: in a user's subclass, settings with these names may have another meaning.
         if type(self).__module__.startswith("fluid."):
             self._check_numbers()
             self._doubt_numbers()
 
     def _check_numbers(self) -> None:
-        """Reject settings with which an optimizer of fluid cannot minimise a loss, such as a negative weight decay.
+        """Raise an error for settings that make it impossible to minimise a loss, such as a negative weight decay.
 
         Raises:
           ArgumentError: a setting is out of range.
@@ -302,7 +302,7 @@ class Optimizer(Minimizer):
                 )
 
     def _doubt_numbers(self) -> None:
-        """Warn about two settings that seem to be swapped, and about two weight decays at once."""
+        """Warn if two arguments seem to be in the wrong order, or if two settings both cause weight decay."""
         kind = type(self).__name__
         rate = self.learning_rate
         for name, next_to in (("beta1", "beta2"), ("momentum", "")):
@@ -335,11 +335,11 @@ class Optimizer(Minimizer):
         return self.learning_rate
 
     def at_rate(self, rate: Any) -> Minimizer:
-        """Return a copy with another learning rate, a scalar; a negative rate keeps a configured schedule."""
+        """Return a copy with the learning rate `rate`, a scalar; with a negative rate, keep a configured schedule."""
         return replaced(self, learning_rate=instead_of(self.learning_rate, rate))
 
     def clipped_by(self, clip: Any) -> Minimizer:
-        """Return a copy that clips gradients by `clip`; an optimizer with a clip is returned unchanged."""
+        """Return a copy that clips gradients by `clip`; if this optimizer has a clip, return it unchanged."""
         return self if self.grad_clip is not None else replaced(self, grad_clip=clip)
 
     def scaled_rule(self, factors: Mapping[str, float]) -> optax.GradientTransformation:
@@ -351,7 +351,7 @@ class Optimizer(Minimizer):
         return optax.chain(self.rule(), multiply(factors))
 
     def one_update(self, settings: Mapping[str, Any]) -> optax.GradientTransformation:
-        """Return clipping, decay and the rule as one optax transformation, which leaves frozen parameters unchanged.
+        """Return one optax transformation for clipping, weight decay and the rule; frozen parameters stay unchanged.
 
         Args:
           settings: the ParamAttr of each parameter, or None, by name.
@@ -371,7 +371,7 @@ class Optimizer(Minimizer):
         return leave_out(update, frozen) if frozen else update
 
     def current_rate(self, slots: Any) -> Any:
-        """Return the learning rate of the next update, float32 `[]`: a schedule is called with the updates done."""
+        """Return the learning rate of the next update, float32 `[]`; `slots` is the optimizer state."""
         rate = self.learning_rate
         return jnp.asarray(rate(updates_done(slots)) if callable(rate) else rate, jnp.float32)
 
@@ -380,11 +380,12 @@ class Optimizer(Minimizer):
 class Optax(Optimizer):
     """An adapter from any optax transformation to an optimizer with `minimize`, which respects every ParamAttr.
 
-    `fluid.Trainer` accepts the bare transformation too; this class is for programs that call `minimize`.
+    `fluid.Trainer` also accepts an optax transformation without an adapter. This class is for programs that call
+    `minimize`.
 
     Args:
-      tx: an `optax.GradientTransformation` whose updates are added to the parameters.
-      regularization: and the other keyword arguments, as for Optimizer.
+      tx: an `optax.GradientTransformation`, whose updates a training step adds to the parameters.
+      regularization: as for Optimizer, like all other keyword arguments.
 
     Raises:
       ArgumentTypeError: `tx` is not an optax transformation.
@@ -411,7 +412,7 @@ class Optax(Optimizer):
 
     @property
     def declared_rate(self) -> Rate | None:
-        """None: an optax transformation does not expose its learning rate."""
+        """The learning rate is None, because an optax transformation does not expose it."""
         return None
 
     def at_rate(self, rate: Any) -> Minimizer:
@@ -428,13 +429,13 @@ OptimizerLike = Minimizer | Transformation | Callable[[], Minimizer | Transforma
 
 
 def as_optimizer(value: OptimizerLike) -> Minimizer:
-    """Convert an accepted value to an optimizer.
+    """Convert an optimizer of fluid, an optax transformation or a function to an optimizer of fluid.
 
     Args:
       value: an Optimizer or Wrapper, an optax transformation, or a function without arguments that returns one.
 
     Raises:
-      ArgumentTypeError: `value` is none of these.
+      ArgumentTypeError: `value` has another type.
 
     Example:
       >>> import fluid
@@ -457,9 +458,9 @@ def innermost(optimizer: Minimizer) -> Minimizer:
 
 
 def _with_clip(optimizer: Minimizer, *clips: Any) -> Minimizer:
-    """Return the optimizer with its own clip, or if it has none, with the first of `clips` that is not None.
+    """Return the optimizer; if it has no gradient clip, set the first of `clips` that is not None.
 
-    Warn about each later clip that differs, because it has no effect.
+    Warn about each other clip that differs, because it has no effect.
     """
     given = [clip for clip in (getattr(innermost(optimizer), "grad_clip", None), *clips) if clip is not None]
     if not given:
@@ -486,7 +487,7 @@ def _minimizer(found: Any) -> Minimizer:
 
 
 def is_optax(value: Any) -> bool:
-    """Return whether a value is an optax transformation."""
+    """Return whether a value is an optax transformation: an object with functions `init` and `update`."""
     return callable(getattr(value, "init", None)) and callable(getattr(value, "update", None))
 
 

@@ -1,4 +1,4 @@
-"""SGD, Momentum, LarsMomentum, Lion and Muon: optimizers whose state is at most a moving mean of gradients."""
+"""SGD, Momentum, LarsMomentum, Lion and Muon: optimizers without state, or with a moving mean of gradients as state."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from fluid.optimizer.optax_chain import Rate, unless
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Gradient descent: `p -= rate * g`.
+    """Gradient descent: `p -= rate * g` for a parameter p with the gradient g.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
 
     Example:
       >>> import fluid
@@ -31,17 +31,17 @@ class SGD(Optimizer):
     """
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of `optax.sgd`."""
+        """Return the optax transformation `optax.sgd` with the learning rate of this optimizer."""
         return optax.sgd(self.learning_rate)
 
 
 @dataclass(frozen=True)
 class Momentum(Optimizer):
-    """Gradient descent with momentum: `v = momentum * v + g; p -= rate * v`.
+    """Gradient descent with momentum: `v = momentum * v + g; p -= rate * v` for a parameter p with the gradient g.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      momentum: share of the velocity that an update keeps.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      momentum: the factor of the previous velocity v.
       use_nesterov: use Nesterov's momentum: `p -= rate * (g + momentum * v)`.
 
     Example:
@@ -54,23 +54,23 @@ class Momentum(Optimizer):
     use_nesterov: bool = False
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of `optax.sgd` with momentum."""
+        """Return the optax transformation `optax.sgd` with the learning rate and momentum of this optimizer."""
         return optax.sgd(self.learning_rate, self.momentum, self.use_nesterov)
 
 
 @dataclass(frozen=True)
 class LarsMomentum(Optimizer):
-    """LARS (You et al., 2017): momentum, with a rate for each parameter that is scaled by the ratio of two norms.
+    """LARS (You et al., 2017): momentum with a learning rate that is scaled for each parameter by a ratio of norms.
 
-    `v = momentum * v + rate * ratio * (g + lars_weight_decay * p); p -= v`. The ratio is
-    `lars_coeff * |p| / (|g| + lars_weight_decay * |p|)`. It is 1 if the parameter or its gradient is all zeros, so that
-    a parameter that starts at zero is trained.
+    `v = momentum * v + rate * ratio * (g + lars_weight_decay * p); p -= v` for a parameter p with the gradient g. The
+    ratio is `lars_coeff * |p| / (|g| + lars_weight_decay * |p|)`. If the parameter or its gradient is all zeros, the
+    ratio is 1, so that training changes a parameter that starts at zero.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      momentum: share of the velocity that an update keeps.
-      lars_coeff: factor of the ratio, called trust coefficient in the paper.
-      lars_weight_decay: weight decay, which is added to the gradient and is part of the ratio.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      momentum: the factor of the previous velocity v.
+      lars_coeff: the factor of the ratio, called trust coefficient in the paper.
+      lars_weight_decay: the weight decay, which is added to the gradient and is part of the ratio.
 
     Example:
       >>> import fluid
@@ -84,11 +84,11 @@ class LarsMomentum(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: the norms in the formula are over whole parameters."""
+        """True: an update needs whole embedding tables, because the formula contains norms of whole parameters."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of LARS: gradient plus decay, times the ratio of norms and the rate; then momentum."""
+        """Return the optax transformation of LARS: weight decay, scaling by ratio and learning rate, then momentum."""
 
         def scale(g: Any, p: Any) -> Any:
             p_norm = optax.safe_norm(p, 0.0)
@@ -107,16 +107,19 @@ class LarsMomentum(Optimizer):
 
 @dataclass(frozen=True)
 class Lion(Optimizer):
-    """Lion (Chen et al., 2023): `p -= rate * (sign(b1 m + (1 - b1) g) + weight_decay * p); m = b2 m + (1 - b2) g`.
+    """Lion (Chen et al., 2023): an optimizer that uses the sign of a mean of gradients.
 
-    The paper advises a rate three to ten times smaller than for Adam, and a weight decay as many times larger.
+    `p -= rate * (sign(b1 m + (1 - b1) g) + weight_decay * p); m = b2 m + (1 - b2) g` for a parameter p with the
+    gradient g. The paper advises a learning rate three to ten times smaller than for Adam, and a weight decay that is
+    larger by the same factor.
 
     Args:
-      learning_rate: as for Optimizer, like the keyword arguments.
-      beta1: share of the moving mean in the step; the gradient is the rest.
-      beta2: decay of the moving mean.
-      weight_decay: weight decay, decoupled from the gradient.
-      exclude_from_weight_decay_fn: as for AdamW.
+      learning_rate: a number or a schedule; for the keyword arguments, see Optimizer.
+      beta1: b1, the weight of the moving mean m in the step; the gradient has the weight `1 - b1`.
+      beta2: b2, the decay of the moving mean m.
+      weight_decay: the weight decay, decoupled from the gradient.
+      exclude_from_weight_decay_fn: a function of a parameter (its `name`, `shape` and `dtype`); True excludes the
+        parameter from the decay.
 
     Example:
       >>> import fluid
@@ -130,28 +133,29 @@ class Lion(Optimizer):
     exclude_from_weight_decay_fn: Callable[[Parameter], bool] | None = None
 
     def rule(self) -> optax.GradientTransformation:
-        """Return the rule of `optax.lion`."""
+        """Return the optax transformation `optax.lion` with the settings of this optimizer."""
         decayed = unless(self.exclude_from_weight_decay_fn)
         return optax.lion(self.learning_rate, self.beta1, self.beta2, weight_decay=self.weight_decay, mask=decayed)
 
 
 @dataclass(frozen=True)
 class Muon(Optimizer):
-    """Muon (Jordan et al., 2024): momentum; Newton-Schulz iterations orthogonalise the step of each matrix.
+    """Muon (Jordan et al., 2024): momentum for matrices, with steps that Newton-Schulz iterations orthogonalise.
 
-    Adam updates all other parameters, and the matrices for which `use_adam_fn` returns True.
+    Adam updates all parameters that are no matrices, and the matrices for which `use_adam_fn` returns True.
 
     Args:
-      learning_rate: the learning rate of the matrices. The keyword arguments are as for Optimizer.
-      momentum: share of the velocity that an update keeps.
+      learning_rate: the learning rate of the matrices, a number or a schedule; for the keyword arguments, see
+        Optimizer.
+      momentum: the factor of the previous velocity.
       use_nesterov: use Nesterov's momentum.
       ns_steps: the number of Newton-Schulz iterations.
-      weight_decay: weight decay of the matrices, decoupled from the gradient.
-      adam_learning_rate: learning rate of the parameters that Adam updates, a number or a schedule.
-        `trainer.learning_rate` is the rate of the matrices; setting it does not change `adam_learning_rate`.
-      beta1: decay of the mean in Adam.
-      beta2: decay of the mean square in Adam.
-      epsilon: epsilon of Adam and of the division in Muon.
+      weight_decay: the weight decay of the matrices, decoupled from the gradient.
+      adam_learning_rate: the learning rate of the parameters that Adam updates, a number or a schedule. Setting
+        `trainer.learning_rate` changes only the rate of the matrices, not this rate.
+      beta1: the decay of the mean of gradients in Adam.
+      beta2: the decay of the mean of squared gradients in Adam.
+      epsilon: a small number that keeps divisors in Adam and Muon above 0.
       use_adam_fn: a function of a parameter (its `name`, `shape` and `dtype`); True lets Adam update the parameter
         although it is a matrix, as is usual for embeddings and for the last layer.
 
@@ -175,11 +179,11 @@ class Muon(Optimizer):
 
     @property
     def whole_tables(self) -> bool:
-        """True: the orthogonalisation needs whole matrices."""
+        """True: an update needs whole embedding tables, because Muon orthogonalises whole matrices."""
         return True
 
     def rule(self) -> optax.GradientTransformation:
-        """Return a rule of Muon for matrices, and of Adam for all other parameters and matrices of `use_adam_fn`."""
+        """Return an optax transformation: Adam for the matrices of `use_adam_fn` and for non-matrices, else Muon."""
         by_adam = self.use_adam_fn or (lambda parameter: False)
 
         def label(name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Parts of optimizers: stages of an optax chain, learning rates, accumulation, and norms of gradients and updates."""
+"""Components of optimizers: optax transformations, learning rates, gradient accumulation, and norms of updates."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Kind = TypeVar("Kind")
 
 
 class Accumulated(NamedTuple):
-    """The state of `accumulate`.
+    """The optimizer state of gradient accumulation, see `accumulate`.
 
     Attributes:
-      gathered: the number of gradients since the last update, int32 `[]`.
-      mean: the mean of these gradients, for each parameter.
-      inner: the optimizer state of the rule.
+      gathered: the number of accumulated gradients since the last update, int32 `[]`.
+      mean: the mean of the accumulated gradients, for each parameter.
+      inner: the state of the optax transformation that computes the updates.
     """
 
     gathered: Any
@@ -33,16 +33,16 @@ class Accumulated(NamedTuple):
 
 
 def with_rate(scale: optax.GradientTransformation, rate: Rate) -> optax.GradientTransformation:
-    """Return a rule that multiplies the updates of `scale` by the negative learning rate."""
+    """Return an optax transformation that multiplies the updates of `scale` by the negative learning rate."""
     return optax.chain(scale, optax.scale_by_learning_rate(rate))
 
 
 def instead_of(rate: Rate, given: Any) -> Rate:
-    """Return the learning rate to use if `given` is set in place of the configured `rate`.
+    """Return the learning rate of an optimizer after the user has set the rate `given`.
 
     Args:
       rate: the configured learning rate, a number or a schedule.
-      given: a scalar, which may be traced. It replaces a number always, and a schedule only if `given` is not negative.
+      given: a scalar, which may be traced. It always replaces a number. It replaces a schedule unless it is negative.
 
     Returns:
       A scalar if `rate` is a number, and a schedule if `rate` is a schedule, because optax keeps another optimizer
@@ -54,7 +54,7 @@ def instead_of(rate: Rate, given: Any) -> Rate:
 
 
 def same_rate(first: Rate | None, second: Rate | None) -> bool:
-    """Return whether two learning rates are equal numbers, or schedules with equal computations."""
+    """Return whether two learning rates are equal numbers, or schedules that compute equal values."""
     if callable(first) and callable(second):
         return first is second or _computation(first) == _computation(second)
     if callable(first) or callable(second) or first is None or second is None:
@@ -63,13 +63,13 @@ def same_rate(first: Rate | None, second: Rate | None) -> bool:
 
 
 def _computation(schedule: Callable[[Any], Any]) -> tuple[str, list[Any]]:
-    """Return the computation of a schedule, for comparisons: its jaxpr as text, and the values of its constants."""
+    """Return the jaxpr of a schedule as text, and the values of its constants, to compare two schedules."""
     closed = jax.make_jaxpr(schedule)(jax.ShapeDtypeStruct((), jnp.int32))
     return str(closed.jaxpr), [np.asarray(constant).tolist() for constant in closed.consts]
 
 
 def replaced(optimizer: Kind, **settings: Any) -> Kind:
-    """Return a copy of an optimizer with other settings, which are not checked because they may be traced."""
+    """Return a copy of an optimizer with the given settings; the settings may be tracers, so nothing checks them."""
     copied = copy.copy(optimizer)
     for name, value in settings.items():
         object.__setattr__(copied, name, value)
@@ -77,9 +77,9 @@ def replaced(optimizer: Kind, **settings: Any) -> Kind:
 
 
 def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[str, bool]] | None:
-    """Return a function of parameters that returns a mask by name: False where `exclude` returns True.
+    """Return the `mask` argument of weight decay in optax: a function from parameters to a bool for each name.
 
-    Return None if `exclude` is None. optax takes the result as the `mask` of a weight decay.
+    The bool is False, which means no weight decay, if `exclude` returns True. If `exclude` is None, return None.
     """
     if exclude is None:
         return None
@@ -88,7 +88,11 @@ def unless(exclude: Callable[[Parameter], bool] | None) -> Callable[[Any], dict[
 
 
 def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Return a rule that clips each gradient by the clip of `fluid.clip` that `clips` has for its parameter."""
+    """Return an optax transformation that clips each gradient separately.
+
+    Args:
+      clips: the clip of `fluid.clip` for each parameter, by name; other parameters are not clipped.
+    """
     rules = {n: clip.transformation() for n, clip in clips.items()}
 
     def clip(grads: Any, params: Any) -> Any:
@@ -101,24 +105,28 @@ def clip_each(clips: Mapping[str, Any]) -> optax.GradientTransformation:
 
 
 def add_decay(decays: Mapping[str, Any]) -> optax.GradientTransformation:
-    """Return a rule that adds to each gradient the gradient of its parameter's regularizer; nothing for None."""
+    """Return an optax transformation that adds the gradients of regularizers to the gradients.
+
+    Args:
+      decays: the regularizer of each parameter, by name; None for no regularizer.
+    """
     return optax.stateless(
         lambda grads, params: {n: g + decays[n].gradient(params[n]) if decays[n] else g for n, g in grads.items()}
     )
 
 
 def multiply(factors: Mapping[str, float]) -> optax.GradientTransformation:
-    """Return a rule that multiplies each update by the factor of its parameter."""
+    """Return an optax transformation that multiplies each update by a factor; `factors` has one for each parameter."""
     return optax.stateless(lambda updates, _: {n: u * factors[n] for n, u in updates.items()})
 
 
 def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> optax.GradientTransformation:
-    """Return a rule that freezes the named parameters and updates all others.
+    """Return an optax transformation that freezes the named parameters and updates all others by `rule`.
 
-    The optimizer state of the frozen parameters stays in the state of the rule, unchanged.
+    The optimizer state also contains the frozen parameters, and does not change for them.
 
     Args:
-      rule: a rule that stores the optimizer state of a parameter under the name of the parameter, as optax does.
+      rule: an optax transformation that stores the optimizer state of a parameter under the name of the parameter.
       names: names of the frozen parameters; their updates are zeros.
     """
 
@@ -135,10 +143,10 @@ def leave_out(rule: optax.GradientTransformation, names: frozenset[str]) -> opta
 
 
 def _part(state: Any, shapes: Any) -> Any:
-    """Return the part of an optimizer state that has the structure of `shapes`.
+    """Return the leaves of an optimizer state `state` for some parameters, in the structure of `shapes`.
 
     Raises:
-      ArgumentError: a leaf has another shape in `state`, so it belongs to all parameters at once.
+      ArgumentError: a leaf has another shape in `state`, because it belongs to all parameters and not to one.
     """
     known = dict(jax.tree_util.tree_leaves_with_path(state))
     paths, structure = jax.tree_util.tree_flatten_with_path(shapes)
@@ -159,9 +167,9 @@ def _with_part(state: Any, part: Any) -> Any:
 
 
 def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.GradientTransformation:
-    """Return a rule that accumulates gradients, and passes their mean to `rule` in every `steps`-th step.
+    """Return an optax transformation that accumulates the gradients of `steps` steps and passes their mean to `rule`.
 
-    In all other steps, the updates are zeros, so that the parameters do not change.
+    The last of these steps updates the parameters. In all other steps, the updates are zeros.
     """
 
     def init(params: Any) -> Accumulated:
@@ -186,7 +194,7 @@ def accumulate(rule: optax.GradientTransformation, steps: int) -> optax.Gradient
 
 
 def updates_done(slots: Any) -> Any:
-    """Return the number of updates done: the first field `count` in an optimizer state of optax or of fluid."""
+    """Return the number of completed updates: the first field named `count` in an optimizer state."""
     return next(v for path, v in jax.tree_util.tree_leaves_with_path(slots) if path[-1] == _COUNT)
 
 
@@ -194,7 +202,7 @@ _COUNT = jax.tree_util.GetAttrKey("count")
 
 
 def norm(arrays: Any) -> Any:
-    """Return the L2 norm of all numbers in a tree of arrays, float32 `[]`; 0 for no arrays.
+    """Return the L2 norm of all numbers in a pytree of arrays, float32 `[]`; 0 if there are no arrays.
 
     Example:
       >>> float(norm({"w": jnp.array([[3.0]]), "b": jnp.array([4.0])}))
@@ -207,8 +215,8 @@ def norm(arrays: Any) -> Any:
 def ratio(before: Mapping[str, Any], after: Mapping[str, Any]) -> Any:
     """Return the norm of an update divided by the norm of the parameters before the update, float32 `[]`.
 
-    About 1e-3 is usual. The ratio is infinite if all parameters were 0 before. It is 0 for an empty `before`, when all
-    parameters are frozen.
+    A usual value is about 1e-3. The ratio is infinite if all parameters were 0 before the update. It is 0 if `before`
+    is empty, because all parameters are frozen.
 
     Example:
       >>> round(float(ratio({"w": jnp.array([3.0, 4.0])}, {"w": jnp.array([3.0, 4.1])})), 3)
@@ -226,12 +234,12 @@ PATIENCE = 2000
 
 
 class Scaled(NamedTuple):
-    """The state of `skip_overflows`.
+    """The optimizer state of loss scaling, see `skip_overflows`.
 
     Attributes:
-      scale: the number by which the loss is multiplied, float32 `[]`.
-      finite: the number of steps with finite gradients since the scale changed, int32 `[]`; at most 1999.
-      inner: the optimizer state of the rule.
+      scale: the number by which a step multiplies the loss, float32 `[]`.
+      finite: the number of successive steps with finite gradients since the scale changed, int32 `[]`; at most 1999.
+      inner: the state of the optax transformation that computes the updates.
     """
 
     scale: Any
@@ -240,14 +248,14 @@ class Scaled(NamedTuple):
 
 
 def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransformation:
-    """Return a rule that skips updates with overflowed gradients, and adapts the scale of the loss.
+    """Return an optax transformation that skips updates with non-finite gradients, and adapts the loss scale.
 
-    As in Micikevicius et al. (2018), section 3.2: non-finite gradients halve the scale, and the update is skipped.
-    After 2000 successive steps with finite gradients, the scale doubles, up to `2**24`. At a scale of 1 no update is
-    skipped: the scale cannot be the cause of non-finite gradients there, and the user must see them.
+    The method is from Micikevicius et al. (2018), section 3.2: for non-finite gradients, it skips the update and halves
+    the scale. After 2000 successive steps with finite gradients, it doubles the scale, up to `2**24`. At a scale of 1,
+    it skips no update: non-finite gradients then have another cause, and the user must see them.
 
     Args:
-      rule: the rule of the optimizer. Both rules receive gradients that are already divided by the scale.
+      rule: the optax transformation of the optimizer. It receives gradients that are already divided by the scale.
     """
 
     def init(params: Any) -> Scaled:
@@ -257,7 +265,7 @@ def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransfor
         finite = jnp.stack([jnp.isfinite(g).all() for g in jax.tree.leaves(grads)]).all()
         made = finite | (state.scale <= LEAST)
         updates, inner = rule.update(grads, state.inner, params)
-        # Use `where` rather than a branch: a branch would make the host wait for the device.
+        # Use `jnp.where` and not a Python branch: a branch would make the host wait for the device.
         updates = jax.tree.map(lambda u: jnp.where(made, u, jnp.zeros_like(u)), updates)
         inner = jax.tree.map(lambda new, old: jnp.where(made, new, old), inner, state.inner)
         grown = state.finite + 1 >= PATIENCE
@@ -270,10 +278,10 @@ def skip_overflows(rule: optax.GradientTransformation) -> optax.GradientTransfor
 
 
 def scale_of(slots: Any) -> Any:
-    """Return the scale of the loss in the next step, a scalar; 1 without loss scaling."""
+    """Return the loss scale of the next step, a scalar, from the optimizer state `slots`; 1 without loss scaling."""
     return slots.scale if isinstance(slots, Scaled) else 1.0
 
 
 def was_skipped(before: Any, after: Any) -> Any:
-    """Return whether the update between two successive states of `skip_overflows` was skipped."""
+    """Return whether loss scaling skipped an update, from its states before and after the update."""
     return after.scale < before.scale

@@ -1,4 +1,4 @@
-"""Several devices: the sharding of each array on a mesh, and layers on different devices."""
+"""Training on several devices: sharding of each array on a mesh, or different layers on different devices."""
 
 from fluid.parallel.layers_on_devices import OnDevices
 from fluid.parallel.layout import OnMesh, layout_of

@@ -1,4 +1,4 @@
-"""Batch sharding: the rows of feeds are divided over the axes "data" and "fsdp" of a mesh, and over its processes."""
+"""Batch sharding: the rows of each minibatch are divided over the axes "data" and "fsdp" of a mesh."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ from fluid.place import own
 
 
 class BatchSharding:
-    """The shardings of feeds on a mesh: an array that follows the batch is divided by rows, another one is whole.
+    """The shardings of feeds on a mesh: arrays with a batch dimension are divided by rows, others are replicated.
 
     Args:
       mesh: the devices.
@@ -22,35 +22,35 @@ class BatchSharding:
     def __init__(self, mesh: jax.sharding.Mesh):
         self._mesh = mesh
         self._device = mesh.local_devices[0]
-        self._whole: set[str] = set()  # feeds and arrays that have no rows of a batch
-        # True if a step gets arrays on the host, and transfers them faster than a call before the step would.
+        self._whole: set[str] = set()  # names of arrays without a batch dimension
+        # True if feeds stay in host memory: on a single CPU device, the step itself transfers them fastest.
         self._takes_from_host = mesh.size == 1 and self._device.platform == "cpu"
 
     def add(self, program: Program) -> None:
-        """Register the feeds of a program, and its arrays, which a user can replace by feeds."""
+        """Register the feeds of a program, and its parameters and states, which a user can also feed."""
         self._whole |= {n for n, spec in program.feeds.items() if spec.shape[:1] != (None,)}
         self._whole |= program.parameters.keys() | program.states.keys()
 
     def sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding of an array of a feed inside a step."""
+        """Return the sharding that an array of the feed `name` has inside a step."""
         return NamedSharding(self._mesh, PartitionSpec()) if name in self._whole else rows_sharding(shape, self._mesh)
 
     def fed(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
-        """Return the sharding of an array of a feed that `take` returned; None for host memory."""
+        """Return the sharding that `take` gives to an array of the feed `name`; None if it stays in host memory."""
         return None if self._takes_from_host else self.sharding(name, shape)
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy a feed from the caller's memory, and divide its rows among the devices."""
+        """Copy the arrays of a minibatch from the caller's memory, and divide their rows among the devices."""
         taken = {n: jax.tree.map(lambda array: own(array, self._device), value) for n, value in feed.items()}
         if self._takes_from_host and all(type(array) is np.ndarray for array in jax.tree.leaves(taken)):
             return taken
         shardings = {n: jax.tree.map(lambda a, n=n: self.sharding(n, a.shape), value) for n, value in taken.items()}
-        # One call for all arrays: each call of JAX that puts arrays on devices costs as much as a small step.
+        # One call of `put` for all arrays, because each call of `jax.device_put` takes as long as a small step.
         placed: dict[str, Any] = put(taken, shardings)
         return placed
 
     def split(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Divide the rows of a feed inside a compiled step, see `split_rows`."""
+        """Divide the rows of the arrays of a minibatch among the devices, inside a compiled step; see `split_rows`."""
         return {n: v if n in self._whole else split_rows(v, self._mesh) for n, v in feed.items()}
 
 
@@ -60,14 +60,13 @@ def batch_axes(mesh: jax.sharding.Mesh) -> tuple[str, ...]:
 
 
 def split_rows(value: Any, mesh: jax.sharding.Mesh) -> Any:
-    """Divide the rows of a value over the axes of the batch, inside a compiled step.
+    """Divide the rows of a value over the batch axes of a mesh, inside a compiled step; the numbers do not change.
 
-    The numbers do not change. If the rows cannot be divided evenly, each device has all of them before the step, and
-    only its shard of them after this function. So arrays keep the shape from the user, and sums need no mask. XLA can
-    divide a number of rows that is no multiple of the number of devices: some devices get fewer rows.
+    Rows that cannot be divided evenly are replicated before the step, and XLA divides them inside the step: some
+    devices get fewer rows. So arrays keep the shape that the user passed, and sums need no mask.
 
     Args:
-      value: array `[batch, ...]`, or a tree of them; an array with fewer rows than shards is returned as it is.
+      value: array `[batch, ...]`, or a tree of arrays; an array with fewer rows than shards is returned unchanged.
       mesh: the devices.
     """
 
@@ -85,13 +84,13 @@ def shards(mesh: jax.sharding.Mesh) -> int:
 
 
 def rows_sharding(shape: tuple[int, ...], mesh: jax.sharding.Mesh) -> NamedSharding:
-    """Return the sharding of an array `[batch, ...]` of a feed: by rows if they divide evenly, else whole."""
+    """Return the sharding for a fed array `[batch, ...]`: divided by rows if they divide evenly, else replicated."""
     even = len(shape) > 0 and shape[0] > 0 and shape[0] % shards(mesh) == 0
     return _over_rows(mesh) if even else NamedSharding(mesh, PartitionSpec())
 
 
 def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
-    """Return the indices of the rows, of a minibatch of `count` rows, that are on devices of this process.
+    """Return the indices of those rows of a minibatch of `count` rows that are on devices of this process.
 
     Example:
       >>> sorted(rows_here(3, jax.make_mesh((1,), ("data",))))
@@ -104,14 +103,14 @@ def rows_here(count: int, mesh: jax.sharding.Mesh) -> Collection[int]:
 
 
 def put(value: Any, shardings: Any) -> Any:
-    """Put a tree of arrays on devices; every process passes the whole arrays and puts its own shards.
+    """Put a tree of arrays on devices. Every process passes the full arrays, and transfers only its own shards.
 
     Args:
-      value: a tree of arrays of NumPy or JAX.
+      value: a tree of NumPy or JAX arrays.
       shardings: a tree of shardings with the structure of `value`.
 
     Returns:
-      The tree as arrays on the devices; with several processes, each is one global array.
+      The tree with arrays on the devices; with several processes, these are global arrays.
     """
     if all(sharding.is_fully_addressable for sharding in jax.tree.leaves(shardings)):
         return jax.device_put(value, shardings)

@@ -1,8 +1,8 @@
-"""Gathering: all-gather parameters that are sharded over "fsdp" where a program reads them.
+"""Gathering: all-gather parameters that are sharded over the mesh axis "fsdp" where a program reads them.
 
-The optimizer updates shards. A program reads a gathered copy of a parameter; inside a stack of blocks, such as of
-`layers.repeat`, each block gathers its own slice. For the backward pass, a policy of `jax.checkpoint` gathers
-parameters again, instead of keeping the gathered copies.
+The optimizer updates shards. A program reads a gathered copy of a parameter. In a stack of blocks, such as
+`layers.repeat` creates, each block gathers its own slice. A policy of `jax.checkpoint` gathers parameters again for the
+backward pass, instead of storing the gathered copies.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,9 @@ from fluid.parallel.sharding_rules import ParameterShardings
 
 
 class DividedTable:
-    """The implementation of `fluid.core.layout.TableRows` for a sharded table. All devices know the ids of the rows.
+    """A reader and writer of rows of an embedding table that is sharded by rows; see `fluid.core.layout.TableRows`.
+
+    The row ids are replicated on all devices.
 
     Args:
       sharding: the sharding of the table, which divides its first dimension.
@@ -28,9 +30,9 @@ class DividedTable:
         self._sharding = sharding
 
     def read(self, array: Any, ids: Any) -> Any:
-        """Return rows of a table `[count, ...]`, as an array `[shards * n, ...]`.
+        """Read the rows with the `n` indices `ids` of a table `[count, ...]`, as an array `[shards * n, ...]`.
 
-        Each shard has `n` of these rows, one for each id; rows that are in another shard are 0 there.
+        Each shard returns `n` rows, one for each id. If a row belongs to another shard, its values are 0.
         """
 
         def read(mine: Any, ids: Any) -> Any:
@@ -41,7 +43,7 @@ class DividedTable:
         return self._mapped(read, array, ids)
 
     def beside(self, values: Any) -> Any:
-        """Repeat values `[n, ...]` once for each shard, in the layout of the result of `read`: `[shards * n, ...]`."""
+        """Repeat values `[n, ...]` for each shard, as an array `[shards * n, ...]` with the sharding of `read`."""
         spec = self._sharding.spec
         known = PartitionSpec(None, *spec[1:])
         mapped = jax.shard_map(
@@ -66,7 +68,7 @@ class DividedTable:
         return self._mapped(write, array, rows, ids)
 
     def _mapped(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """Apply a function to the shards of arrays on each device; the last argument, the ids, is whole."""
+        """Apply a function to the shards of arrays on each device; the last argument, the row ids, is replicated."""
         specs = [PartitionSpec(*self._sharding.spec[: array.ndim]) for array in arrays[:-1]]
         mapped = jax.shard_map(
             function,
@@ -78,13 +80,14 @@ class DividedTable:
         return mapped(*arrays)
 
     def _here(self, mine: Any, ids: Any) -> Any:
-        """Return the positions of ids in the shard of this device; positions outside are neither read nor written."""
+        """Convert row ids of the table to row indices in this device's shard; indices outside of it are ignored."""
         return ids - jax.lax.axis_index(self._sharding.spec[0]) * mine.shape[0]
 
 
-# The gather and the operations that layers apply to a parameter first: their results are as large as the parameter.
-# A name of `checkpoint_name` after the gather would keep the gathered copy, as the input of the name. In a `jax.jit`
-# with `out_shardings` around the name, a pipeline gathers twice as often (jax 0.10.2).
+# Operations whose results are computed again in the backward pass: the gather, and the operations that layers apply
+# directly to a parameter, whose results are as large as the parameter. `checkpoint_name` is no alternative: it stores
+# its input, the gathered copy. Inside a `jax.jit` with `out_shardings`, it makes a pipeline gather twice as often
+# (jax 0.10.2).
 _NOT_KEPT = {
     primitives.sharding_constraint_p,
     primitives.convert_element_type_p,
@@ -95,12 +98,12 @@ _NOT_KEPT = {
 
 
 class _Gathered(NamedTuple):
-    """A parameter that is gathered.
+    """The sharding of a parameter before and after it is gathered over "fsdp".
 
     Attributes:
-      parts: the axes of the mesh for each dimension of the array.
-      whole: the axes for each dimension after the gather; axes other than "fsdp" still divide it.
-      is_stack: True for a stack of blocks.
+      parts: the mesh axes that divide each dimension before the gather.
+      whole: the mesh axes that divide each dimension after the gather, all except "fsdp".
+      is_stack: True if the array is a stack of the parameters of several blocks.
     """
 
     parts: tuple[Any, ...]
@@ -109,7 +112,7 @@ class _Gathered(NamedTuple):
 
 
 class MeshGathering:
-    """The implementation of `fluid.core.Gathering` on a mesh.
+    """A reader of sharded parameters on a mesh, which implements `fluid.core.Gathering`.
 
     Args:
       parameters: the shardings of the parameters.
@@ -121,7 +124,7 @@ class MeshGathering:
         self._gathered: dict[str, _Gathered] = {}
 
     def add(self, program: Program) -> None:
-        """Register the parameters of a program that are gathered: all that "fsdp" divides, except tables."""
+        """Register the parameters of a program to gather: all that are divided over "fsdp", except embedding tables."""
         for name, spec in (program.parameters | program.states).items():
             entries = tuple(self._parameters.sharding(name).spec)
             if name not in program.lookups and FSDP in jax.tree.leaves(entries):
@@ -131,11 +134,11 @@ class MeshGathering:
                 self._gathered[name] = _Gathered((*entries, *rest), (*whole, *rest), stack_depth(spec) > 0)
 
     def gather(self, name: str, array: Any) -> Any:
-        """Gather a parameter over "fsdp"; a stack of blocks is returned unchanged, and its slices are gathered.
+        """Gather a parameter over "fsdp", inside a compiled step. Return a stack of parameters of blocks unchanged.
 
         Args:
           name: the name of the parameter.
-          array: the parameter, or the slice of a stack for one block.
+          array: the parameter, a stack, or the slice of a stack for one block, which is gathered.
         """
         found = self._gathered.get(name)
         if found is None or (found.is_stack and array.ndim == len(found.parts)):
@@ -145,11 +148,11 @@ class MeshGathering:
         return gathered(array, parts, whole)
 
     def gathering_again(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, whose backward pass gathers parameters again; unchanged if there are none to gather.
+        """Wrap a function so that its backward pass gathers parameters again instead of storing the gathered copies.
 
-        So a device holds its shards, and whole parameters only of the layer that it computes. All other values are
-        kept. A function that already recomputes blocks, as with `layers.repeat(remat=True)`, is returned unchanged. Its
-        blocks gather their parameters inside, and the policy here would override theirs.
+        So a device holds its own shards, and full parameters only of the layer that it computes. All other values are
+        stored for the backward pass. A function that already recomputes blocks, as with `layers.repeat(remat=True)`,
+        runs unchanged: its blocks gather their parameters inside, and this wrapper would override their policy.
         """
 
         def call(*arguments: Any) -> Any:
@@ -160,21 +163,21 @@ class MeshGathering:
         return call if self._gathered else function
 
     def replicate(self, value: Any) -> Any:
-        """Replicate the arrays of a tree on every device."""
+        """Replicate the arrays of a tree on every device, inside a compiled step."""
         return jax.lax.with_sharding_constraint(value, NamedSharding(self._mesh, PartitionSpec()))
 
     def table(self, name: str) -> DividedTable | None:
-        """Return the reader and writer of a table with divided rows; None if each device has all rows."""
+        """Return a DividedTable for an embedding table that is divided by rows; None if each device has all rows."""
         sharding = self._parameters.sharding(name)
         return DividedTable(sharding) if any(sharding.spec[:1]) else None
 
 
 def gathered(array: Any, parts: NamedSharding, whole: NamedSharding) -> Any:
-    """All-gather a sharded array on each device; its gradient is sharded again.
+    """All-gather a sharded array inside a compiled step; the gradient gets the sharding of the array.
 
     Args:
-      array: the array, inside a compiled step.
-      parts: the sharding of the array.
+      array: the array.
+      parts: the sharding of the array, and of its gradient.
       whole: the sharding of the result.
 
     References:
@@ -203,5 +206,5 @@ def _recomputes(jaxpr: Any) -> bool:
 
 
 def _is_kept(operation: Any, *_: Any, **__: Any) -> bool:
-    """Return True if the result of an operation is kept for the backward pass; False if it is computed again."""
+    """Return True if the result of an operation is stored for the backward pass; False if it is computed again."""
     return operation not in _NOT_KEPT

@@ -1,4 +1,4 @@
-"""Layers on different devices: each device compiles and runs the equations of its part of a net."""
+"""Layers on different devices: the equations of a step are split by device, and compiled separately for each device."""
 
 import fnmatch
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,17 +14,17 @@ from fluid.place import OneDevice, device_of
 
 
 class OnDevices(OneDevice):
-    """The layout of arrays that are whole, each on one of several devices.
+    """A layout with several devices, in which each array is undivided and on one of the devices.
 
-    XLA compiles one function for one set of devices and divides its arrays evenly over all of them, so one compiled
-    function cannot have parts on single devices (jax 0.10.2). Here each device has compiled functions of its own.
+    A function that XLA compiles for several devices runs on all of them, so it cannot contain parts for single devices
+    (jax 0.10.2). With this layout, each device has its own compiled functions.
 
     Args:
-      device: the device of feeds, and of arrays that no rule names.
+      device: the device of feeds, and of arrays for which no other device is set.
       places: devices by name or glob of arrays. The first match decides, and overrides `fluid.device_guard`.
 
     Attributes:
-      device: the device of feeds, and of arrays that no rule names.
+      device: the device of feeds, and of arrays for which no other device is set.
 
     Example:
       >>> import fluid, jax
@@ -42,50 +42,50 @@ class OnDevices(OneDevice):
         self._devices: dict[str, jax.Device] = {}
 
     def on(self, device: jax.Device) -> "OnDevices":
-        """Return this layout with another default device."""
+        """Return a copy of this layout with another default device."""
         return OnDevices(device, self._places)
 
     def add(self, program: Program) -> None:
-        """Register a program: choose the devices of its arrays."""
+        """Register a program: choose the device of each parameter and state."""
         for name, spec in (program.parameters | program.states).items():
             chosen = [device for pattern, device in self._rules.items() if fnmatch.fnmatchcase(name, pattern)]
             guard = device_of(spec.device) if spec.device else self.device
             self._devices.setdefault(name, (*chosen, guard)[0])
 
     def check(self, names: Collection[str]) -> None:
-        """Check that each rule matches a name.
+        """Check that each name or glob in `shardings=` matches one of `names`.
 
         Raises:
-          UnknownNameError: a rule matches no name.
+          UnknownNameError: a name or glob matches nothing.
         """
         select(list(self._places), names, "shardings")
 
     def place(self, value: Any) -> Any:
-        """Put a tree on the devices: arrays and optimizer states by name, all other values on the default device."""
+        """Put each array of a tree on the device chosen for the name in its path, else on the default device."""
         return jax.tree_util.tree_map_with_path(
             lambda path, array: jax.device_put(array, self.device_at(path) or self.device), value
         )
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Return copies of arrays on the devices of the arrays that they replace."""
+        """Copy each array of `new` to the device of the array in `old` that has its name."""
         return {name: own_array(jax.device_put(value, old[name].sharding)) for name, value in new.items()}
 
     def device_at(self, path: Sequence[Any]) -> jax.Device | None:
-        """Return the device of a leaf of a tree; None if the path of the leaf has no name of an array."""
+        """Return the device chosen for an array in a tree; None if its path contains no parameter or state name."""
         names = (getattr(entry, "key", None) for entry in path)
         return next((self._devices[name] for name in names if name in self._devices), None)
 
     def jit_train(self, step: Callable[..., Any], state: Any) -> "InParts":
-        """Return a training step that is compiled in parts."""
+        """Return a training step that is compiled in parts, each for one device."""
         return InParts(step, self, updates=True)
 
     def jit_test(self, step: Callable[..., Any]) -> "InParts":
-        """Return a step that is compiled in parts, and changes no arrays."""
+        """Return a test-mode step that is compiled in parts, each for one device."""
         return InParts(step, self, updates=False)
 
 
 class _Part(NamedTuple):
-    """Equations that run in one call of one device.
+    """A group of equations that are compiled as one function for one device.
 
     Attributes:
       device: the device.
@@ -101,11 +101,11 @@ class _Part(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """The parts of a step for arguments of certain shapes.
+    """A step divided into parts for single devices, for arguments of given shapes.
 
     Attributes:
       jaxpr: the equations of the step, with their constants.
-      parts: in the order in which they run.
+      parts: the parts, in the order in which they run.
       tree: the structure of the results.
     """
 
@@ -115,12 +115,12 @@ class _Plan(NamedTuple):
 
 
 class InParts:
-    """A pure step that runs in parts, each compiled for one device. Results move between devices as they are needed.
+    """A step that runs in parts, each compiled for one device; values move to the devices of the parts that need them.
 
     Args:
       function: the pure step.
-      layout: the devices of the arrays.
-      updates: whether the first result replaces the first argument; it is put on the devices of this argument.
+      layout: the layout, which knows the device of each array.
+      updates: True if the first result is the first argument after an update, and must be on the same devices.
     """
 
     def __init__(self, function: Callable[..., Any], layout: OnDevices, updates: bool):
@@ -130,7 +130,7 @@ class InParts:
         self._plans: dict[Any, _Plan] = {}
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the step."""
+        """Run the parts of the step one after the other, and return the results of the step."""
         leaves, tree = jax.tree.flatten(arguments)
         key = (tree, tuple(map(_signature, leaves)))
         plan = self._plans.get(key) or self._plans.setdefault(key, self._planned(arguments))
@@ -146,7 +146,7 @@ class InParts:
         return (state, *results[1:])
 
     def _planned(self, arguments: Any) -> _Plan:
-        """Return the parts of the step for arguments of these shapes."""
+        """Trace the step for arguments of these shapes, and divide its equations into parts for single devices."""
         closed, shapes = jax.make_jaxpr(self._function, return_shape=True)(*arguments)
         paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(arguments)]
         arrays = {v: self._layout.device_at(path) for path, v in zip(paths, closed.jaxpr.invars, strict=True)}
@@ -159,17 +159,17 @@ def _signature(leaf: Any) -> Any:
 
 
 def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) -> list[jax.Device]:
-    """Return the device of each equation, in order.
+    """Choose the device of each equation, in order.
 
-    It is the device of the guard around the equation; else of the first parameter that the equation reads; else of the
-    first input.
+    An equation runs on the device of the `device_guard` around it; else of the first parameter that it reads; else of
+    its first input.
 
     Args:
       jaxpr: the equations.
       arrays: the device of each parameter, state and optimizer state, by variable.
-      default: the device of equations without any of these.
+      default: the device of equations without a guard or an input with a device.
     """
-    fixed = dict(arrays)  # also holds values that are computed from parameters alone; they count as parameters
+    fixed = dict(arrays)  # values computed only from parameters are added, and count as parameters
     moving: dict[Any, jax.Device] = {}
     found = []
     for equation in jaxpr.eqns:
@@ -186,7 +186,7 @@ def _devices(jaxpr: Any, arrays: Mapping[Any, jax.Device], default: jax.Device) 
 
 
 def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_Part]:
-    """Group the equations into parts, each for one device, as few as the order of the equations allows."""
+    """Group the equations into parts, each for one device. A part takes all equations that can run at its time."""
     groups: list[tuple[jax.Device, list[Any]]] = []
     waiting = list(zip(jaxpr.eqns, devices, strict=True))
     while waiting:
@@ -205,7 +205,7 @@ def _parts(jaxpr: Any, devices: Sequence[jax.Device]) -> list[_Part]:
     for device, equations in reversed(groups):
         made = dict.fromkeys(
             v for equation in equations for v in equation.outvars
-        )  # a dict, because a set has no fixed order
+        )  # `made` is a dict, because a set has no fixed order
         read = dict.fromkeys(v for equation in equations for v in equation.invars if not is_literal(v))
         reads, makes = [v for v in read if v not in made], [v for v in made if v in needed]
         needed.update(reads)

@@ -18,16 +18,16 @@ from fluid.parallel.sharding_rules import ParameterShardings, ShardingRules
 from fluid.param_attr import Shardings
 from fluid.place import Mesh, OneDevice, Parallel, Place, device_of, devices_of
 
-# A divided parameter with at least this many elements is initialized in shards, and never whole on one device.
+# Minimum number of elements of a sharded parameter that is initialized in shards, and never in full on one device.
 LARGE = 1 << 24
 
 
 def layout_of(place: Place, parallel: Parallel, shardings: Shardings | None) -> Layout:
-    """Return the layout of the arrays of a Session, from its arguments.
+    """Return the layout for the arrays of a Session: one device, a mesh, or different devices for different layers.
 
     Args:
       place: the devices.
-      parallel: the mesh, or `True` or "fsdp"; see `fluid.Trainer`.
+      parallel: a Mesh, True or "fsdp", as for `fluid.Trainer`.
       shardings: shardings of parameters, by name or glob.
 
     Raises:
@@ -53,7 +53,7 @@ def mesh_of(parallel: Parallel) -> Mesh:
     """Convert the argument `parallel=` to a Mesh: True divides the batch, "fsdp" also the parameters.
 
     Raises:
-      ArgumentError: `parallel` is no valid value.
+      ArgumentError: `parallel` has another value.
 
     Example:
       >>> mesh_of(True), mesh_of("fsdp")
@@ -74,7 +74,7 @@ def mesh_of(parallel: Parallel) -> Mesh:
 class OnMesh:
     """The layout of the arrays of a Session on a mesh of devices, see `fluid.core.Layout`.
 
-    XLA partitions the computation: a compiled step gets the shardings of its arguments and of its results.
+    A compiled step fixes the shardings of its arguments and results, and XLA partitions the computation.
 
     Args:
       mesh: the devices.
@@ -83,7 +83,7 @@ class OnMesh:
     Attributes:
       mesh: the devices.
       device: a device of this process.
-      in_parts: False.
+      in_parts: False, because a step is one compiled function for all devices.
       batch: the shardings of feeds.
       parameters: the shardings of parameters, states and optimizer states.
       gathering: reads sharded arrays inside a compiled step.
@@ -104,51 +104,51 @@ class OnMesh:
         self.parameters = ParameterShardings(mesh, rules)
         self.gathering = MeshGathering(self.parameters)
         self._everywhere = NamedSharding(mesh, PartitionSpec())
-        # With several processes, each device has the whole results. With one process, XLA chooses their sharding.
+        # With several processes, results are replicated on each device. With one process, XLA chooses their sharding.
         self._results = self._everywhere if mesh.is_multi_process else None
 
     def add(self, program: Program) -> None:
-        """Register a program before its arrays are created.
+        """Register a program, and choose the shardings of its arrays, before they are created.
 
         Raises:
-          ArgumentError: a parameter cannot be divided as its rule says.
+          ArgumentError: a parameter cannot be divided as its sharding rule demands.
         """
         self.parameters.add(program)
         self.gathering.add(program)
         self.batch.add(program)
 
     def check(self, names: Collection[str]) -> None:
-        """Check the names in the user's rules, once all programs are known.
+        """Check that each name or glob in `shardings=` matches one of `names`, the arrays of all programs.
 
         Raises:
-          UnknownNameError: a rule matches no name.
+          UnknownNameError: a name or glob matches nothing.
         """
         self.parameters.rules.check_used(names)
 
     def place(self, value: Any) -> Any:
-        """Put a whole copy of a tree of arrays on every device."""
+        """Put a full copy of a tree of arrays on every device."""
         return put(value, jax.tree.map(lambda _: self._everywhere, value))
 
     def replace(self, new: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
-        """Return copies of arrays, with the shardings of the arrays that they replace."""
+        """Copy each array of `new` to the devices, with the sharding of the array in `old` that has its name."""
         return {name: own_array(put(value, old[name].sharding)) for name, value in new.items()}
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Copy a feed from the caller's memory, and divide its rows among the devices."""
+        """Copy the arrays of a minibatch from the caller's memory, and divide their rows among the devices."""
         return self.batch.take(feed)
 
     def feed_sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding | None:
-        """Return the sharding of an array of a feed that `take` returned; None for host memory."""
+        """Return the sharding that `take` gives to an array of the feed `name`; None if it stays in host memory."""
         return self.batch.fed(name, shape)
 
     def rows_here(self, count: int) -> Collection[int]:
-        """Return the indices of the rows, of a minibatch of `count` rows, that are on devices of this process."""
+        """Return the indices of those rows of a minibatch of `count` rows that are on devices of this process."""
         return rows_here(count, self.mesh)
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
         """Return the initial values of a program's parameters and states, by name; zeros if `root` is None.
 
-        Large sharded arrays are computed in shards, so that no device ever holds a whole one.
+        Large sharded arrays are computed in shards, so that no device ever holds such an array in full.
         """
         specs = program.parameters | program.states
         shardings = {n: self.parameters.sharding(n) for n in specs}
@@ -166,20 +166,20 @@ class OnMesh:
         return jax.jit(rule.init, out_shardings=_shardings(self.parameters.slot_shapes(rule, parameters)))(parameters)
 
     def jit_train(self, step: Callable[..., Any], state: Any) -> Any:
-        """Compile a training step; each array of the new state has the sharding of the array that it replaces."""
+        """Jit a training step; each array of the new state has the sharding of the array that it replaces."""
         return jax.jit(self._on_mesh(step, 2), donate_argnums=0, out_shardings=(_shardings(state), self._results))
 
     def jit_test(self, step: Callable[..., Any]) -> Any:
-        """Compile a step that changes no arrays, and also takes feeds on the host."""
+        """Jit a test-mode step, which also accepts feeds in host memory."""
         jitted = jax.jit(self._on_mesh(step, 1), out_shardings=self._results)
         return lambda arrays, feeds, *rest: jitted(arrays, self.take(feeds), *rest)
 
     def _on_mesh(self, step: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Return a step that divides rows, and inside which layers know the axes of the mesh.
+        """Wrap a pure step so that it divides the rows of feeds among devices, and layers can read the mesh axes.
 
         Args:
           step: a pure step.
-          position: index of the argument with the feeds; a later argument that is a dict holds overrides by name.
+          position: index of the argument with the feeds. Later arguments that are dicts hold overrides, by name.
         """
 
         def call(*arguments: Any) -> Any:

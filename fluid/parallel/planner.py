@@ -1,8 +1,8 @@
-"""Plans: the memory and work of a training step, compiled for any mesh with shapes instead of arrays.
+"""Plans: the memory and work of a training step on any mesh, from a compilation with shapes instead of arrays.
 
-The FLOPs and the communication of the step are read from the text of its HLO module. `compiled.cost_analysis()` returns
-neither. It counts the body of a loop, as in `layers.repeat`, only once: 65,538 FLOPs for ten products of 65,536 FLOPs
-in a `scan`, with jax 0.10.2. It counts no collectives.
+The FLOPs and the communication of the step are read from the text of its HLO module. `compiled.cost_analysis()` cannot
+give them (jax 0.10.2). It counts the body of a loop, as in `layers.repeat`, only once: 65,538 FLOPs for ten products of
+65,536 FLOPs in a `scan`. It counts no collectives.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _LABELS = re.compile(r"dim_labels=\w+_(\w+)->")
 _GROUPS = re.compile(r"replica_groups=(\{\{[\d,]+|\[[\d,]+\]|mesh\[[^\]]*\] \{[^}]*\})")
-# The bytes that each device sends in a collective of a group of n devices in a ring, as a multiple of the bytes of the
-# collective's result.
+# For each kind of collective: the bytes that one device in a ring of n devices sends, divided by the bytes of the
+# result.
 _SENT = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: (n - 1) / n,
@@ -51,7 +51,7 @@ _SENT = {
 
 
 class Instruction(NamedTuple):
-    """One instruction of a compiled module, which is one line of its text.
+    """One instruction of a compiled HLO module, parsed from one line of its text.
 
     Attributes:
       name: the name of the result.
@@ -119,7 +119,7 @@ def work_of(text: str) -> Work:
 
 
 class _Counter:
-    """A counter of the work of the computations (functions) in a module, which caches the work of each."""
+    """A counter of the FLOPs and the communication of each computation (function) of a compiled module."""
 
     def __init__(self, computations: Mapping[str, list[Instruction]]):
         self._computations = computations
@@ -143,7 +143,7 @@ class _Counter:
 
 
 def _computations(text: str) -> Iterator[tuple[str, list[Instruction]]]:
-    """Return pairs of the name and the instructions of each computation of a module; the entry computation is last."""
+    """Parse a module into pairs of name and instructions, one for each computation; the entry computation is last."""
     found: dict[str, list[Instruction]] = {}
     entry = name = ""
     for line in text.splitlines():
@@ -169,7 +169,7 @@ def _instruction(line: str) -> Instruction | None:
 
 
 def _closing(text: str) -> int:
-    """Return the index after the parenthesis that closes the one at the start of `text`; the length without one."""
+    """Return the index after the parenthesis that closes the first character "("; without one, the length of `text`."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -186,7 +186,7 @@ def _called(instruction: Instruction) -> list[str]:
 
 
 def _own(instruction: Instruction, shapes: Mapping[str, str]) -> Work:
-    """Return the work of an instruction itself, without the computations that it calls."""
+    """Return the FLOPs and communication of an instruction itself, without the computations that it calls."""
     kind = instruction.kind.removesuffix("-start")
     if kind in _SENT:
         size = _bytes(instruction.shape)
@@ -227,7 +227,7 @@ def _dimensions(shape: str) -> list[int]:
 
 
 def _bytes(shape: str) -> float:
-    """Return the number of bytes of all arrays in the text of a shape, such as "(f32[2,3], s32[])"."""
+    """Return the total number of bytes of the arrays in the text of a shape, such as "(f32[2,3], s32[])"."""
     return sum(
         math.prod(int(size) for size in sizes.split(",") if size) * _width(dtype)
         for dtype, sizes in _ARRAY.findall(shape)
@@ -235,7 +235,7 @@ def _bytes(shape: str) -> float:
 
 
 def _width(dtype: str) -> float:
-    """Return the number of bytes of one number, by the name of its dtype: "f32", "bf16", "f8e4m3fn" or "pred"."""
+    """Return the number of bytes of one element of a dtype, such as "f32", "bf16", "f8e4m3fn" or "pred"."""
     bits = _BITS.search(dtype)
     return int(bits[0]) / 8 if bits else 1.0
 
@@ -244,24 +244,24 @@ def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return {kind: one.get(kind, 0) + other.get(kind, 0) for kind in {**one, **other}}
 
 
-# The shape and dtype of an array that is not created, with the sharding that it would have.
+# Description of an array that a plan does not create: its shape, dtype and sharding.
 Shape = jax.ShapeDtypeStruct
 
 
 class ShapesOnMesh(OnMesh):
-    """A layout on a mesh with which an Engine has shapes, with dtypes and shardings, instead of arrays."""
+    """A layout for plans: its methods return descriptions (shape, dtype, sharding) instead of arrays."""
 
     def initial(self, program: Program, root: jax.Array | None) -> dict[str, Any]:
-        """Return the shapes of a program's parameters and states, by name; `root` is ignored."""
+        """Return shape, dtype and sharding of a program's parameters and states, by name; `root` is ignored."""
         specs = program.parameters | program.states
         return {n: Shape(spec.shape, spec.dtype, sharding=self.parameters.sharding(n)) for n, spec in specs.items()}
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """Return the shapes of the initial optimizer state for `parameters`."""
+        """Return shape, dtype and sharding of each array of the initial optimizer state for `parameters`."""
         return self.parameters.slot_shapes(rule, parameters)
 
     def feed(self, program: Program, batch_size: int, time: int) -> dict[str, Any]:
-        """Return the shapes of a minibatch, by feed name.
+        """Return shape, dtype and sharding of the arrays of a minibatch, by feed name.
 
         Args:
           program: the program to plan.
@@ -272,7 +272,7 @@ class ShapesOnMesh(OnMesh):
         return self.take(jax.eval_shape(lambda: {n: stand_in(s, batch_size, (time, time)) for n, s in specs.items()}))
 
     def take(self, feed: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arrays or shapes of a minibatch as shapes with shardings, by feed name."""
+        """Convert the arrays of a minibatch to descriptions with shape, dtype and sharding, by feed name."""
         return {n: jax.tree.map(lambda array, name=n: self._fed(name, array), value) for n, value in feed.items()}
 
     def _fed(self, name: str, array: Any) -> Shape:
@@ -280,7 +280,7 @@ class ShapesOnMesh(OnMesh):
 
 
 def bytes_of(tree: Any) -> int:
-    """Return the number of bytes that one device holds of all arrays, or shapes with shardings, in a pytree."""
+    """Return the number of bytes that one device stores for all arrays of a pytree, from their shapes and shardings."""
 
     def size(array: Any) -> int:
         return math.prod(array.sharding.shard_shape(array.shape)) * int(array.dtype.itemsize)
@@ -293,7 +293,7 @@ _HEADER = ("mesh", "devices", "parameters", "slots", "feed", "activations", "pea
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mesh of a plan, with the memory and the work of each of its devices in a training step.
+    """A mesh of a plan, with the memory and the work that each device of the mesh needs for a training step.
 
     Attributes:
       mesh: the mesh.
@@ -301,8 +301,8 @@ class Candidate:
       parameters: bytes of parameters and states on each device.
       slots: bytes of the optimizer state on each device.
       feed: bytes of the minibatch on each device.
-      activations: bytes of all intermediate values at the moment when they take most memory.
-      peak: bytes of all arrays at this moment: intermediate values, and the arguments and results of the step.
+      activations: maximum of the bytes of all intermediate values at one time, on each device.
+      peak: maximum of the bytes of all arrays at one time: intermediate values, arguments and results of the step.
       work: FLOPs of matrix products and convolutions, and the bytes sent by each kind of collective.
     """
 
@@ -317,11 +317,11 @@ class Candidate:
 
 
 class Plan:
-    """A plan of `fluid.plan`: the memory and the work of training a program on each of several meshes.
+    """The result of `fluid.plan`: the memory and the work of training a program on each of several meshes.
 
     Attributes:
       candidates: a Candidate for each mesh.
-      memory: bytes of memory of one device; None if every candidate counts as fitting.
+      memory: bytes of memory of one device; None for no limit.
       program: the planned program.
       batch_size: the number of rows of the global minibatch.
     """
@@ -336,7 +336,8 @@ class Plan:
     def smallest(self) -> Candidate | None:
         """The candidate with the fewest devices whose peak fits in `memory`; None if no candidate fits.
 
-        Of several such candidates, it is the one with the fewest FLOPs, then with the fewest bytes sent.
+        Among candidates with equally many devices, it is the one with the fewest FLOPs, then with the fewest bytes
+        sent.
         """
         fitting = [c for c in self.candidates if self._fits(c)]
         return min(fitting, key=lambda c: (c.devices, c.work.flops, sum(c.work.sent.values())), default=None)
@@ -373,7 +374,7 @@ class Plan:
         return f"{self.program.name}, {counted(self.program.parameter_count, 'parameter')}, {self.batch_size:,} rows"
 
     def _kinds(self) -> list[str]:
-        """Return a line with the bytes sent by each kind of collective, for each candidate with communication."""
+        """Return lines of text with the bytes sent by each kind of collective, one for each mesh with communication."""
         return [
             f"{_axes(c.mesh)} sends "
             + ", ".join(f"{scaled(c.work.sent[kind], 'B')} by {counted(n, kind)}" for kind, n in _kinds(c.work))
@@ -415,14 +416,14 @@ def plan(
     XLA for GPUs and TPUs.
 
     Args:
-      program_func: as for `fluid.Trainer`.
-      optimizer: as for `fluid.Trainer`.
+      program_func: the program function, as for `fluid.Trainer`.
+      optimizer: the optimizer, as for `fluid.Trainer`.
       batch_size: the number of rows of the global minibatch.
       meshes: the candidates, such as `[fluid.Mesh(fsdp=64), fluid.Mesh(data=16, model=4)]`.
       memory: bytes of memory of each device; None skips the check for candidates that do not fit.
       time: the number of time steps of each sequence.
-      shardings: as for `fluid.Trainer`.
-      precision: as for `fluid.Trainer`.
+      shardings: shardings of parameters by name or glob, as for `fluid.Trainer`.
+      precision: the dtype of the computation, as for `fluid.Trainer`.
 
     Returns:
       A Plan: `print` it, or read `plan.candidates` and `plan.smallest`.
@@ -474,7 +475,7 @@ def _candidate(program: Program, mesh: Mesh, shardings: Shardings | None, batch_
 
 
 def _devices(mesh: Mesh) -> list[jax.Device]:
-    """Return CPU devices of this process for a mesh, as many as the mesh has.
+    """Return as many CPU devices of this process as a mesh has devices.
 
     Raises:
       ArgumentError: an axis of the mesh has no size, or JAX has fewer CPU devices.

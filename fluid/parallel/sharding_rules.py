@@ -3,17 +3,17 @@
 The first of these rules that applies to a parameter decides:
 
 1. `shardings=`: the first entry whose name or glob matches. `{"fc_*.w_0": (None, "model")}` divides the columns of
-   `fc_0.w_0` over `model`. An entry is for the whole array, also in `layers.repeat`, where the array is a stack.
+   `fc_0.w_0` over `model`. In `layers.repeat`, where the array is a stack of blocks, an entry is for the entire stack.
 2. `ParamAttr(sharding=("model",))` divides the rows. In a block of `layers.repeat`, it is for the array of one block.
-3. Otherwise the parameter is whole on every device.
+3. Otherwise the parameter is replicated on every device.
 
 Two rules divide further dimensions:
 
 4. The first dimension of a stack of `layers.repeat(pipeline="stage")` is divided over `stage`, unless rule 1 names
    another axis for it.
-5. On a mesh with `fsdp`, a parameter of at least 4096 elements is also divided over `fsdp`: a table by rows, another
-   parameter along its longest dimension that is free and divisible. Rules 1 and 2 prevent this if they name `fsdp`, or
-   no axis at all: `{"emb.w_0": (None,)}` keeps a table whole.
+5. On a mesh with `fsdp`, a parameter of at least 4096 elements is also divided over `fsdp`: an embedding table by rows,
+   another parameter along its longest dimension that is divisible and not divided yet. Rules 1 and 2 prevent this if
+   they name `fsdp`, or no axis at all: `{"emb.w_0": (None,)}` replicates a table.
 
 States, such as the statistics of `batch_norm`, follow rules 1 to 4. The optimizer state of a parameter is divided like
 the parameter.
@@ -35,16 +35,17 @@ from fluid.param_attr import Shardings
 # The shape and the PartitionSpec of each parameter, by name.
 Divided = Mapping[str, tuple[tuple[int, ...], PartitionSpec]]
 
-# Arrays with fewer elements are not divided over "fsdp": the memory that this saves is not worth the time to gather.
+# Minimum number of elements of an array that is divided over "fsdp": for smaller arrays the saved memory is not worth
+# the time of an all-gather.
 _SMALL = 4096
 
 
 class ShardingRules:
-    """The sharding rules of a mesh, as the docstring of this module lists them.
+    """The rules that choose the PartitionSpec of each parameter on a mesh; the module docstring lists them.
 
     Args:
       mesh: the devices.
-      shardings: shardings by name or glob.
+      shardings: the argument `shardings=` of the user: shardings by name or glob.
 
     Raises:
       ArgumentError: a sharding is invalid, or names an axis that the mesh does not have.
@@ -112,10 +113,10 @@ class ShardingRules:
         select(list(self._shardings), names, "shardings")
 
     def follow(self, path: Sequence[Any], shape: tuple[int, ...], specs: Divided) -> PartitionSpec:
-        """Return the PartitionSpec of an array of the optimizer state, derived from the parameter with its name.
+        """Return the PartitionSpec of an array of the optimizer state, derived from the parameter that it belongs to.
 
         An array that has only the first dimensions of its parameter, such as one number for each row, is divided like
-        these dimensions. An array without such a parameter is divided over "fsdp", if it can be divided.
+        these dimensions. An array that belongs to no parameter is divided over "fsdp", if this is possible.
 
         Args:
           path: path of the array in the optimizer state, as from `jax.tree_util`.
@@ -129,7 +130,7 @@ class ShardingRules:
         return self._divided(shape, table=False)
 
     def _stack(self, name: str, spec: ParameterSpec) -> Axes:
-        """Return the axes over which the stack dimensions of an array are divided."""
+        """Return the mesh axes over which the stack dimensions of a parameter of `layers.repeat` are divided."""
         stack = stack_axes(spec)
         owner = f"layers.repeat(pipeline=) of {name}"
         axes = axes_of(owner, stack, self._mesh.shape)
@@ -145,10 +146,10 @@ class ShardingRules:
         beside: PartitionSpec = PartitionSpec(),  # noqa: B008
         depth: int = 0,
     ) -> PartitionSpec:
-        """Return the PartitionSpec `beside`, with the axis "fsdp" added to a free dimension that it can divide.
+        """Add the axis "fsdp" to a PartitionSpec `beside`, at a dimension that is divisible and not divided yet.
 
-        Without such a dimension, or for a small array, `beside` stays unchanged. The first `depth` dimensions are never
-        divided: they count the blocks of a stack, which run one after the other.
+        If there is no such dimension, or the array is small, return `beside` unchanged. The first `depth` dimensions
+        are never divided: they number the blocks of a stack, which run one after the other.
         """
         count = self._mesh.shape.get(FSDP, 1)
         entries = [*beside, *[None] * (len(shape) - len(beside))]
@@ -160,7 +161,7 @@ class ShardingRules:
         return PartitionSpec(*entries)
 
     def _fitting(self, owner: str, sharding: Axes, spec: ParameterSpec) -> PartitionSpec:
-        """Convert a sharding to a PartitionSpec, after a check that it divides the array's shape evenly."""
+        """Check that a sharding divides the shape of an array evenly, and convert it to a PartitionSpec."""
         what = f"{spec.name} is {spec.dtype}{list(spec.shape)}"
         if len(sharding) > len(spec.shape):
             raise errors.ArgumentError(
@@ -178,13 +179,13 @@ class ShardingRules:
 
 
 def _with_stack(stack: Axes, sharding: Axes) -> Axes:
-    """Return `sharding`, in which stack dimensions without an axis get the axes of `stack`."""
+    """Merge two shardings: a dimension without an axis in `sharding` gets the axes that `stack` has for it."""
     longer = sharding + ((),) * (len(stack) - len(sharding))
     return tuple(said or mine for said, mine in zip(longer, stack, strict=False)) + longer[len(stack) :]
 
 
 class ParameterShardings:
-    """The sharding of each array by name, as the rules divide it.
+    """The shardings of the parameters, states and optimizer states of all programs, from the sharding rules.
 
     Args:
       mesh: the devices.
@@ -204,7 +205,7 @@ class ParameterShardings:
         """Register the arrays of a program; an array of an earlier program keeps its sharding.
 
         Raises:
-          ArgumentError: a parameter cannot be divided as its rule says.
+          ArgumentError: a parameter cannot be divided as its sharding rule demands.
         """
         arrays = program.parameters | program.states
         found = {n: (spec.shape, self.rules.of(n, spec, n in program.lookups)) for n, spec in arrays.items()}

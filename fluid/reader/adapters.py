@@ -28,8 +28,8 @@ from fluid.reader.base import (
 from fluid.reader.on_device import Resident
 from fluid.reader.on_device import Rows as RowNumbers
 
-# Several small minibatches are copied from the arrays in one go. `_BYTES` limits the size of one such copy, and `_MOST`
-# the number of minibatches in it.
+# Several small minibatches are copied from the arrays at once. `_BYTES` limits the bytes of one copy, and `_MOST` the
+# number of minibatches in it.
 _BYTES = 1 << 18
 _MOST = 16
 
@@ -37,10 +37,10 @@ P = ParamSpec("P")
 
 
 class Part(NamedTuple):
-    """A minibatch that was copied from its data set in one go with its neighbours, as a range of their joint rows.
+    """A minibatch stored as a range of rows, in arrays that hold several consecutive minibatches.
 
     Attributes:
-      together: the rows of all minibatches of this copy, in new arrays, as one dict or tuple of columns.
+      together: new arrays with the rows of several consecutive minibatches, as one dict or tuple of columns.
       first: the index in `together` of the first row of this minibatch.
       end: the index in `together` after the last row of this minibatch.
 
@@ -61,7 +61,7 @@ class Part(NamedTuple):
 
 
 def _one_argument(function: Callable[P, Reader]) -> Callable[P, Reader]:
-    """Decorate `arrays` to refuse several arrays as separate arguments; the error shows the correct call."""
+    """Decorate `arrays` to refuse several arrays in separate arguments; the error shows the correct call."""
 
     @functools.wraps(function)
     def checked(*arguments: P.args, **options: P.kwargs) -> Reader:
@@ -129,7 +129,8 @@ def arrays(
 
     def rows(epoch: int, begin: int, length: int) -> Iterator[slice | np.ndarray]:
         order = None
-        if shuffle:  # JAX needs int32 row numbers; one cast of the whole order is faster than a cast per minibatch
+        # JAX needs int32 row numbers. One cast of all row numbers is faster than one cast per minibatch.
+        if shuffle:
             order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(count).astype(kind, copy=False)
         for low in range(begin, end, length):
             span = slice(low, min(low + length, end))
@@ -173,7 +174,7 @@ def arrays(
 
 
 class Minibatches:
-    """Epochs over the minibatches of a user's `reader=`. Created by `minibatches`; each call starts one pass (epoch).
+    """A source of passes (epochs) over the minibatches of a user's `reader=`, created by `minibatches`.
 
     Attributes:
       reader: the reader of the minibatches.
@@ -194,10 +195,10 @@ class Minibatches:
         self._compact = False
 
     def compact(self) -> None:
-        """Yield the next minibatches in the cheapest form for a single device, if the reader has such a form.
+        """Yield compact minibatches in the next passes, which are faster to copy to a single device.
 
-        For data on the device, the form is `on_device.Rows`, which holds row numbers. For small minibatches that are
-        copied in one go, the form is `Part`.
+        If the data set is on the device, the minibatches are `on_device.Rows`, which hold row numbers. Small
+        minibatches that are copied at once are `Part` objects. All other minibatches do not change.
         """
         self._compact = True
 
@@ -205,8 +206,8 @@ class Minibatches:
         """Read only the rows that this process needs, in the passes that start after this call.
 
         Args:
-          wanted: returns the indices of these rows in a minibatch, from the number of rows of the minibatch. The other
-            rows of a minibatch keep their place, but may hold copies of any row.
+          wanted: a function of the number of rows of a minibatch. It returns the indices of the rows that this process
+            needs. All other rows of a minibatch may be replaced by copies of any row.
         """
         self._wanted = wanted
 
@@ -227,13 +228,14 @@ class Minibatches:
         return self.reader.batch_size
 
     def lies(self, device: jax.Device) -> jax.sharding.Sharding | None:
-        """Return the sharding of the data set on `device` if minibatches are row numbers; None otherwise."""
+        """Return the sharding of the data set on `device`, if the minibatches are its row numbers; else None."""
         by_number = self._compact and self.reader.numbers is not None
         return jax.sharding.SingleDeviceSharding(device) if by_number else None
 
     def __call__(self) -> Rows:
         """Start the next pass; after `restore`, continue the interrupted pass."""
-        # The Pass is created before its first minibatch is requested, so that `state()` returns its position already.
+        # `start` creates the Pass at once, not at the first minibatch, so that `state()` returns the position of the
+        # new pass.
         reader = self.reader
         if self._wanted is not None:
             return self._checked(reader.start(reader.divided(self._wanted)))
@@ -255,7 +257,8 @@ class Minibatches:
         source = self.reader.source if isinstance(self.reader, Source) else self.reader
         with contextlib.closing(rows):
             try:
-                # A restored pass, with rows given before, may have no more rows; other passes must not be empty.
+                # A restored pass may have no rows left, because the rows before its position were already yielded.
+                # Every other pass must have rows.
                 yield from rows if rows.given else nonempty(rows, source)
             except errors.FluidError:
                 raise
@@ -323,15 +326,15 @@ _OTHER = {
         "shuffling"
     ),
 }
-"""For each `in_order_for` of `minibatches`: the second half of the warning about a reader that shuffles."""
+"""The second half of the warning about a reader that shuffles, by the argument `in_order_for` of `minibatches`."""
 
 
 def _shuffles(reader: Reader, method: str) -> str:
-    """Return the call that shuffles the rows of a reader, for example "reader.shuffle(...)"; empty if none is known.
+    """Return the call that shuffles the rows of a reader, for example "reader.shuffle(...)"; "" if none is known.
 
     Args:
       reader: the reader.
-      method: a key of `_OTHER`.
+      method: "predict", "test" or "means", see `minibatches`.
     """
     if method == "means" and not any(
         (stage.get("drop_last") or "firstn" in stage) and any(part.get("shuffle") is not None for part in stages(stage))
@@ -346,7 +349,8 @@ def _shuffles(reader: Reader, method: str) -> str:
             return f"reader.{'files(shuffle=True)' if isinstance(of, Mapping) and 'files' in of else 'shuffle(...)'}"
         if "bucket_by_length" in stage and method == "predict":
             return "reader.bucket_by_length(...)"
-    if isinstance(reader, Source) and method != "means":  # a torch DataLoader
+    # A torch DataLoader with a RandomSampler shuffles.
+    if isinstance(reader, Source) and method != "means":
         sampler = getattr(reader.source, "sampler", None)
         if any(kind.__name__ == "RandomSampler" for kind in type(sampler).__mro__):
             return f"{type(reader.source).__name__}(shuffle=True)"
@@ -356,7 +360,7 @@ def _shuffles(reader: Reader, method: str) -> str:
 def _leaves_out(stage: Mapping[str, Any]) -> bool:
     """Return whether a stage of a reader's plan drops a last, shorter minibatch.
 
-    A stage with `drop_last` counts, unless it is `arrays` whose number of rows is a multiple of the batch size.
+    A stage with `drop_last` drops rows, except `arrays` whose number of rows is a multiple of the batch size.
     """
     return bool(stage.get("drop_last")) and ("arrays" not in stage or stage["arrays"] % stage["batch"] > 0)
 
@@ -390,7 +394,7 @@ def nonempty(rows: Iterator[Any], source: Any = None) -> Rows:
 
 def _picked(column: np.ndarray, rows: slice | np.ndarray) -> np.ndarray:
     """Return the rows of a column that a slice or an array of row numbers selects."""
-    # `take` is faster than indexing for long rows.
+    # `ndarray.take` is faster than indexing for long rows.
     return column[rows] if isinstance(rows, slice) else column.take(rows, axis=0)
 
 

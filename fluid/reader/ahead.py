@@ -21,8 +21,8 @@ from fluid.reader.base import Rows
 _ROW = "row"
 _END = "end"
 _FAILED = "failed"
-# Closing a pass waits for its threads for at most this number of seconds, so that files are usually closed afterwards.
-# A thread that spends more time in the user's reader ends when the reader returns.
+# Closing a pass waits for its threads for at most `_PATIENCE` seconds, so that files are usually closed afterwards. A
+# thread that spends more time in the user's reader ends when the reader returns.
 _PATIENCE = 1.0
 
 
@@ -32,7 +32,7 @@ _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()
 
 
 class Ahead:
-    """The threads that read the rows of one pass ahead and apply the mapper to them, with their shared state.
+    """A group of threads that read the rows of one pass ahead and apply the mapper to them, with their shared state.
 
     Args:
       open_rows: returns the generator of the rows; called once, in one of the threads.
@@ -89,7 +89,8 @@ class Ahead:
                 kind, value = held.pop(number)
                 if kind is _END:
                     return
-                # A StopIteration of the mapper would silently end the pass, so that another exception replaces it.
+                # A StopIteration that the mapper raises would silently end the pass, so it is replaced by a
+                # RuntimeError.
                 if kind is _FAILED and isinstance(value, StopIteration):
                     raise RuntimeError("the mapper of reader.xmap raised StopIteration") from value
                 if kind is _FAILED:
@@ -97,7 +98,7 @@ class Ahead:
                 self.tickets.put(True)
                 yield value
         finally:
-            # The traceback of an exception keeps this frame and its variables alive.
+            # Delete `value` and empty `held`: the traceback of an exception would keep their rows alive.
             del value
             held.clear()
             self.end()
@@ -124,7 +125,7 @@ class Ahead:
             self.leave()
 
     def take(self) -> tuple[int, str, Any]:
-        """Return the number of the next row, the kind of the result, and the row.
+        """Return the number of the next row, the kind of the result (row, end or failure), and the row.
 
         The end of the rows and an exception of the reader also get a number; no row is read after them.
         """
@@ -165,7 +166,7 @@ def end_all() -> None:
     left = list(_running)
     for shared in left:
         shared.stop()
-        # Wakes a consumer that waits for a row. The consumer may be a thread of another pass that is joined below.
+        # Wake a consumer that waits for a row. The consumer may be a thread of another pass, which the next loop joins.
         shared.done.put((None, _END, None))
     for shared in left:
         _join(shared.threads, shared.patience)

@@ -27,7 +27,7 @@ Iterate = Callable[[int, int], Rows]
 """A generator function: `iterate(epoch, start)` yields the rows of pass number `epoch`, from row number `start` on."""
 
 Wanted = Callable[[int], Collection[int]]
-"""A function of the number of rows of a minibatch. It returns the indices of the rows that this process needs."""
+"""The type of a function from the number of rows of a minibatch to the indices of the rows that this process needs."""
 
 ELSEWHERE = object()
 """A placeholder for a row that another process reads."""
@@ -39,7 +39,7 @@ ReaderLike = Callable[[], Iterable[Any]] | Iterable[Any]
 
 
 class Reader:
-    """Rows in passes: each call starts the next pass and returns its iterator.
+    """A source of rows that can be read repeatedly: each call starts the next pass and returns an iterator of its rows.
 
     Decorators and `arrays` create readers; call `Reader` itself to write a custom decorator.
 
@@ -47,11 +47,13 @@ class Reader:
       iterate: a generator function of `(epoch, start)`: yields the rows of a pass from row number `start` on.
       plan: JSON that determines the order of the rows; a reader restores only positions of readers with an equal plan.
       in_blocks: a function of `(size, wanted)` that returns another `iterate`. That function divides the rows into
-        blocks of `size` rows, skips the work on rows outside `wanted`, and may yield ELSEWHERE in their place.
+        blocks of `size` rows, skips the work on rows outside `wanted`, and may yield the placeholder ELSEWHERE for each
+        of these rows.
       divided: a function of `wanted` that returns another `iterate` of minibatches. Rows outside `wanted` may be
         replaced by any rows.
       numbers: another `iterate`, which yields `on_device.Rows` instead of minibatches, for data on the device.
-      parts: another `iterate`, which yields `adapters.Part` instead of minibatches, if several are copied in one go.
+      parts: another `iterate`, which yields `adapters.Part` instead of minibatches, if several minibatches are copied
+        at once.
       batch_size: the number of rows of each minibatch, except a shorter last one; None if unknown.
 
     Attributes:
@@ -99,7 +101,7 @@ class Reader:
         return self.start(self.iterate)
 
     def start(self, iterate: Iterate) -> Pass:
-        """Start the next pass, and read its rows with `iterate`: another form of the rows, as from `divided`."""
+        """Start the next pass over the rows that the generator function `iterate` yields."""
         epoch, start = self._next
         self._next = (epoch + 1, 0)
         self._position = (epoch, start)
@@ -230,7 +232,7 @@ class Source(Reader):
         self._resume: tuple[Position, Any] | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return the position, with the position that the source itself reports, if the source reports one."""
+        """Return the position of the reader; if the source itself reports a position, the result includes it."""
         state = super().state()
         if self._resume is not None and self._resume[0] == self._position:
             state["source"] = self._resume[1]
@@ -258,7 +260,7 @@ class Source(Reader):
         try:
             if "bytes" in inner or "iterator" in inner:
                 iterator.set_state(inner["bytes"].encode("latin-1") if "bytes" in inner else inner["iterator"])
-            # No `yield from`: it calls `__iter__` again, which may restart the iterator.
+            # `yield from` is not used: it would call `__iter__` again, which may restart the iterator.
             for number in itertools.count():
                 try:
                     row = next(iterator)
@@ -293,7 +295,7 @@ class Source(Reader):
 
 
 def seed_with_shuffle(function: Callable[P, Reader]) -> Callable[P, Reader]:
-    """Decorate a reader function to warn of a seed without `shuffle`, because the seed then has no effect."""
+    """Decorate a reader function to warn of `seed=` without `shuffle=`, because the seed then has no effect."""
     before = list(inspect.signature(function).parameters).index("shuffle")
 
     @functools.wraps(function)
@@ -398,7 +400,7 @@ def skip(rows: Iterator[Any], count: int) -> None:
 
 
 def increasing(numbers: Any) -> list[int]:
-    """Return integers as a list; an empty list if a number is not an integer, or not larger than the previous one.
+    """Return increasing integers as a list; an empty list if the numbers are not integers, or do not increase.
 
     Example:
       >>> increasing([2, 5]), increasing([5, 2]), increasing("ab")
@@ -443,7 +445,7 @@ def seeded_maps(plan: Any) -> int:
 
 
 def _changed_files(saved: Any, plan: Any) -> list[str]:
-    """Return the names of the files that differ between a saved plan and a plan: new, absent, or changed.
+    """Return the names of files that are new, absent or changed in the current plan, compared with a saved plan.
 
     Plans of `reader.files` record the size, version or date of each file.
     """

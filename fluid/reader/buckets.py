@@ -1,12 +1,13 @@
 """Buckets: choose the sizes to which sequences are padded, so that few compilations and little padding are needed.
 
 Compiled shapes are kept in a list, and a minibatch is padded to the shape in this list that adds the least padding. If
-no shape is large enough, a larger shape is added that holds rows half as long again as all rows so far, so that this is
-rare. A finer shape is a smaller one that would add less padding. It is added once it would have saved as much as a
-compilation costs, within the maximum number of compilations. Data of similar lengths therefore has one shape, and data
-grouped by length has one shape for each group. If the coming rows are known, the first shape holds all of them.
+no shape is large enough, a larger shape is added. It holds rows 1.5 times as long as the longest row so far, so that
+larger shapes are rarely needed. A finer shape is a smaller shape that would add less padding. It is added once it would
+have saved as much as a compilation costs, within the maximum number of compilations. Data of similar lengths therefore
+has one shape, and data grouped by length has one shape for each group. If the coming rows are known, the first shape
+holds all of them.
 
-`python benchmarks/padding.py` compares these sizes with the best of several lists by hand.
+`python benchmarks/padding.py` compares these sizes with the best of several lists that were chosen by hand.
 """
 
 import math
@@ -25,23 +26,23 @@ from fluid.reader.values import complaint
 
 Places = Sequence[tuple[str, int]]
 Ladders = Sequence[int] | tuple[Sequence[int], Sequence[int]] | Mapping[str, Any] | None
-"""The type of `buckets=`: increasing sizes; a pair of such lists, for both levels of nested sequences; or a dict of
-either by feed name."""
+"""The type of `buckets=`: increasing sizes; a pair of lists of sizes, for both levels of nested sequences; or a dict of
+lists or pairs by feed name."""
 
 MAX_COMPILATIONS = 8
 _SHORTEST = 4
-# `python benchmarks/buckets.py` shows the cost of other values of `_PRICE` and `_SPARE`. A finer shape is added once it
-# would have saved at least `_PRICE` times the cost of a minibatch of the largest shape. A `_PRICE` of 8 costs up to 7%
-# more.
+# A finer shape is added once it would have saved at least `_PRICE` times the cost of a minibatch of the largest shape.
+# `python benchmarks/buckets.py` measures other values of `_PRICE` and `_SPARE`: a `_PRICE` of 8 raises the cost of
+# padding and compilations by up to 7%.
 _PRICE = 2.0
-# A shape that is added for longer rows holds rows that are this number of times as long as all rows so far.
+# A shape that is added for longer rows holds rows `_SPARE` times as long as the longest row so far.
 _SPARE = 1.5
-# The maximum number of finer shapes whose savings are recorded.
+# The maximum number of finer (smaller) shapes for which the saved padding is recorded.
 _CANDIDATES = 256
 
 
 def padded_time(longest: int) -> int:
-    """Return the number of steps to pad to if no earlier minibatches are considered: a power of two, at least 4.
+    """Return the padded number of steps: the smallest power of two that is at least `longest` and at least 4.
 
     Args:
       longest: the number of steps of the longest row.
@@ -141,7 +142,7 @@ class Buckets:
       (2, 16, 1)
 
       Sizes without `buckets=`, for the longest row of each minibatch: the first shape is rounded up slightly, and
-      larger shapes hold rows half as long again. A finer shape is added once it would have saved the cost of two
+      larger shapes hold rows 1.5 times as long. A finer shape is added once it would have saved the cost of two
       minibatches of the largest shape, here for the rows of 10 steps between rows of 100. With a price, it is added
       later.
 
@@ -200,7 +201,7 @@ class Buckets:
 
         Args:
           values: the longest coming row, as `read_feed` returned it, by name.
-          together: the number of coming minibatches without a longer row.
+          together: the number of coming minibatches, none of which has a longer row.
         """
         seen = self._seen
         needs = {name: sizes_of(value) for name, value in values.items() if name in self._specs}
@@ -238,13 +239,13 @@ class Buckets:
         self._seen = seen
 
     def _sizes(self, needs: Mapping[str, Sizes], values: Mapping[str, Any], where: str) -> dict[str, Sizes]:
-        """Return the padded sizes of each feed: from the user's `buckets`; other sizes are chosen jointly."""
+        """Return the padded sizes of each feed: from the user's `buckets`, or else chosen jointly for all feeds."""
         sizes: dict[str, list[Any]] = {
             n: [self._rung(n, i, values[n], need, where) for i, need in enumerate(needs[n])] for n in needs
         }
         places = [(n, i) for n in needs for i, size in enumerate(sizes[n]) if size is None]
         if places:
-            # The sizes of the minibatch that `_choose` does not change; they become `_Need.key`.
+            # `given` holds the sizes of the minibatch that `_choose` does not change. As text, they become `_Need.key`.
             given = {n: [v.shape[0], *sizes[n]] if n in sizes else list(np.shape(v)) for n, v in values.items()}
             least = tuple(needs[n][i] for n, i in places)
             chosen = self._choose(_Need(repr(given), least, places, values[places[0][0]].shape[0]))
@@ -312,10 +313,10 @@ class Buckets:
 
         | minibatch | new shape | example |
         |---|---|---|
-        | of a rare batch size | a known shape that holds all rows so far | 3 rows of 5 steps, known 16: 16 |
-        | first, longer rows are announced | holds these, rounded up | 9 steps, 20 announced: 20 |
+        | with a rare batch size | a known shape that holds all rows so far | 3 rows of 5 steps, known 16: 16 |
+        | first, longer rows are announced | holds the announced rows, rounded up | 9 steps, 20 announced: 20 |
         | first | rounded up | 9 steps: 10 |
-        | second to fourth | holds rows half as long again as all so far | 20 steps: 32 |
+        | second to fourth | holds rows 1.5 times as long as all so far | 20 steps: 32 |
         | fifth or later | holds rows twice as long as all so far | 20 steps: 40 |
 
         Args:
@@ -327,7 +328,7 @@ class Buckets:
         budget = self._budget or 0
         spare = _SPARE if seen.growths < budget // 2 else 2
         shape = _fine(tuple(math.ceil(n * spare) for n in longest))
-        # A minibatch with rare fixed sizes, for example a short last minibatch, uses a shape that is known already.
+        # A minibatch with rare fixed sizes, for example a short last minibatch, uses an already known shape.
         if not usual:
             shape = need.cheapest(known for _, known in seen.shapes if _holds(known, longest)) or shape
         elif not seen.shapes and budget > 2:
@@ -339,7 +340,7 @@ class Buckets:
         return shape
 
     def _refine(self, need: _Need, best: Sizes, whole: int, price: float) -> Sizes:
-        """Record the savings of finer shapes; add the shape with the largest savings once they exceed a compilation.
+        """Record the padding that finer shapes would save; add the best shape once it saves a compilation.
 
         Return the shape for this minibatch: `best`, or the added shape if it costs less.
 
@@ -351,8 +352,7 @@ class Buckets:
         """
         seen = self._seen
         budget = self._budget or 0
-        # These shapes of the budget are reserved: one for longer rows, and one for a short last minibatch until one
-        # was read.
+        # Reserve one shape for longer rows, and one for a short last minibatch until the first one was read.
         reserve = 1 + (len({known for known, _ in seen.shapes}) == 1)
         if len(seen.shapes) >= budget - reserve:
             return best
@@ -366,7 +366,9 @@ class Buckets:
         if seen.savings[finest] < price:
             return best
         seen.savings = {}
-        if len(finest) != len(need.sizes):  # recorded for minibatches with another number of sequences on the host
+        # `finest` was recorded for minibatches with another number of sequences on the host, so it does not fit this
+        # minibatch.
+        if len(finest) != len(need.sizes):
             return best
         seen.shapes.append((need.key, finest))
         return finest if need.fits(finest) and need.cost(finest) < cost else best
@@ -379,14 +381,14 @@ def _holds(sizes: Sizes, need: Sizes) -> bool:
 def _fine(need: Sizes) -> Sizes:
     """Round sizes up to a grid that is finer than powers of two.
 
-    The grid has four sizes between two powers of two, and eight above 64. With three sizes in a shape it has half as
-    many, with more sizes only one.
+    The grid divides the distance between two powers of two into four steps, or eight steps above 64. Each size in a
+    shape after the second halves the number of steps, down to one step.
     """
     return tuple(-(-n // step) * step for n, step in ((max(n, _SHORTEST), _step(n, len(need))) for n in need))
 
 
 def _step(size: int, count: int) -> int:
-    """Return the distance between two sizes of the grid around `size`, for shapes of `count` sizes."""
+    """Return the step of the grid of padded sizes around `size`, for shapes that consist of `count` sizes."""
     parts = max((4 if size <= 64 else 8) >> max(count - 2, 0), 1)
     return max((padded_time(size) // 2) // parts, 1)
 

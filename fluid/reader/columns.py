@@ -72,7 +72,8 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
         _refuse_other_arrays(spec, value, where)
     if spec.lod_level:
         return read_sequences(spec, value, where)
-    # A feed without lod_level may receive a sequence batch whose rows have one step each: its steps are the rows.
+    # A feed without lod_level may receive a sequence batch whose rows have one step each: the steps become the rows of
+    # the array.
     if isinstance(value, SequenceBatch | LoDTensor):
         value = np.asarray(value) if isinstance(value, LoDTensor) else np.concatenate(value.rows())
     if isinstance(value, jax.Array):
@@ -84,7 +85,7 @@ def read_feed(spec: FeedSpec, value: Any, where: str = "") -> Any:
 
 
 def _refuse_other_arrays(spec: FeedSpec, value: Any, where: str) -> None:
-    """Refuse a column that is, or whose first row is, a sparse matrix or a tensor that NumPy cannot read."""
+    """Refuse a sparse matrix or a tensor that NumPy cannot read, as the column or as its first row."""
     row = value[0] if isinstance(value, list | tuple) and value else None
     for sample, found in ((None, value), (0, row)):
         if fix := data_sets.conversion(found):
@@ -121,7 +122,7 @@ def repeat_last(value: Any, count: int) -> np.ndarray:
 def add_outliers(value: Any, count: int) -> np.ndarray:
     """Append `count` rows of 1000, which visibly change a sum, mean or maximum over all rows.
 
-    To integers, append rows of zeros, because 0 is a valid id in every embedding table.
+    For integers, append rows of zeros instead, because 0 is a valid id in every embedding table.
     """
     outlier = 1000 if np.issubdtype(value.dtype, np.floating) else 0
     return np.concatenate([value, np.full((count, *value.shape[1:]), outlier, value.dtype)])
@@ -151,7 +152,7 @@ def _as_declared(spec: FeedSpec, array: np.ndarray) -> np.ndarray | None:
         return None
     if spec.limits is not None:
         unsigned = _UNSIGNED.get(array.dtype)
-        # Negative numbers are large numbers in an unsigned view, so that one comparison checks both bounds.
+        # As unsigned integers, negative numbers are large numbers, so that one comparison checks both bounds.
         if spec.limits[0] != 0 or unsigned is None or array.view(unsigned).max() >= spec.limits[1]:
             return None
     if array.shape[1:] == row:

@@ -1,4 +1,4 @@
-"""Converter: the only code that converts a minibatch to the feed of a program: checked, padded, and on the device."""
+"""Converter: the only code that converts minibatches to the feeds of a program, checked, padded, and on the device."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -68,8 +68,9 @@ class Converter:
         self._only = None if only is None else frozenset(only)
         self._others = others
         self._rows_of = next(iter(self.feeder.batched), None)
-        self._columns: dict[int, dict[str, Any]] = {}  # the columns of each data set on the device, by its `id()`
-        # `_together` is the field `together` of the last Part. `_checked` is its feed; None if a check has failed.
+        self._columns: dict[int, dict[str, Any]] = {}  # columns on the device, by the `id()` of their data set
+        # `_together` holds the arrays `together` of the last Part. `_checked` is the checked feed of these arrays; None
+        # if the check has failed.
         self._together: Any = None
         self._checked: dict[str, np.ndarray] | None = None
 
@@ -82,7 +83,7 @@ class Converter:
         """Return the feed of a minibatch.
 
         Args:
-          minibatch: as a reader yields it, see `Feeder.feed`; or in the form of `Minibatches.compact`.
+          minibatch: as a reader yields it, see `Feeder.feed`; or a compact minibatch, see `Minibatches.compact`.
           index: the index of the minibatch in the epoch, for messages.
 
         Raises:
@@ -113,7 +114,7 @@ class Converter:
         return self._to.layout.take(feed)
 
     def _part(self, part: Part, index: int) -> Mapping[str, Any]:
-        """Return the feed of one Part; its minibatch is checked in one go with all minibatches of the same copy.
+        """Return the feed of one Part; all minibatches that share the arrays `part.together` are checked at once.
 
         If this check fails, each minibatch is checked alone, so that the message names the minibatch and the sample.
         """
@@ -126,14 +127,14 @@ class Converter:
         feed = {name: array[first:end] for name, array in self._checked.items()}
         self.feeder.sorted.look(feed)
         if self._to.layout.device.platform == "cpu":
-            return feed  # needs no copy, because no other code holds these arrays
+            return feed  # these arrays need no copy: no other code refers to them
         return self._to.layout.take(feed)
 
     def _check(self, together: Any) -> dict[str, np.ndarray] | None:
         rows = len(next(iter(together.values() if isinstance(together, dict) else together)))
         try:
             feed = self.feeder.feed(self._own(together))
-        except Exception:  # every exception is ignored here; the check of the single minibatch raises it again
+        except Exception:  # ignores every exception: the check of the single minibatch raises it again
             return None
         if self._to.nans.found(self.feeder.specs, feed):
             return None
@@ -157,7 +158,7 @@ class Converter:
         return there
 
     def _separate(self, minibatches: Sequence[Any], index: int) -> Mapping[str, Any]:
-        """Return one feed of the minibatches of all members of a Population: arrays `[batch, members, ...]`."""
+        """Return one feed for the minibatches of all members of a Population: arrays `[batch, members, ...]`."""
         members = self._to.members
         if len(minibatches) != members:
             raise errors.FeedError(

@@ -85,7 +85,7 @@ def spelled(names: Iterable[Any]) -> str:
 
 
 def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
-    """Refuse a data set that would be misread.
+    """Raise an error for a data set that would be misread as rows or minibatches.
 
     Args:
       caller: the name of the public function or argument, for the message.
@@ -114,7 +114,7 @@ def refuse(caller: str, value: Any, rows: bool, shuffle: bool = True) -> None:
 
 
 def _described(value: Any, rows: bool) -> tuple[str, str] | None:
-    """Return a description of a data set, and its text in a suggested call; None for other values."""
+    """Return a description of a data set, and the text that names it in a suggested call; None for other values."""
     if is_frame(value):
         return "a DataFrame", "frame"
     if isinstance(value, Mapping):
@@ -129,7 +129,7 @@ def _described(value: Any, rows: bool) -> tuple[str, str] | None:
 def _are_columns(values: tuple[Any, ...], rows: bool) -> bool:
     """Return whether the arrays of a tuple are columns of a data set.
 
-    Where rows are accepted (`rows`), arrays of one shape may be rows. Only different shapes of equal length are then
+    If `rows` is True, arrays of one shape may be rows. Then only arrays of equal length and different shapes are
     columns.
     """
     if not rows:

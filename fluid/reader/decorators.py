@@ -214,7 +214,7 @@ def compose(*readers: ReaderLike, check_alignment: bool = True) -> Reader:
 
     def iterate(epoch: int, start: int) -> Rows:
         with opened(many, epoch, start) as inner:
-            # Without the check, no row is read after the first reader has ended.
+            # Without `check_alignment`, `zip` reads no further row once one reader has ended.
             joined: Iterator[tuple[Any, ...]] = zip(*inner, strict=False)
             if check_alignment:
                 joined = itertools.zip_longest(*inner, fillvalue=_MISSING)
@@ -291,7 +291,8 @@ def cache(reader: ReaderLike) -> Reader:
             "reader.cache keeps rows that reader.map(seed=...) made with random numbers, so that every pass has the "
             "same ones. Put the cache inside: reader.map(augment, reader.cache(rows), seed=0)"
         )
-    elif _shuffles(rows) and not any("firstn" in stage for stage in stages(rows.plan)):  # may be a fixed sample
+    elif _shuffles(rows) and not any("firstn" in stage for stage in stages(rows.plan)):
+        # A reader with `firstn` causes no warning: the user may want to repeat one fixed sample of the rows.
         warn(
             "reader.cache keeps the order in which the reader inside it has shuffled the first pass, so that every "
             "pass has the same one. Put the cache inside: reader.shuffle(reader.cache(rows), buf_size=10000)"
@@ -325,7 +326,7 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
       index: the index of this worker, from 0 on.
 
     Returns:
-      A Reader of that part of the rows.
+      A Reader of the rows of this worker.
 
     Raises:
       ArgumentError: `index` is not below `num_shards`.
@@ -352,7 +353,7 @@ def shard(reader: ReaderLike, num_shards: int, index: int) -> Reader:
 
 
 def _filled(minibatch: list[Any]) -> list[Any]:
-    """Replace each ELSEWHERE in a minibatch by the first row that this process reads."""
+    """Replace each placeholder ELSEWHERE in a minibatch by the first row of the minibatch that this process reads."""
     mine = next((row for row in minibatch if row is not ELSEWHERE), None)
     return [mine if row is ELSEWHERE else row for row in minibatch]
 
@@ -362,7 +363,7 @@ _MINIBATCHES = 100
 
 
 class Grouped(list[Any]):
-    """A list of the rows of one minibatch, with facts about the buffer of `bucket_by_length` that they come from.
+    """A list of the rows of one minibatch, with the longest row and the size of their buffer in `bucket_by_length`.
 
     Args:
       rows: the rows of the minibatch.
@@ -388,7 +389,7 @@ def bucket_by_length(
     """Group rows of similar length into minibatches, and yield the minibatches in random order.
 
     A buffer is filled, its rows are grouped, its minibatches are yielded, and the buffer is filled again. A row
-    therefore waits for at most one buffer, and a position is found without grouping the rows before it. Only the last
+    therefore waits for at most one buffer, and a restored reader groups no rows of earlier buffers. Only the last
     minibatch of a pass may be short.
 
     Args:
@@ -436,7 +437,7 @@ def bucket_by_length(
                 longest = None if not held else grouped[-1] if bounds is None else max(held, key=length)
                 together = -(-len(held) // size)
                 cut = [Grouped(grouped[i : i + size], longest, together) for i in range(0, len(grouped), size)]
-                # Only whole minibatches are shuffled. A shorter minibatch stays the last one of the pass.
+                # Only full minibatches are shuffled. A shorter minibatch stays the last one of the pass.
                 short = cut[len(held) // size :]
                 order = np.random.Generator(np.random.PCG64([seed, epoch, number])).permutation(len(held) // size)
                 given = [*(cut[i] for i in order), *([] if drop_last else short)]

@@ -1,4 +1,4 @@
-"""Feeder: convert minibatches, of rows or columns in any order of the feeds, to checked arrays by feed name."""
+"""Feeder: convert minibatches of rows or columns, in any order of the feeds, to checked arrays by feed name."""
 
 import contextlib
 import itertools
@@ -19,9 +19,9 @@ from fluid.reader.values import NO_ROW, SortedClasses, complaint, warn_of_labels
 FeedOrder = Sequence[str] | Mapping[str, int] | None
 """The type of `feed_order=`: feed names in the order of the fields of a row, positions by feed name, or None.
 
-None is the order of declaration."""
+None means the order in which the program declares its feeds."""
 
-_MOST_PERMUTED = 4  # the maximum number of feeds for which a message tries all orders: 24 orders of four feeds
+_MOST_PERMUTED = 4  # an error message tries all orders of at most this number of feeds: 24 orders of 4 feeds
 
 
 class _ByOrder(dict[str, Any]):
@@ -82,8 +82,8 @@ class Feeder:
         self._read = {name: spec for name, spec in self.specs.items() if only is None or name in only}
         self._aligned = aligned and len(self._read) > 1
         self._selects = feed_order is not None
-        # Positions, from `feed_order` or from `layers.data(column=...)`, may select some fields of longer rows. An
-        # order of names instead must list every field.
+        # Positions, from `feed_order` or from `layers.data(column=...)`, may omit fields of a row. A `feed_order` of
+        # names must list every field.
         self._exact = not isinstance(feed_order, Mapping) and (
             feed_order is not None or all(spec.column is None for spec in self.specs.values())
         )
@@ -123,7 +123,9 @@ class Feeder:
             if isinstance(columns, _ByOrder) and error.__cause__ is None:
                 error.args = (f"{str(error).rstrip('.')}. {self._order_told(columns)}",)
             raise
-        if batch_index is not None:  # without an index, `minibatch` may hold the rows of several minibatches
+        # Only single minibatches are checked for sorted classes. Without `batch_index`, `minibatch` may hold the rows
+        # of several minibatches.
+        if batch_index is not None:
             self.sorted.look(fed)
         while self._labels:
             spec = self._labels.pop()
@@ -137,8 +139,8 @@ class Feeder:
         return self.buckets.pad(fed, where)
 
     def _expect(self, minibatch: Grouped) -> None:
-        """Announce the longest row in the buffer of a minibatch of `bucket_by_length` to the Buckets."""
-        with contextlib.suppress(errors.FluidError):  # an invalid row raises its error later, with its own minibatch
+        """Announce the longest row of a `bucket_by_length` buffer to the Buckets, which choose shapes that hold it."""
+        with contextlib.suppress(errors.FluidError):  # an invalid row raises an error when its minibatch is checked
             columns = self._columns([minibatch.longest], "")
             fed = {name: read_feed(spec, columns[name]) for name, spec in self._read.items() if spec.lod_level}
             self.buckets.expect(fed, minibatch.together)
@@ -203,7 +205,8 @@ class Feeder:
         """
         if list(map(self.positions.__getitem__, names)) != list(range(columns.count)) or len(names) > _MOST_PERMUTED:
             return []
-        for order in itertools.islice(itertools.permutations(names), 1, None):  # the first order, `names`, has failed
+        # skip the order `names`, which has failed
+        for order in itertools.islice(itertools.permutations(names), 1, None):
             with contextlib.suppress(errors.FluidError):
                 for position, name in enumerate(order):
                     read_feed(self.specs[name], columns.field(position))
@@ -231,10 +234,10 @@ class Feeder:
         return self._transposed(minibatch, where)
 
     def _holds_columns(self, minibatch: list[Any]) -> bool:
-        """Return whether a list holds columns instead of rows, as from a torch DataLoader."""
+        """Return whether a list holds columns instead of rows, like a minibatch of a torch DataLoader."""
         if not all(hasattr(item, "dtype") and getattr(item, "ndim", 0) for item in minibatch):
             return False
-        if len(self.positions) > 1:  # rows of several fields would be tuples, so these arrays are columns
+        if len(self.positions) > 1:  # a row of several fields would be a tuple, so each array is a column
             return self._least <= len(minibatch) and (len(minibatch) <= self._most or not self._exact)
         spec = self.specs[next(iter(self.positions))]
         shape = tuple(minibatch[0].shape)
@@ -250,8 +253,8 @@ class Feeder:
                 self._check_names(row, sample, where)
             return {name: [row[name] for row in rows] for name in self._read}
         if len(self.positions) == 1:
-            # A tuple is a row. A list is the value of the only feed, unless `feed_order` or the declaration has a
-            # position for this feed: then a list is a row too.
+            # If there is one feed, a tuple is a row, and a list is a value of the feed. If `feed_order` or the
+            # declaration has a position for this feed, a list is a row, too.
             fields: Any = tuple if self._exact else (tuple, list)
             (name,) = self.positions
             position = self.positions[name]
@@ -333,7 +336,7 @@ class DataFeeder:
 
     Args:
       feed_list: names of feeds, in the order of the fields of a row.
-      place: accepted for programs written for Fluid and not used: a Session places the arrays of its feeds.
+      place: accepted for programs written for Fluid and not used: a Session copies feeds to its own device.
       program: the Program, or program function, that declares the feeds.
 
     Raises:

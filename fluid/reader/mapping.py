@@ -163,8 +163,8 @@ class _Generators:
 
     def __init__(self, caller: str, seed: int, readers: list[Reader]):
         self.seed = whole_number(caller, "seed", seed, least=0)
-        # A part of the seed of each Generator, so that nested maps draw different numbers. At least 1, because 0 would
-        # give the random numbers of `shuffle`.
+        # `_stage` is a part of the seed of each Generator, so that nested maps draw different numbers. It is at least
+        # 1, because 0 would give the random numbers of `shuffle`.
         self._stage = 1 + sum(seeded_maps(reader.plan) for reader in readers)
 
     def appended(self, rows: Iterator[tuple[Any, ...]], epoch: int, start: int) -> Iterator[tuple[Any, ...]]:
@@ -190,14 +190,14 @@ def _copied(value: Any) -> Any:
         fields.update((key, _copied(part)) for key, part in value.items())
         return fields
     if isinstance(value, list):
-        items = copy.copy(value)  # keeps the class and the attributes of a subclass of list
+        items = copy.copy(value)  # this copy keeps the class and the attributes of a subclass of list
         items[:] = [part if type(part) in _CONSTANT else _copied(part) for part in value]
         return items
     if type(value) is tuple:
         return tuple([_copied(part) for part in value])
     if isinstance(value, tuple) and hasattr(value, "_make"):
         return value._make([_copied(part) for part in value])
-    if hasattr(value, "detach") and hasattr(value, "clone"):  # a torch tensor
+    if hasattr(value, "detach") and hasattr(value, "clone"):  # true for a torch tensor, without an import of torch
         return value.clone()
     return value
 
@@ -205,7 +205,7 @@ def _copied(value: Any) -> Any:
 def _check_arguments(caller: str, func: Callable[..., Any], rows: int, seed: int | None) -> None:
     """Refuse a function that cannot be called with `rows` rows and, if `seed` is not None, a Generator."""
     try:
-        # The signature of the decorator counts: a decorator may take other arguments than the function it wraps.
+        # A decorator may take other arguments than the function that it wraps, so its own signature counts.
         signature = inspect.signature(func, follow_wrapped=False)
     except (TypeError, ValueError):  # some functions written in C have no signature
         return
@@ -269,7 +269,7 @@ def _one_after_the_other(open_rows: Callable[[], Rows], func: Callable[[Any], An
 
 
 def _in_processes(mapper: Callable[..., Any], count: int) -> Callable[..., Any]:
-    from fluid.reader.processes import Pool  # imported on use: Python's multiprocessing takes a while to import
+    from fluid.reader.processes import Pool  # imported on use, because multiprocessing is slow to import
 
     return Pool("reader.xmap", mapper, count).call
 

@@ -1,4 +1,4 @@
-"""Data on the device: data sets that stay there, and the stacked feeds of several steps that one compiled call runs."""
+"""Data on the device: data sets that stay on it, and stacked feeds for compiled calls that run several steps."""
 
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -60,11 +60,11 @@ class Resident:
 
 
 class Rows(NamedTuple):
-    """A minibatch in the form of row numbers of a data set.
+    """A minibatch as row numbers of a data set, in place of the rows.
 
     Attributes:
       resident: the data set.
-      rows: int32 `[batch]`.
+      rows: the row numbers, int32 `[batch]`.
     """
 
     resident: Resident
@@ -170,7 +170,7 @@ class Stack:
         return cls(stacked, np.int32(len(feeds)))
 
     def feed(self, number: Any) -> dict[str, Any]:
-        """Return the feed of one step; inside a compiled function."""
+        """Return the feed of step `number`; called in a compiled function, where `number` is a traced value."""
         pick = lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False)  # noqa: E731
         picked: dict[str, Any] = jax.tree.map(pick, self.feeds)
         return picked
@@ -182,7 +182,7 @@ class Picks:
     """The feeds of several steps, as row numbers of columns on the device.
 
     Attributes:
-      columns: by name of feed, `[rows, ...]`.
+      columns: by feed name, `[rows, ...]`.
       rows: the row numbers of each step, int32 `[capacity, batch]`.
       count: the number of steps, int32 `[]`.
     """
@@ -192,19 +192,19 @@ class Picks:
     count: Any
 
     def feed(self, number: Any) -> dict[str, Any]:
-        """Return the feed of one step; inside a compiled function."""
+        """Return the feed of step `number`; called in a compiled function, where `number` is a traced value."""
         return picked(self.columns, jax.lax.dynamic_index_in_dim(self.rows, number, keepdims=False))
 
 
 Fed = Stack | Picks
-"""The feeds of several steps."""
+"""The type of the feeds of several steps: stacked arrays, or row numbers."""
 
 
 def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[Any], Any]) -> Fed:
     """Return the feeds of several steps on the device.
 
     Args:
-      feeds: one for each step, which `alike` has counted as feeds of one form.
+      feeds: one for each step, which can run in one compiled call (see `alike`).
       capacity: the number of steps for which the arrays have space, see `Batches.take`.
       place: copies a tree of arrays to the device.
     """
@@ -219,9 +219,9 @@ def stacked(feeds: Sequence[Mapping[str, Any]], capacity: int, place: Callable[[
 
 
 def alike(first: Mapping[str, Any], feeds: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many of `feeds` can run in one compiled call with `first`: all before the first of another form.
+    """Return the number of feeds, from the start of `feeds`, that can run in one compiled call with `first`.
 
-    Feeds of one form have equal names, shapes and dtypes, or are rows of one data set.
+    Feeds can run in one call if they have equal names, shapes and dtypes, or are equally many rows of one data set.
     """
     form = _form_of(first)
     return sum(1 for _ in itertools.takewhile(lambda feed: _form_of(feed) == form, feeds))

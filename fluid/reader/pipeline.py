@@ -74,7 +74,7 @@ class Batch(NamedTuple):
 
 
 class Source(Protocol):
-    """Passes over the minibatches of one program, or over pairs `(program, minibatch)` of several programs in turn."""
+    """A source of passes over the minibatches of one program, or pairs `(program, minibatch)` of several programs."""
 
     @property
     def reads_once(self) -> bool:
@@ -95,7 +95,7 @@ class Source(Protocol):
 
 
 class InputPipeline:
-    """Minibatches of one or several programs as Batches: for training, tests, predictions and custom loops.
+    """A pipeline from minibatches to Batches, for training, tests, predictions and custom loops.
 
     Args:
       source: the minibatches of the reader; each call of `source` starts a pass.
@@ -190,8 +190,8 @@ class InputPipeline:
 class Batches(Iterator[Batch]):
     """An iterator over the Batches of one pass of an InputPipeline, which reads ahead when `read_ahead` is called.
 
-    An exception of the reader or of a Converter is kept, and the same object is raised when its minibatch is due.
-    KeyboardInterrupt and SystemExit are raised at once; a minibatch that was already read is not lost.
+    An exception of the reader or of a Converter is stored, and raised when its minibatch is due. KeyboardInterrupt and
+    SystemExit are raised at once; a minibatch that was already read is not lost.
 
     Args:
       pipeline: the pipeline of the pass.
@@ -206,13 +206,15 @@ class Batches(Iterator[Batch]):
         self.seconds = 0.0
         self._pipeline = pipeline
         self._items = items
-        # The positions before and after the last minibatch that was read.
+        # `_before` and `_after` are the positions of the reader before and after the last minibatch that was read.
         self._before = self._after = pipeline.position() if pipeline.keeps_positions else None
         self._index = 0 if self._after is None else int(self._after.reader["given"])  # index of the next minibatch
-        self._read: tuple[Any] | None = None  # a minibatch that is not converted yet
+        self._read: tuple[Any] | None = None  # the minibatch that was read last, if it is not converted yet
         self._ready: deque[Batch | BaseException] = deque()
-        self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None  # minibatches for the next call, on the device
-        self._counts: dict[int, Any] = {}  # the field `count` of `Stack` and `Picks`: int32 on the device, by its value
+        # Minibatches that are already stacked on the device for the next compiled call; None if there are none.
+        self._stacked: tuple[tuple[Batch, ...], int, Fed] | None = None
+        # Cached int32 values on the device for the field `count` of `Stack` and `Picks`, by their number.
+        self._counts: dict[int, Any] = {}
         self._ended = False
 
     @property
@@ -234,7 +236,7 @@ class Batches(Iterator[Batch]):
     def read_ahead(self, count: int = 1) -> None:
         """Read and convert one more minibatch, unless `count` minibatches are read already.
 
-        An error is kept and raised when its minibatch is due, and reading stops until then. KeyboardInterrupt and
+        An error is stored and raised when its minibatch is due, and reading stops until then. KeyboardInterrupt and
         SystemExit are raised at once.
         """
         if self._ended or len(self._ready) >= count or (self._ready and not isinstance(self._ready[-1], Batch)):
@@ -274,14 +276,15 @@ class Batches(Iterator[Batch]):
             return ready
         self._ready.popleft()
         try:
-            if isinstance(ready, StopIteration):  # raised by a Converter; `for` would silently end at a StopIteration
+            # A StopIteration that a Converter has raised would silently end a `for` loop.
+            if isinstance(ready, StopIteration):
                 raise RuntimeError("StopIteration was raised while a minibatch was converted") from ready
             raise ready
         finally:
-            del ready  # the traceback of the exception holds this frame
+            del ready  # the traceback of the exception would keep `ready` alive
 
     def take(self, limit: int = 1, capacity: int = 1) -> Batch:
-        """Return the next minibatch, with later ones that are already read and can run in the same compiled call.
+        """Return the next minibatch, with later read minibatches that can run in the same compiled call.
 
         Minibatches can run in one call if they have one program and equal shapes. Call `peek` first, because a
         minibatch must be ready.
@@ -302,7 +305,7 @@ class Batches(Iterator[Batch]):
         return last._replace(feed=feed, count=len(minibatches), seconds=seconds, minibatches=minibatches)
 
     def stack_ahead(self, program: int, capacity: int) -> None:
-        """Copy the minibatches that the next `take` returns to the device, if several are already read.
+        """Copy the minibatches of the next `take` to the device in advance, if several minibatches are already read.
 
         The minibatches stay in the queue until `take`.
 

@@ -14,7 +14,7 @@ from fluid.reader.pipeline import Batches, InputPipeline, Position
 
 
 class _Engine(Destination, Protocol):
-    """The part of a Session's engine that `prefetch` uses."""
+    """The methods of a Session's engine that `prefetch` uses."""
 
     def find(self, program: Any = None) -> Program:
         """Return a program by its name, its function or the Program itself."""
@@ -24,7 +24,7 @@ class _Engine(Destination, Protocol):
 
 
 class Fed(Protocol):
-    """The Session that receives the feeds."""
+    """A Session that receives feeds."""
 
     @property
     def engine(self) -> _Engine:

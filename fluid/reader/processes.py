@@ -22,8 +22,7 @@ from fluid import errors
 from fluid.reader import worker
 
 _SPAWN = multiprocessing.get_context("spawn")
-# Seconds to wait until a process ends by itself after its connection is closed; a process that is still alive is
-# killed.
+# After its connection is closed, a process has `_PATIENCE` seconds to end before it is killed.
 _PATIENCE = 1.0
 
 
@@ -72,7 +71,7 @@ class Pool:
 
 
 class _Slot:
-    """A holder of one worker process, which starts it at the first call, and starts a new one if it has died."""
+    """A manager of one worker process: starts it at the first call, and starts a new process if it has died."""
 
     def __init__(self, caller: str, pickled: bytes, name: str):
         self._caller = caller
@@ -125,7 +124,8 @@ class _Slot:
             process.kill()
             process.join()
         code = process.exitcode
-        # `close` raises a ValueError if another thread, which joins all processes, still records the end of this one.
+        # `close` raises a ValueError while another thread, which joins all processes, still records the end of this
+        # process.
         with contextlib.suppress(ValueError):
             process.close()
         return code
@@ -139,7 +139,7 @@ class _Slot:
         try:
             with other, _without_ctrl_c():
                 process.start()
-        except RuntimeError as error:  # Python raises this in a process that is itself starting
+        except RuntimeError as error:  # multiprocessing raises a RuntimeError if this process itself is still starting
             raise errors.ReaderError(
                 f"{self._caller} starts processes while a script is imported by one. {_SCRIPT}"
             ) from error
@@ -172,7 +172,7 @@ _SCRIPT = (
 
 
 def _end(slots: Sequence[_Slot]) -> None:
-    """End the processes of a Pool; kill those that still run after `_PATIENCE` seconds."""
+    """End the processes of a Pool; kill processes that still run after `_PATIENCE` seconds."""
     for slot in slots:
         slot.close()
     end = time.monotonic() + _PATIENCE
@@ -207,7 +207,7 @@ def _without_ctrl_c() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    # Starting the resource tracker unblocks SIGINT, so the tracker must run before the next line blocks SIGINT.
+    # Starting the resource tracker unblocks SIGINT, so the tracker must start before SIGINT is blocked.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -276,7 +276,7 @@ def _checked_batch(spec: FeedSpec, value: SequenceBatch | NestedSequenceBatch, w
     level = spec.lod_level
     data = value.data
     lengths = [value.lengths, getattr(value, "inner_lengths", None)][:level]
-    # Steps of one value may be given without their last dimension of 1: [batch, time] instead of [batch, time, 1].
+    # Steps of one value may lack their last dimension of 1: [batch, time] instead of [batch, time, 1].
     shape = (*data.shape, 1) if data.ndim == 1 + level and spec.shape[1:] == (1,) else tuple(data.shape)
     expected = isinstance(value, NestedSequenceBatch if level == 2 else SequenceBatch)
     fitting = all(np.shape(n) == shape[: i + 1] for i, n in enumerate(lengths))

@@ -23,7 +23,7 @@ _VERSION = 1
 
 
 class Scale(NamedTuple):
-    """The encoding of a column of numbers: `(value - shift) / scale`, and `fill` for a missing value."""
+    """The encoding of a column of numbers: `(value - shift) / scale`; `fill` replaces a missing value."""
 
     fill: float
     shift: float
@@ -88,11 +88,12 @@ class Table:
           label: the column with the label, or None.
           categories: columns of numbers that are categories, such as a postcode, or a label of classes 0, 1, 2. Columns
             of text, and of the dtype "category", are categories in any case.
-          normalize: True scales all columns of numbers, False none, and names scale these columns.
+          normalize: True scales all columns of numbers, False scales none, and a list of names scales these columns.
           weight: the column with a weight for each row, from 0 up; or None.
           class_weight: "balanced" weights each row by `rows / (classes * rows of its class)`; a dict has a factor for
             each class.
-          min_count: the least number of training rows of a category. Rarer values have index 0, which trains it.
+          min_count: the least number of training rows of a category. Rarer values have index 0, so that training also
+            updates the parameters of index 0.
 
         Raises:
           ArgumentError: a column is unknown, has the name of a feed, or has no values; or the label does not fit.
@@ -224,7 +225,7 @@ class Table:
         return indices
 
     def _weights(self, columns: Mapping[str, np.ndarray], feeds: Mapping[str, np.ndarray]) -> np.ndarray | None:
-        """Return the weights of rows, float32 `[rows]`; None if there are none, or the rows lack what they need."""
+        """Return the weights of rows, float32 `[rows]`; None without weights, or if the rows lack a column for them."""
         if self.weight is None and self.class_weights is None:
             return None
         if (self.weight is not None and self.weight not in columns) or (self.class_weights and LABEL not in feeds):
@@ -270,9 +271,9 @@ def frame(
       class_weight: "balanced", a dict of factors by class, or None, as for `Table.fit`.
       min_count: the least number of training rows of a category, as for `Table.fit`.
       batch_size: the number of rows of each minibatch.
-      shuffle: whether each pass has another order of the rows.
-      seed: the seed of these orders.
-      drop_last: whether a last, shorter minibatch is left out.
+      shuffle: True reads each pass in a new order.
+      seed: determines these orders.
+      drop_last: True leaves out a last, shorter minibatch.
 
     Returns:
       A Reader of dicts of columns; its attribute `table` is the Table.
@@ -305,7 +306,7 @@ def frame(
 
 
 def check_reader(call: str, reader: Any, table: Table | None) -> None:
-    """Check that a reader of raw rows encodes them by the table of a program.
+    """Check that a reader of raw rows encodes them with the Table of a program.
 
     Args:
       call: the method that reads, for the message.
@@ -340,7 +341,7 @@ def _read(path: str) -> Any:
         )
     try:
         return readers[ending](path)
-    except (OSError, ValueError, ImportError) as error:  # ParserError is a ValueError
+    except (OSError, ValueError, ImportError) as error:  # ParserError of pandas is a ValueError
         raise errors.ReaderError(f"reader.frame cannot read {path!r}: {type(error).__name__}: {error}") from error
 
 
@@ -392,7 +393,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def _dtypes(rows: Any) -> dict[str, str]:
-    """Return the dtype of each column by name, as text; empty for a list."""
+    """Return the dtype of each column by name, as text; a list has an empty text."""
     if data_sets.is_frame(rows):
         return {str(name): str(dtype) for name, dtype in zip(rows.columns, rows.dtypes, strict=True)}
     return {str(name): str(getattr(column, "dtype", "")) for name, column in rows.items()}
@@ -406,13 +407,13 @@ def _is_category(dtype: str, column: np.ndarray) -> bool:
 
 
 def _text(value: Any) -> str:
-    """Return a category as text; a whole number has no decimal point."""
+    """Return a category as text; a whole number is written without a decimal point."""
     is_number = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
     return str(int(value)) if is_number and math.isfinite(value) and value == int(value) else str(value)
 
 
 def _vocabulary(column: np.ndarray, min_count: int = 1) -> tuple[str, ...]:
-    """Return the different values of a column as text, in order; as numbers if they all are numbers."""
+    """Return the distinct values of a column as sorted text, without rare values; numbers are sorted by their value."""
     counts = Counter(_text(value) for value in column if not _is_missing(value))
     words = sorted(word for word, count in counts.items() if count >= min_count)
     try:
@@ -466,7 +467,7 @@ def _check_rows(wrong: np.ndarray, what: str, column: np.ndarray) -> None:
 
 
 def _scale(name: str, column: np.ndarray, normalize: bool) -> Scale:
-    """Return the Scale of a column of numbers."""
+    """Return the Scale (mean and deviation) with which a column of numbers is encoded."""
     values = _floats(name, column)
     values = values[~np.isnan(values)]
     if not len(values):
@@ -475,7 +476,7 @@ def _scale(name: str, column: np.ndarray, normalize: bool) -> Scale:
             f"frame.drop(columns=[{name!r}])"
         )
     mean, deviation = float(values.mean()), float(values.std())
-    # Rounding gives equal values a deviation of 1e-17 or so.
+    # If all values are equal, the deviation is set to 1, because rounding errors would give some 1e-17 instead of 0.
     deviation = deviation if values.min() < values.max() else 1.0
     return Scale(mean, mean, deviation) if normalize else Scale(mean, 0.0, 1.0)
 

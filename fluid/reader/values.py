@@ -17,21 +17,21 @@ import numpy as np
 from fluid import errors
 from fluid.core import Array, FeedSpec, warn, warn_once
 
-# For the `class_of` a declared dtype: the classes of dtypes whose data may be converted to it.
+# By the class of a declared dtype (see `class_of`): the classes of dtypes whose data may be converted to it.
 _ACCEPTS = {
     "float": {"float", "int", "bool"},
     "int": {"int", "bool"},
     "bool": {"int", "bool"},
     "complex": {"complex", "float", "int", "bool"},
 }
-# A float label may lie outside its limits by this number, as a rounding error, without an error.
+# A float label may exceed its limits by `_ROUNDED` without an error, because of rounding errors.
 _ROUNDED = 1e-3
 NO_ROW = "A function of reader.map that ends without `return row` gives None"
-# float32 does not represent every integer above `_EXACT`. `_looked_at` holds the feeds that were checked for such
+# float32 does not represent every integer above `_EXACT`. `_looked_at` holds the feeds that were checked for larger
 # integers.
 _EXACT = 2**24
 _looked_at: "weakref.WeakSet[FeedSpec]" = weakref.WeakSet()
-# A minibatch of fewer rows than this may hold a single class by chance, so that it does not count as sorted.
+# A minibatch of fewer than `_LEAST_ROWS` rows may hold a single class by chance, so it does not count as sorted.
 _LEAST_ROWS = 8
 _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_level=2)")
 
@@ -39,7 +39,7 @@ _ROWS = ("", ", rows of any length (lod_level=1)", ", rows of sequences (lod_lev
 def complaint(
     spec: FeedSpec, where: str, sample: int | None, found: str, fix: str, expected: str = "", dtype: bool = False
 ) -> errors.FeedError:
-    """Return the error for data that does not fit a feed: the found value, the expected one, and the way to fix it.
+    """Return the error for data that does not fit a feed, with the found value, the expected value, and a fix.
 
     Args:
       spec: the declaration.
@@ -60,7 +60,7 @@ def complaint(
 class SortedClasses:
     """A check of the minibatches of a training for rows that are sorted by a class label or an id.
 
-    A training on sorted rows forgets one class while it sees the next one. Shuffled rows end the check after a few
+    Training on sorted rows forgets one class while it trains on the next class. Shuffled rows end the check after a few
     minibatches.
 
     Args:
@@ -146,8 +146,8 @@ class NaNs:
             array = value if type(value) is np.ndarray else getattr(value, "data", None)
             if type(array) is not np.ndarray or class_of(array.dtype) not in ("float", "complex"):
                 continue
-            # Squares are not negative, so that infinities cannot cancel: their sum is NaN exactly if a number is NaN.
-            # `total != total` is true for NaN only.
+            # The sum of squares is NaN exactly if a number is NaN: squares are not negative, so infinities cannot
+            # cancel. `total != total` is true for NaN only.
             total = np.vdot(array, array)
             if total != total:
                 found.append(name)
@@ -156,7 +156,7 @@ class NaNs:
     def _tell(self, spec: FeedSpec, value: Any, where: str) -> None:
         rows = np.atleast_1d(value) if isinstance(value, np.ndarray) else value.rows()
         found = [index for index, row in enumerate(rows) if _has_nan(row)]
-        if not found:  # the only NaN are in the padding, which no layer reads
+        if not found:  # all NaN are in the padding, which no layer reads
             return
         self._noticed.add(spec.name)
         batched = spec.shape[:1] == (None,)
@@ -169,7 +169,7 @@ class NaNs:
 
 
 def _has_nan(row: Any) -> bool:
-    """Return whether a sample holds NaN: an array, or a list of the arrays of its parts."""
+    """Return whether a sample holds NaN; the sample is an array, or a list of arrays."""
     return any(map(_has_nan, row)) if isinstance(row, list) else bool(np.isnan(row).any())
 
 
@@ -238,7 +238,7 @@ def typed(
 def _warn_of_pixels(spec: FeedSpec, array: np.ndarray) -> None:
     """Warn, once for each feed, of uint8 images with values up to 255 for a float feed.
 
-    Arrays whose maximum is below 128, such as masks and small counts, do not warn.
+    Arrays whose maximum is below 128, such as masks and small counts, cause no warning.
     """
     # Data with one number per row, or with no number above 127, are most likely not images.
     if array.ndim < 2 or math.prod(array.shape[1:]) < 2 or not array.size or array.max() < 128:
@@ -260,7 +260,7 @@ def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
     large = array[(array >= _EXACT) | (array <= -_EXACT)]
     distinct = np.unique(large)
     left = len(np.unique(distinct.astype(np.float32)))
-    if left < 0.9 * len(distinct):  # a few of many numbers may become equal by chance
+    if left < 0.9 * len(distinct):  # a few of many numbers may round to equal numbers by chance
         found = f"{len(distinct)} different numbers from {distinct[0]} to {distinct[-1]}, of which float32 keeps {left}"
         fix = (
             f"float32 tells whole numbers apart up to {_EXACT}. Feed what matters in them: value - value.min() for "
@@ -271,7 +271,7 @@ def _warn_of_rounding(spec: FeedSpec, array: np.ndarray) -> None:
 
 
 def warn_of_labels(spec: FeedSpec, array: np.ndarray) -> None:
-    """Warn of labels whose form belongs to another loss, so that the loss of the program misreads them.
+    """Warn of labels in the format of another loss function, which the program's loss function misreads.
 
     Args:
       spec: the declaration of the labels.
@@ -300,11 +300,12 @@ def _always_fits(found: np.dtype, want: np.dtype) -> bool:
 
 def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, owner: Callable[[int], int]) -> None:
     fits, low, high, also = _bounds(spec.limits, want)
-    is_float = class_of(want) == "float"  # float labels, those of a sigmoid loss, may equal `high`; integers may not
+    is_float = class_of(want) == "float"  # float labels (sigmoid loss) may equal the limit `high`; integers may not
     if low <= array.min() and (array.max() <= high if is_float else array.max() < high):
         return
     if is_float:
-        bad = (array < low - _ROUNDED) | (array > high + _ROUNDED)  # false for NaN, of which `NaNs` warns
+        # comparisons with NaN are False; the class NaNs warns of NaN
+        bad = (array < low - _ROUNDED) | (array > high + _ROUNDED)
     else:
         bad = (array < low) | (array >= high)
     if also is not None:
@@ -331,7 +332,7 @@ def _check_range(spec: FeedSpec, array: np.ndarray, want: np.dtype, where: str, 
 def _bounds(limits: Any, want: np.dtype) -> tuple[tuple[float, float], float, float, int | None]:
     """Return the range of the dtype `want`, and the lower limit, upper limit and extra value that `limits` allows.
 
-    The range ends before its second number. The extra value, such as a padding id, is allowed outside the limits; None
+    The upper end of the range is exclusive. The extra value, such as a padding id, is allowed outside the limits; None
     if there is no extra value.
     """
     fits: tuple[float, float] = (0, 2) if want == np.bool_ else (-math.inf, math.inf)

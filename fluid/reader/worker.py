@@ -19,8 +19,8 @@ from typing import Any
 
 # The module name under which this file runs in a worker process.
 NAME = "__fluid_worker__"
-# Objects whose arrays have at least this number of bytes in total go through shared memory. A pipe needs a system call
-# for every 200 kB or so, and the other process must be scheduled in between.
+# Objects whose arrays have at least `_LARGE` bytes in total go through shared memory. A pipe needs a system call for
+# every 200 kB or so, and the other process must be scheduled in between.
 _LARGE = 1 << 16
 _HAS_SHARED_MEMORY = hasattr(os, "memfd_create") and reduction.HAVE_SEND_HANDLE
 
@@ -91,7 +91,7 @@ class Channel:
         """
         if self._mine is not None and len(self._mine) >= size:
             return None
-        room = 1 << (size - 1).bit_length()  # a power of two; its unwritten pages take no memory
+        room = 1 << (size - 1).bit_length()  # rounded up to a power of two; unwritten pages take no memory
         descriptor = os.memfd_create("fluid-reader")
         os.ftruncate(descriptor, room)
         self._mine = mmap.mmap(descriptor, room)
@@ -111,7 +111,7 @@ def _split(memory: Any, sizes: Sequence[int]) -> list[memoryview]:
 
 
 def _copy(sources: Sequence[Any], targets: Sequence[Any]) -> None:
-    import numpy as np  # the arrays come from NumPy, which releases Python's lock during the copy
+    import numpy as np  # the arrays come from NumPy, so it is imported already; it copies without holding Python's lock
 
     for source, target in zip(sources, targets, strict=True):
         np.frombuffer(target, np.uint8)[:] = np.frombuffer(source, np.uint8)
@@ -124,7 +124,8 @@ def serve(connection: Connection, pickled: bytes) -> None:
       connection: the connection to the process that sends the arguments.
       pickled: the pickled function.
     """
-    # Ctrl-C reaches every process of a terminal. Only the process that started this one decides when it ends.
+    # Ctrl-C reaches every process of a terminal. It is ignored, because only the parent process decides when this
+    # process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _keep_off_accelerators()
     channel = Channel(connection)
@@ -153,7 +154,7 @@ def _failure(error: BaseException) -> tuple[bool, BaseException | None, str]:
 
     None takes the place of an exception that cannot be pickled.
     """
-    frames = error.__traceback__ and error.__traceback__.tb_next  # without the frame of `serve`
+    frames = error.__traceback__ and error.__traceback__.tb_next  # the traceback without the frame of `serve`
     text = "".join(traceback.format_exception(type(error), error, frames))
     with contextlib.suppress(Exception):
         return False, pickle.loads(pickle.dumps(error)), text

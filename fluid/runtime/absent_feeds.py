@@ -1,7 +1,8 @@
-"""Absent feeds: stand-ins for feeds that the user leaves out, because the requested results do not depend on them.
+"""Absent feeds: zeros in place of input arrays ("feeds") that a user omits, as no requested result depends on them.
 
-A run in test mode with `fetch=` ends after the last requested value. If the whole program function must run, stand-ins
-of fitting sizes are fed, and the work that depends on them is removed from the trace.
+A test-mode run with `fetch=` stops after the last requested value. If the entire program function must run, it
+receives arrays of zeros ("stand-ins") with sizes that fit. Operations that depend on the zeros are removed from the
+trace.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from fluid.runtime.fetch import is_inner
 
 
 class AbsentFeeds:
-    """The feeds of a program that a request does not give, because the requested results may not depend on them.
+    """The input arrays ("feeds") of a program that a call omits; the requested results must not depend on them.
 
     Args:
       program: the program.
@@ -32,7 +33,12 @@ class AbsentFeeds:
         self._program = program
 
     def stand_ins(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield zeros for the absent feeds in several sizes, the likeliest first; see the function `stand_ins`."""
+        """Yield dicts of zeros for the absent feeds, by name, one dict for each guess of their sizes, best guess first.
+
+        Args:
+          feeds: the given feeds, by name.
+          overrides: arrays that replace named values of the program.
+        """
         known = self._program.parameters.keys() | self._program.states.keys()
         with_rows = {name: value for name, value in overrides.items() if name not in known}
         return stand_ins(self._program.feeds, self.names, feeds, with_rows)
@@ -40,7 +46,7 @@ class AbsentFeeds:
     def needed(
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> set[str]:
-        """Return the names of the absent feeds that the results of a function depend on.
+        """Return the names of the absent feeds on which the results of a function depend.
 
         Args:
           results: a pure function of the absent feeds, the given feeds and the overrides; it is traced, never run.
@@ -54,7 +60,12 @@ class AbsentFeeds:
     def check(
         self, results: Callable[[Any, Any, Any], Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> None:
-        """Check that the results of a function do not depend on an absent feed; arguments as for `needed`.
+        """Check that the results of a function do not depend on an absent feed.
+
+        Args:
+          results: a pure function of the absent feeds, the given feeds and the overrides; it is traced, never run.
+          feeds: the given feeds, by name.
+          overrides: values that replace named values.
 
         Raises:
           FeedError: the results depend on an absent feed.
@@ -78,16 +89,17 @@ class AbsentFeeds:
             )
 
     def _takes_its_size(self, name: str, value: Any) -> bool:
-        """Return True if `value` is a scalar override of a value whose shape depends on the feeds."""
+        """Return True if `value` is a scalar that overrides an array whose shape depends on the feeds."""
         program = self._program
         inner = program.equation_values[name].array if is_inner(program, name) else None
         known = inner or program.values.get(program.aliases.get(name, name))
         return not value.shape and known is not None and None in known.shape
 
     def _needed_in_discovery(self, results: Callable[[Any, Any, Any], Any]) -> set[str]:
-        """Return the names of the absent feeds that the results depend on, traced with the feed sizes of discovery.
+        """Return the names of the absent feeds on which the results depend, from a trace with placeholder feeds.
 
-        The set is empty if this trace raises an error.
+        The placeholders have the sizes with which the Program was first traced. If the trace raises an error, the
+        result is empty.
         """
         every = self._program.stand_ins()
         zeros = {name: every[name] for name in self.names}
@@ -101,16 +113,16 @@ class AbsentFeeds:
 def stand_ins(
     specs: Mapping[str, FeedSpec], absent: Sequence[str], given: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Yield zeros for the absent feeds, by name, in several sizes: the likeliest sizes first.
+    """Yield dicts of zeros for the absent feeds, by name, one dict for each guess of their sizes, best guess first.
 
-    A loss that is not requested still raises an error if the sizes of a label do not fit the result of the net. So a
-    stand-in takes its open sizes, such as the steps of sequences, from a given feed: first from the feed that is
-    declared nearest to the absent one, then from each other feed. The caller uses the first stand-in that fits.
+    Even a loss that nobody requests raises an error if the sizes of its label do not fit the output of the net. So
+    each undeclared size, such as a number of sequence steps, is copied from a given feed: first from the feed declared
+    nearest to the absent one, then from every other feed. The caller uses the first dict that traces without an error.
 
     Args:
       specs: the declarations of all feeds, in order.
-      absent: names of the feeds to stand in for.
-      given: the other feeds.
+      absent: names of the absent feeds.
+      given: the given feeds, by name.
       overrides: values that replace named values.
     """
     order = list(specs)
@@ -134,30 +146,30 @@ def stand_ins(
 
 
 def without(function: Callable[[Any], Any], absent: Iterator[Any]) -> Any:
-    """Return the result of a function of stand-ins, and skip all work that depends on the stand-ins.
+    """Compute a function of zeros for absent feeds, and skip the operations that depend on the zeros.
 
-    Effects of the skipped work do not happen: `layers.Print` of a loss that needs an absent label prints nothing.
+    Effects of removed operations do not happen: `layers.Print` of a loss that needs an absent label prints nothing.
 
     Args:
-      function: called with stand-ins, traced.
-      absent: stand-ins in several sizes, from `stand_ins`; the first ones that `function` accepts are used.
+      function: maps a dict of zeros, by feed name, to the results; it is traced.
+      absent: dicts of zeros in several sizes, from `stand_ins`; the first one that `function` accepts is used.
     """
     closed, shapes, zeros = traced(function, absent)
-    # The equations are added one by one to the trace in which this call happens.
+    # The caller is itself being traced by JAX: `eval_jaxpr` adds the remaining equations to the caller's trace.
     results = jax.core.eval_jaxpr(independent(closed.jaxpr), closed.consts, *jax.tree.leaves(zeros))
     return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
 
 def traced(function: Callable[..., Any], absent: Iterator[Any], *rest: Any) -> tuple[Any, Any, Any]:
-    """Trace a function with the first stand-ins that fit. If none fits, raise the error of the first ones.
+    """Trace a function with the first dict of zeros that it accepts; if it accepts none, raise the first error.
 
     Args:
-      function: called with stand-ins, then the arguments in `rest`.
-      absent: stand-ins in several sizes, the likeliest first, from `stand_ins`.
+      function: called with a dict of zeros by feed name, then with the arguments in `rest`.
+      absent: dicts of zeros in several sizes, the best guess first, from `stand_ins`.
       rest: further arguments of `function`.
 
     Returns:
-      The closed jaxpr, the shapes of the results, and the stand-ins that fit.
+      The closed jaxpr, the shapes of the results, and the dict of zeros that was accepted.
     """
     likeliest: Exception | None = None
     for zeros in absent:
@@ -170,12 +182,12 @@ def traced(function: Callable[..., Any], absent: Iterator[Any], *rest: Any) -> t
 
 
 def _stand_in(spec: FeedSpec, batch: int, sizes: Sequence[Any]) -> Any:
-    """Return zeros for a feed.
+    """Return an array, or a sequence batch, of zeros that fits the declaration of a feed.
 
     Args:
       spec: the declaration of the feed.
       batch: the batch size.
-      sizes: sizes of the open dimensions after the batch; the last size belongs to the last open dimension.
+      sizes: sizes for the undeclared dimensions after the batch; the last size is for the last of these dimensions.
     """
     if spec.lod_level:
         return stand_in(spec, batch, (*(1, 1), *sizes)[-2:])
@@ -185,12 +197,12 @@ def _stand_in(spec: FeedSpec, batch: int, sizes: Sequence[Any]) -> Any:
 
 
 def _open_axes(spec: FeedSpec) -> list[int]:
-    """Return the dimensions of dense data, after the first one, that have no declared size."""
+    """Return the indices of the dimensions after the batch for which a dense feed declares no size."""
     return [i for i, size in enumerate(spec.shape) if i and size is None]
 
 
 def _open_sizes(spec: FeedSpec, value: Any) -> tuple[Any, ...]:
-    """Return the sizes of a feed, without the batch size, that its declaration leaves open."""
+    """Return the actual sizes of the dimensions, except the batch, for which a feed declares no size."""
     if spec.lod_level:
         return _sizes_of(value)
     shape = tuple(value.shape)
@@ -204,6 +216,6 @@ def _sizes_of(value: Any) -> tuple[Any, ...]:
 
 
 def _batch_of(specs: Mapping[str, FeedSpec], given: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-    """Return the batch size of the feeds and overrides; 1 if there are none."""
+    """Return the batch size of the given feeds and overrides; 1 if no array has dimensions."""
     following = [value for name, value in given.items() if specs[name].shape[:1] == (None,)]
     return next((v.shape[0] for v in (*following, *given.values(), *overrides.values()) if v.shape), 1)

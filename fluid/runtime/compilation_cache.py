@@ -1,11 +1,11 @@
-"""The cache of compiled programs: its folder, its files, which several processes use at once, and an estimate of cost.
+"""A disk cache of compiled programs, which several processes can share, and an estimate of the compilation time.
 
 JAX's own cache compresses files with `zstandard` where it is installed (Python 3.14 has it), without a checksum. Of 200
 files with one flipped bit, 35 ended the process, 10 gave wrong numbers without an error, and 118 stayed damaged. With
 `zlib` all 200 stayed damaged. Of 100 processes that were killed while they wrote, 24 left a file that no later process
 replaced. Figures: `python benchmarks/jax_cache.py`, jax and jaxlib 0.10.2, zstandard 0.25.0, November 2026. The class
-Entries can go when that command prints "whole" for every case. `docs/compilation-cache.md` promises that the program
-of a damaged file is compiled and written anew.
+Entries can be deleted when that command prints "whole" for every case. `docs/compilation-cache.md` promises that the
+program of a damaged file is compiled and written anew.
 
 Compilation may begin early: a thread compiles a jitted step before the first call of the step.
 """
@@ -36,23 +36,23 @@ from fluid.core import Program
 _SUFFIX = ".xla"
 _UNFINISHED = ".tmp"
 _DIGEST = 16
-# A process scans the folder each time it has written 1 / _PARTS of the limit.
+# After each `max_bytes / _PARTS` bytes written, a process scans the folder for old files to remove.
 _PARTS = 8
-# No write takes this many seconds: an older unfinished file is left from a process that was killed.
+# In seconds. No write takes an hour: an unfinished file that is older comes from a process that was killed.
 _HOUR = 3600
 
 
 class Entries:
-    """Compiled programs on disk by key, with the interface of JAX's compilation cache.
+    """A store of compiled programs on disk, by key, with the interface of JAX's compilation cache.
 
-    A file appears whole or not at all. It begins with a digest of the key and the value, and is removed when the digest
-    does not match. If the folder is not writable, nothing is stored. When all files together exceed the limit, the
-    least recently used files are removed.
+    Writes are atomic: a file is complete or absent. A file begins with a digest of the key and the value; a file with
+    a wrong digest is removed. If the folder is not writable, nothing is stored. When the total size exceeds the limit,
+    the least recently used files are removed.
 
     Args:
       folder: an existing folder.
-      max_bytes: the limit. Each process scans the folder each time it has written an eighth of the limit, so that
-        files may exceed the limit by an eighth. A program larger than an eighth is not stored.
+      max_bytes: limit of the total size. A process scans the folder whenever it has written an eighth of the limit,
+        so the total may exceed the limit by an eighth. A program larger than an eighth of the limit is not stored.
 
     Example:
       >>> entries = Entries(pathlib.Path("."), max_bytes=1 << 20)
@@ -62,14 +62,15 @@ class Entries:
     """
 
     def __init__(self, folder: pathlib.Path, max_bytes: int):
-        self._path = folder  # JAX reads this attribute for a message
+        self._path = folder  # JAX reads `_path` for its log messages
         self._max_bytes = max_bytes
-        # Bytes that this process has written since its last scan; begins with the limit, so that the first write scans.
+        # Number of bytes written since this process last scanned the folder. The initial value, the size limit, makes
+        # the first write scan.
         self._written = max_bytes
         self._refused = False
 
     def get(self, key: str) -> bytes | None:
-        """Return the value under a key; None if there is no value, or the file is damaged."""
+        """Return the bytes stored under a key; None if there are none, or if their file is damaged."""
         path = self._file(key)
         try:
             content = path.read_bytes()
@@ -77,7 +78,7 @@ class Entries:
             return None
         digest, value = content[:_DIGEST], content[_DIGEST:]
         is_whole = digest == _digest(key, value)
-        with contextlib.suppress(OSError):  # another process may have removed the file meanwhile
+        with contextlib.suppress(OSError):  # OSError: another process has just removed the file
             if is_whole:
                 os.utime(path)
             else:
@@ -85,7 +86,7 @@ class Entries:
         return value if is_whole else None
 
     def put(self, key: str, value: bytes) -> None:
-        """Store a value under a key, and replace an older value."""
+        """Store the bytes of a compiled program under a key, and replace older bytes of this key."""
         content = _digest(key, value) + value
         if len(content) > self._max_bytes // _PARTS:
             return
@@ -115,9 +116,9 @@ class Entries:
             raise
 
     def _remove_oldest(self) -> None:
-        """Remove the least recently used files until the others are within the limit.
+        """Remove the least recently used files until the total size of the remaining files is within the limit.
 
-        Unfinished files of killed processes are removed too. Other processes may remove files at the same time.
+        Also remove unfinished files of killed processes. Other processes may remove files at the same time.
         """
         found = []
         with os.scandir(self._path) as files:
@@ -138,7 +139,7 @@ class Entries:
 
 
 def _digest(key: str, value: bytes) -> bytes:
-    """Return the digest of a value and its key, so that a file renamed to another program's key is not run."""
+    """Return a digest of a value and its key. The key is included so that no program runs under a wrong key."""
     return hashlib.blake2b(value, digest_size=_DIGEST, key=hashlib.blake2b(key.encode()).digest()).digest()
 
 
@@ -152,10 +153,10 @@ log = logging.getLogger("fluid")
 def set_compilation_cache(folder: str | os.PathLike[str] | None, max_bytes: int = MAX_BYTES) -> None:
     """Set the folder in which this process stores compiled programs, so that later processes need not compile them.
 
-    Without this call, the user's cache folder is used from the first Session on. Exceptions are a folder that JAX was
-    given before, and the environment variable `FLUID_COMPILATION_CACHE`, which is "off" or a folder.
+    Without this call, the first Session selects a folder inside the user's cache folder. It does so only if JAX has no
+    cache folder yet. The environment variable `FLUID_COMPILATION_CACHE` names another folder, or is "off".
 
-    Files from the folder are executed, so no other user may be able to write to the folder.
+    The stored code is executed, so other users must not have write access to the folder.
 
     Args:
       folder: created if it does not exist; None stores nothing.
@@ -189,7 +190,10 @@ def set_compilation_cache(folder: str | os.PathLike[str] | None, max_bytes: int 
 
 
 def keep_compilations() -> None:
-    """Enable the cache of compiled programs, unless the user has decided: in fluid, by the environment, or in JAX."""
+    """Enable the disk cache of compiled programs, unless the user has already configured or disabled it.
+
+    Users configure it with `set_compilation_cache`, the variable `FLUID_COMPILATION_CACHE`, or JAX's own options.
+    """
     config = jax.config
     if config.jax_compilation_cache_dir or not config.jax_enable_compilation_cache:  # type: ignore[attr-defined]
         return
@@ -206,7 +210,7 @@ def keep_compilations() -> None:
 
 
 def _own() -> pathlib.Path:
-    """Return the default folder for compiled programs, inside the platform's folder for cache files of the user."""
+    """Return the default folder for compiled programs, inside the user's cache folder of this operating system."""
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or pathlib.Path.home() / "AppData" / "Local"
     elif sys.platform == "darwin":
@@ -217,10 +221,10 @@ def _own() -> pathlib.Path:
 
 
 def _made(folder: pathlib.Path) -> pathlib.Path:
-    """Return a folder as an absolute path, and create it for this user alone if it does not exist.
+    """Return the absolute path of a folder. Create the folder if needed, with access for this user only.
 
     Raises:
-      OSError: the folder cannot be created, or belongs to another user, whose programs would be run.
+      OSError: the folder cannot be created, or belongs to another user, whose code would be executed.
       ArgumentError: other users can write to the folder.
     """
     path = folder.expanduser().absolute()
@@ -238,7 +242,7 @@ def _made(folder: pathlib.Path) -> pathlib.Path:
 def _use(folder: pathlib.Path, max_bytes: int) -> None:
     """Make JAX store compiled programs in a folder.
 
-    Programs that compile fast are stored too, unless the environment sets JAX's minimum compilation time.
+    Programs that compile fast are stored too, unless the environment sets JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS.
     """
     config = jax.config
     config.update("jax_enable_compilation_cache", True)
@@ -249,10 +253,11 @@ def _use(folder: pathlib.Path, max_bytes: int) -> None:
 
 
 def _forget(entries: Entries | None = None) -> None:
-    """Make JAX drop its open cache, and use `entries` instead; None sets no other cache.
+    """Close the compilation cache that JAX has open. If `entries` is given, make JAX use it as its cache.
 
-    JAX's own files are not safe: a process can read a half-written file, and a damaged file stays for ever. JAX has no
-    public way to replace them. If JAX's internal names change, its own files are used in the folder.
+    JAX's own cache files are not safe: a process can read a half-written file, and a damaged file is never replaced.
+    JAX has no public function to set another cache. If its private attribute `_cache` disappears, JAX's own cache is
+    used.
     """
     compilation_cache.reset_cache()
     if entries is not None and hasattr(inside, "_cache"):
@@ -260,23 +265,24 @@ def _forget(entries: Entries | None = None) -> None:
         inside._cache_initialized = True
 
 
-# Compilation times: nets of 137 to 882 equations (averages of words, LSTM, GRU, attention) took 0.004 to 0.012 s for each
-# equation, on two cores with jaxlib 0.10.2.
+# Seconds of compilation per equation of a program's jaxpr: 0.004 to 0.012 on two CPU cores with jaxlib 0.10.2, for nets of
+# 137 to 882 equations (means of word vectors, LSTM, GRU, attention).
 _SECONDS_PER_EQUATION = 0.008
 _FLOPS_PER_SECOND = {"cpu": 5e10}
 _OF_OTHERS = 1e13
-# A multiplication and an addition for each weight, once in the forward pass and twice in the backward pass.
+# Floating-point operations per weight: a multiplication and an addition, once in the forward pass and twice in the
+# backward pass.
 _FLOPS_PER_WEIGHT = 6
-# Look-ups, additions and pooling have almost no weights, but take time nevertheless.
+# Lower limit of the estimated operations per step: look-ups, additions and pooling have few weights, but take time.
 _LEAST_FLOPS = 1e5
 
 
 def price_of(program: Program, platform: str) -> float:
-    """Return the number of sequence steps of one row that a program computes in the time of one compilation.
+    """Estimate the compilation time of a program, in units of the time for one step of one sequence.
 
     Args:
-      program: the program; all its weights except embeddings count as applied at each step.
-      platform: "cpu", "gpu", ...
+      program: the program; the estimate assumes that each step uses all weights except embeddings.
+      platform: the platform of the device, such as "cpu" or "gpu".
 
     Example:
       >>> import fluid
@@ -293,18 +299,17 @@ def price_of(program: Program, platform: str) -> float:
 
 
 class Ahead:
-    """A jitted training step that is compiled in a thread for feeds of some shapes.
+    """A training step that a background thread compiles before its first call, for feeds of given shapes.
 
-    An Ahead replaces the jitted step until the first call with these shapes. JAX caches the compiled step with the
-    trace, so that the jitted function finds it. The caller traces in the caller's thread. The other thread only runs
-    XLA, which does not hold Python's lock. If the compilation fails, the call compiles again and raises the error.
+    An Ahead replaces the jitted step until the first call with these shapes; this call waits for the thread. The
+    thread only runs XLA, which does not hold Python's global lock. JAX caches the compiled code, so the jitted step
+    uses it. If the compilation fails, the first call compiles again and raises the error.
 
     Args:
       jitted: the jitted step.
       lowered: the step, traced and lowered by JAX for these shapes, but not compiled.
-      feeds: arrays or `jax.ShapeDtypeStruct`, by name.
-      take: called with the feeds of the first call with these shapes; it puts the jitted step back in place of the
-        Ahead.
+      feeds: arrays or `jax.ShapeDtypeStruct` with these shapes, by name.
+      take: called with the feeds of the first call with these shapes; it replaces the Ahead by the jitted step.
     """
 
     def __init__(
@@ -318,12 +323,12 @@ class Ahead:
         self._jitted = jitted
         self._form = _form(feeds)
         self._take = take
-        # No daemon: at exit, Python must wait for a thread inside XLA, or it crashes.
+        # Not a daemon thread: Python crashes if it exits while a thread runs inside XLA, so it must wait.
         self._thread = threading.Thread(target=_compile, args=(lowered,), name="fluid-compilation")
         self._thread.start()
 
     def __call__(self, state: Any, constants: Any, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Any:
-        """Run the step; a call with feeds of the shapes that are being compiled first waits for the compilation."""
+        """Run the step. If feeds have the shapes that the background thread compiles, first wait for the thread."""
         if not overrides and _form(feeds) == self._form:
             try:
                 self._take(feeds)
@@ -335,11 +340,11 @@ class Ahead:
 def _compile(lowered: jax.stages.Lowered) -> None:
     try:
         lowered.compile()
-    except Exception:  # the call that needs the step compiles again, and raises the error in the caller's thread
+    except Exception:  # the first call of the step compiles again, and raises this error to its caller
         return
 
 
 def _form(feeds: Mapping[str, Any]) -> Any:
-    """Return the parts of feeds on which a compilation depends: structure, shapes and dtypes."""
+    """Return the properties of feeds for which a step is compiled: tree structure, shapes and dtypes."""
     leaves, structure = jax.tree.flatten(dict(feeds))
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]

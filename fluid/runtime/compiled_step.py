@@ -1,7 +1,7 @@
 """CompiledStep: the jitted step of one program over the arrays of a Session.
 
-A CompiledStep counts compilations in the traced body, donates the arrays that a training step replaces, and writes the
-new arrays into the Scope.
+A CompiledStep counts its compilations: its Python function runs once per trace. A training step donates the buffers of
+the arrays that it replaces, and stores the new arrays in the Scope, which holds all arrays of the session.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ from fluid.runtime.step import Constants, Step, TrainingState, scanned
 
 
 def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
-    """Return the compiled step for a request; equal requests share one step."""
+    """Return the CompiledStep of a program for a Request; equal requests share one CompiledStep."""
     known: CompiledStep | None = engine.steps.get((program.name, request))
     if known is None:
         known = engine.steps[program.name, request] = CompiledStep(engine, program, request)
@@ -33,11 +33,11 @@ def bind(engine: Engine, program: Program, request: Request) -> "CompiledStep":
 
 @dataclass
 class _Form:
-    """The functions of a step for one set of frozen parameters.
+    """The pure and the jitted functions of one step, for one set of frozen parameters.
 
     Attributes:
       step: the pure step.
-      run: the jitted step, or an Ahead that compiles it.
+      run: the jitted step, or an Ahead, which compiles it in a background thread.
       several: the jitted function of several training steps per call; None until it is needed.
     """
 
@@ -47,16 +47,16 @@ class _Form:
 
 
 class _Log:
-    """The compilations of one step, and the reason for each.
+    """A recorder of the compilations of one step, and of the reason for each compilation.
 
     Args:
-      engine: its attribute `compilations` lists the compilations of all steps.
+      engine: the engine, whose attribute `compilations` lists the compilations of all steps.
       program: the program of the step.
       request: the request of the step.
 
     Attributes:
       shapes: the shapes of the feeds of each compilation, as text.
-      other_frozen: number of frozen names, if the next compilation has another set of frozen names than the last one.
+      other_frozen: number of frozen names if this set has changed since the last compilation; else None.
       paused: True during a trace that must not be recorded, because no call of the step needs it yet.
     """
 
@@ -71,7 +71,7 @@ class _Log:
         self.paused = False
 
     def begin(self, feeds: Mapping[str, Any], how: str = "") -> None:
-        """Record a compilation for feeds of these shapes. `how` describes a special kind of call, for messages."""
+        """Record the start of a compilation for feeds of these shapes; `how`, if not empty, is the recorded reason."""
         if self.paused:
             return
         shapes = ", ".join(f"{n} {list(v.shape)}" for n, v in feeds.items())
@@ -83,13 +83,13 @@ class _Log:
         self._engine.compilations.begin(Compilation(self._program, self._request.mode, reason))
 
     def end(self) -> None:
-        """Record the end of the compilation that has begun, if there is one."""
+        """Record the end of the compilation that `begin` recorded; do nothing if there is none."""
         if self._open:
             self._open = False
             self._engine.compilations.end()
 
     def _reason(self, shapes: str) -> str:
-        """Return the reason for the next compilation, for feeds of these shapes."""
+        """Return a text with the reason for the next compilation, such as "first train run" or "new feed shapes"."""
         mode = self._request.mode
         same = [c for c in self._engine.compilations if (c.program, c.mode) == (self._program, mode)]
         reason = f"first {mode} run" if not same else "another fetch list, feed list or set of overrides"
@@ -106,15 +106,15 @@ class _Log:
 class CompiledStep:
     """A jitted step of one program over the arrays of a Session.
 
-    A call runs one step, or one step for each of several minibatches. `bind` creates it; feeds are already checked.
+    `bind` creates it. A call takes checked feeds, and runs one step, or one step for each of several minibatches.
 
     Args:
-      engine: the arrays, and all state that steps share.
+      engine: the engine of the Session, with the arrays and all state that steps share.
       program: the program.
       request: mode, fetched values, feeds and overrides of the step.
 
     Attributes:
-      engine: the arrays, and all state that steps share.
+      engine: the engine of the Session, with the arrays and all state that steps share.
       request: mode, fetched values, feeds and overrides of the step.
       buckets: the sizes to which sequences are padded before they are fed.
     """
@@ -127,7 +127,8 @@ class CompiledStep:
         self._scope = engine.scope
         self._names = program.output_names if request.fetch is None else request.fetch
         self._absent = AbsentFeeds(program, request.feeds)
-        # The sets of scalar overrides for which absent feeds were checked: scalars get their sizes from the feeds.
+        # Sets of names of scalar overrides for which `_check_absent` has passed. A scalar override takes its shape
+        # from the feeds, so each new set of scalars needs a check.
         self._checked: set[frozenset[str]] = set()
         self._log = _Log(engine, program, request)
         self._frozen = engine.freezing.names
@@ -168,19 +169,19 @@ class CompiledStep:
         return StepResults(found, self._names, self.request.also, count)
 
     def _check_absent(self, feed: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-        """Check, once for each set of scalar overrides, that the results do not depend on absent feeds."""
+        """Check that the results do not depend on absent feeds, once for each set of scalar overrides."""
         scalars = frozenset(name for name, value in overrides.items() if not value.shape)
         if scalars not in self._checked:
             self._absent.check(self._pure(), feed, overrides)
             self._checked.add(scalars)
 
     def _update(self, train: Callable[..., Any], *fed: Any) -> Any:
-        """Call a training function on the arrays of the scope, and store the new arrays; return the results."""
+        """Run a training function on the arrays of the scope, store the new arrays, and return the results."""
         if self.engine.replaced:
             self._check_replaced()
         scope = self._scope
-        # The call donates the scope's buffers, so neither an interrupt nor another thread may come before its results
-        # are stored.
+        # `train` donates the scope's buffers. Until the results are stored, the scope has no valid arrays, so the lock
+        # excludes other threads, and the guard delays Ctrl-C.
         with scope.lock, self.engine.guard:
             try:
                 after, results = train(*self.engine.arguments(self._form.step), *fed)
@@ -192,12 +193,12 @@ class CompiledStep:
         return results
 
     def _evaluate(self, feed: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None) -> Any:
-        """Call the jitted function that changes no arrays; return its results."""
+        """Run the jitted test-mode step, which changes no arrays, and return its results."""
         scope, test = self._scope, self._form.run
         try:
             if not scope.trained:
                 return test(self._kept(), feed, *self._test_arguments(overrides, draw))
-            with scope.lock:  # a training step in another thread donates these arrays
+            with scope.lock:  # the lock keeps training steps of other threads from donating these arrays
                 return test(self._kept(), feed, *self._test_arguments(overrides, draw))
         except jax.errors.UnexpectedTracerError as error:
             raise leak_in_own_words(error, self._program.name) from None
@@ -208,7 +209,7 @@ class CompiledStep:
         return arrays if len(arrays) == len(kept) else {n: arrays[n] for n in kept}
 
     def _test_arguments(self, overrides: Mapping[str, Any], draw: Draw | None = None) -> tuple[Any, ...]:
-        """Return the arguments of a test-mode step after the feeds, as few as possible: each one takes time."""
+        """Return the arguments that follow the feeds in a test-mode call; few, because each argument costs time."""
         arguments = self.engine.strategy.arguments
         if self._program.random or arguments:
             drawn = draw or (self._scope.root, self._scope.step)
@@ -216,7 +217,7 @@ class CompiledStep:
         return (overrides,) if overrides else ()
 
     def _follow_freezing(self) -> None:
-        """Switch to the jitted functions for the names that are frozen now; a test-mode step needs no switch."""
+        """Select the jitted functions for the currently frozen parameters; do nothing in test mode."""
         frozen = self.engine.freezing.names
         if frozen is self._frozen or self.request.mode != TRAIN:
             return
@@ -228,7 +229,7 @@ class CompiledStep:
         self._form = known
 
     def _new_form(self) -> _Form:
-        """Return a new _Form, with the jitted step for the names that are frozen now."""
+        """Return a new _Form, with the jitted step for the currently frozen parameters."""
         engine, layout = self.engine, self.engine.layout
         rules = engine.rules.get(self._program.name, ())
         step = Step(self._program, rules, self.request, engine.function, self._frozen, layout.gathering)
@@ -253,7 +254,7 @@ class CompiledStep:
         return form.several
 
     def _recording(self, function: Callable[..., Any], position: int) -> Callable[..., Any]:
-        """Return `function`, extended to record a compilation when it is traced, and to add stand-ins of absent feeds.
+        """Wrap a pure step: record a compilation at each trace, and add zeros for absent feeds.
 
         Args:
           function: a pure step.
@@ -285,9 +286,10 @@ class CompiledStep:
         return len(self._log.shapes)
 
     def compile_ahead(self, feeds: Mapping[str, Any]) -> None:
-        """Begin to compile the training step in a thread, for the first call with feeds of these shapes.
+        """Start to compile the training step in a background thread, for feeds of these shapes.
 
-        The call waits for the compilation and records it; without a call, none is recorded. The program is traced now.
+        This method traces the program; the thread compiles it. The first call with these shapes waits for the thread,
+        and records the compilation.
 
         Args:
           feeds: arrays, or `jax.ShapeDtypeStruct` with the sharding of the later feeds, by name.
@@ -303,7 +305,7 @@ class CompiledStep:
 
         def take(fed: Mapping[str, Any]) -> None:
             form.run = jitted
-            self._log.begin(dict(sorted(fed.items())))  # sorted by name, as JAX passes a dict to a trace
+            self._log.begin(dict(sorted(fed.items())))  # sorted by name, because JAX sorts each dict that it traces
 
         self._log.paused = True
         try:
@@ -314,7 +316,7 @@ class CompiledStep:
         form.run = Ahead(jitted, lowered, feeds, take)
 
     def lowered(self, feeds: Mapping[str, Any] | Fed) -> jax.stages.Lowered:
-        """Return the step as JAX lowers it for feeds of these shapes, before XLA compiles it. Nothing runs.
+        """Trace and lower the step for feeds of these shapes, but neither compile nor run it.
 
         Args:
           feeds: arrays or `jax.ShapeDtypeStruct`, by name; or a Stack or Picks of several minibatches.
@@ -325,7 +327,7 @@ class CompiledStep:
         """Return the trace of the step for feeds of these shapes; new shapes are recorded as a compilation.
 
         Args:
-          feeds: as for `lowered`.
+          feeds: arrays or `jax.ShapeDtypeStruct`, by name; or a Stack or Picks of several minibatches.
         """
         self._follow_freezing()
         if self.engine.layout.in_parts:
@@ -347,11 +349,11 @@ class CompiledStep:
         return traced
 
     def needed_feeds(self, feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
-        """Return the names of feeds that the results depend on and that the request does not give."""
+        """Return the names of the feeds on which the results depend, and which the request does not list."""
         return self._absent.needed(self._pure(), feeds, overrides)
 
     def _pure(self) -> Callable[..., Any]:
-        """Return a pure function that computes the results of the step, from stand-in arrays, feeds and overrides."""
+        """Return a pure function that maps zeros for absent feeds, given feeds, and overrides to the step's results."""
         step = self._form.step
         train, test = self.engine.strategy.functions(step)
 

@@ -16,7 +16,7 @@ from fluid.runtime.parameter_updates import Rule
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of a program for parameters and feeds.
+    """The results of one run of a program inside a custom training step.
 
     Attributes:
       losses: one scalar for each `minimize` of the program; only one for a Trainer with an optimizer.
@@ -34,11 +34,14 @@ class Evaluation:
 
 
 StepFunction = Callable[["TrainingStep"], tuple[Mapping[str, Any], Sequence[Any], Evaluation]]
-"""The type of `step=`: from a TrainingStep to the new parameters, the new optimizer state, and the Evaluation."""
+"""The type of a custom step function, the argument `step=` of a Trainer.
+
+The function maps a TrainingStep to the new parameters, the new optimizer states and an Evaluation.
+"""
 
 
 class Machinery(NamedTuple):
-    """The functions and rules of a training step.
+    """The functions and update rules with which a TrainingStep computes.
 
     Attributes:
       rules: the update rule of each `minimize`.
@@ -95,7 +98,7 @@ class TrainingStep:
     key: Any
     number: Any
     _machinery: Machinery = field(repr=False)
-    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # the states that `update` returned
+    _updates: list[list[Any]] = field(default_factory=list, repr=False)  # optimizer states from `update`
 
     def evaluate(
         self,
@@ -137,10 +140,10 @@ class TrainingStep:
         """Run the program forward and backward.
 
         Args:
-          parameters: as for `evaluate`.
-          feeds: as for `evaluate`.
-          states: as for `evaluate`.
-          key: as for `evaluate`.
+          parameters: some or all parameters, by name; missing ones have their values before the step.
+          feeds: some or all feeds, by name; missing ones come from the minibatch.
+          states: some or all states, by name; missing ones have their values before the step.
+          key: a random key; None for the key of the step, which draws equal random numbers in each evaluation.
           which: index of the `minimize` whose loss and parameters are used, in the order of the program.
 
         Returns:
@@ -171,7 +174,7 @@ class TrainingStep:
         Args:
           gradients: one for each parameter of the `minimize`, by name.
           slots: optimizer states; by default their values before the step.
-          parameters: the parameters to update, as for `evaluate`.
+          parameters: the parameters to update, by name; missing ones have their values before the step.
           which: index of the `minimize`, in the order of the program.
 
         Returns:
@@ -211,10 +214,10 @@ def check_function(step: Any) -> None:
 
 
 def check_tables(rules: Sequence[Rule]) -> None:
-    """Refuse row-wise table updates with a custom step, which computes dense gradients.
+    """Raise an error if an embedding table is updated row by row: a custom step computes only dense gradients.
 
     Raises:
-      ArgumentError: a table is updated by rows.
+      ArgumentError: an update rule updates an embedding table row by row.
     """
     tables = [table for rule in rules for table in rule.tables]
     if tables:
@@ -228,7 +231,7 @@ def check_result(result: Any, step: TrainingStep) -> tuple[dict[str, Any], list[
     """Return the checked result of a custom step function.
 
     Raises:
-      ProgramError: the result is no triple of parameters, optimizer states and Evaluation, or an array has another
+      ProgramError: the result is not a tuple of parameters, optimizer states and Evaluation; or an array has another
         name, shape or dtype than before the step.
     """
     if not isinstance(result, tuple) or len(result) != 3 or not isinstance(result[2], Evaluation):
@@ -278,12 +281,12 @@ def _same(before: Any, after: Any) -> bool:
 
 
 def _strong(tree: Any) -> Any:
-    """Return arrays without weak types, so that the next step is not compiled again."""
+    """Return a tree of arrays without JAX's weak types, which would cause another compilation of the next step."""
     return jax.tree.map(lambda value: jnp.asarray(value, jnp.result_type(value)), tree)
 
 
 def _difference(before: Any, after: Any) -> str | None:
-    """Describe the first difference of two trees of arrays in structure, shape or dtype; None for equal trees."""
+    """Describe the first difference between two trees of arrays in structure, shape or dtype; None if they agree."""
     structure: Any = jax.tree.structure(before)
     if structure != jax.tree.structure(after):
         return "other names, or another structure"
@@ -296,12 +299,12 @@ def _difference(before: Any, after: Any) -> str | None:
 
 
 def _merged(kind: str, known: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return all arrays of `known`, each one replaced by the array of its name in `given`, if there is one.
+    """Return a copy of the dict `known`, in which the arrays in `given` replace those with equal names.
 
     Args:
-      kind: the kind of the arrays for the message, such as "parameter".
+      kind: the kind of the arrays for the error message, such as "parameter".
       known: arrays by name.
-      given: arrays that replace others, by name; None for none.
+      given: the replacing arrays, by name; None replaces nothing.
 
     Raises:
       UnknownNameError: the name of a given array is not known.

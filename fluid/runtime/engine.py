@@ -1,4 +1,4 @@
-"""Engine: the state of a Session, and all that its compiled steps share."""
+"""Engine: the internal state of a Session, which all its compiled steps share."""
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,7 +22,7 @@ from fluid.runtime.step import Constants, Single, Step, TrainingState
 
 
 class Compilation(NamedTuple):
-    """One compilation of a step: the program, the mode, and the reason."""
+    """A record of one compilation: the name of the program, the mode ("train" or "test"), and the reason."""
 
     program: str
     mode: str
@@ -30,10 +30,10 @@ class Compilation(NamedTuple):
 
 
 class Compilations(list[Compilation]):
-    """The compilations of a session in order.
+    """A list of the compilations of a session, oldest first.
 
     Attributes:
-      watchers: called with each compilation when it begins, and with None when it has ended.
+      watchers: functions that are called with a Compilation when it begins, and with None when it has ended.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Compilations(list[Compilation]):
         return sum(compilation.mode == TRAIN for compilation in self)
 
     def begin(self, compilation: Compilation) -> None:
-        """Record a compilation that begins now."""
+        """Append a compilation that begins now, and notify the watchers."""
         self.append(compilation)
         for watcher in self.watchers:
             watcher(compilation)
@@ -58,7 +58,7 @@ class Compilations(list[Compilation]):
 
 
 class Engine:
-    """The state of a Session: programs, arrays, devices, and all that compiled steps share.
+    """The internal state of a Session: programs, arrays, devices, compiled steps, and everything that steps share.
 
     A user calls the Session. Trainer, Inferencer, server and loops use its engine, and `bind(engine, program, request)`
     of `fluid.runtime` returns the compiled step for a request.
@@ -81,10 +81,11 @@ class Engine:
       scope: the arrays by name, with optimizer states, step counter and random root.
       rates: the learning rates of all programs.
       freezing: the frozen parameters, which training does not change.
-      replaced: original values of parameters that now hold their average, by average; a step must not change them.
+      replaced: for each average of parameters that is applied now, the original values of these parameters; no training
+        step may change them.
       seeds: seeds of test-mode runs; training steps, checkpoints and tests do not use them.
       compilations: all compilations so far.
-      guard: keeps Ctrl-C out of the middle of a step.
+      guard: delays Ctrl-C until a step has ended.
       nans: warns of NaN in feeds.
       steps: the compiled steps, by program and request.
     """
@@ -120,7 +121,7 @@ class Engine:
 
     @property
     def members(self) -> int | None:
-        """Number of trainings whose arrays are stacked in a population; else None."""
+        """Number of models in a population, whose arrays are stacked; None for a single model."""
         return self.strategy.size
 
     @property
@@ -129,11 +130,11 @@ class Engine:
         return self.layout.device
 
     def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
-        """Add a program: discover it, and create its missing parameters and optimizer states.
+        """Add a program: trace it, and create those parameters and optimizer states that do not exist yet.
 
         Args:
           function: a program function, or a Program.
-          initial: False uses zeros instead of initial values.
+          initial: False creates parameters with zeros instead of initial values.
 
         Returns:
           The Program; its name is the name of the function, with a number if that name is taken.
@@ -144,7 +145,7 @@ class Engine:
         while program.name in self.programs:
             count += 1
             program.name = f"{name}_{count}"
-        # Everything that can raise an error comes first, so that an error leaves the session unchanged.
+        # All code that can raise an error runs first, so that an error leaves the session unchanged.
         for other in self.programs.values():
             check_same_nets(program.name, program.shared, other.shared)
         rules = rules_of(program)
@@ -165,22 +166,22 @@ class Engine:
         return program
 
     def _move_parts(self, program: Program) -> None:
-        """Replace the layout by an OnDevices, which runs parts of a program on the devices of its `device_guard`s."""
+        """Replace the layout by `OnDevices`, which runs the layers in a `device_guard` block on the block's device."""
         if self.layout.mesh is not None or self.members is not None:
             raise errors.ArgumentError(
                 f"the program {program.name} has device_guard({min(program.devices)!r}), found "
                 f"{'parallel=' if self.members is None else 'a Population'}, expected one training without parallel=: "
                 f"leave one of the two out"
             )
-        from fluid.parallel import OnDevices  # loaded on use
+        from fluid.parallel import OnDevices  # deferred import of a package that only device_guard needs
 
         self.move(OnDevices(self.device))
 
     def check(self) -> None:
-        """Check that the names in `buckets` and in the layout belong to the programs, once all are added.
+        """Check that the names in `buckets=` and in the layout exist in the programs; call it after the last `add`.
 
         Raises:
-          UnknownNameError: a name matches nothing.
+          UnknownNameError: a name matches no feed or parameter.
         """
         named = (n for p in self.programs.values() for n, spec in p.feeds.items() if spec.lod_level)
         check_names(self._ladders, named)
@@ -193,11 +194,11 @@ class Engine:
         program: str | Callable[[], Any] | Program | None = None,
         fits: Callable[[Program], bool] = lambda program: False,
     ) -> Program:
-        """Return a program by its name, its function or itself.
+        """Find a program of the session by its name or its function.
 
         Args:
-          program: None for the only program, or for the only one of several that fits.
-          fits: returns True if a program can run the request; used if no program is named and there are several.
+          program: a name, a program function or a Program; None for the only program, or the only one that fits.
+          fits: returns True if a program can run the request; called if `program` is None and there are several.
 
         Raises:
           UnknownNameError: there is no such program.
@@ -214,9 +215,9 @@ class Engine:
         raise no_program(program, self.programs)
 
     def buckets(self, program: Program) -> Buckets:
-        """Return new Buckets, which pad the sequences of a program."""
+        """Return new Buckets, which choose the lengths to which the sequences of a program are padded."""
         ladders = self._ladders
-        if isinstance(ladders, Mapping):  # some names may be feeds of other programs
+        if isinstance(ladders, Mapping):  # `buckets=` may also name feeds of other programs
             ladders = {n: sizes for n, sizes in ladders.items() if n in program.feeds}
         return Buckets(program.feeds, ladders, self._max_compilations, price_of(program, self.device.platform))
 
@@ -229,7 +230,7 @@ class Engine:
           program: the program that is fed.
           feed: arrays by name, from the user.
           given: the names in `feed` that are feeds of the program.
-          replaced: the names in `feed` that are other values, which the arrays replace.
+          replaced: the names in `feed` of values that are not feeds; the arrays replace these values.
           buckets: the sizes to which sequences are padded.
 
         Raises:
@@ -256,7 +257,7 @@ class Engine:
         return self.strategy.learning_rates(self.rates, name, self.rules[name], self.scope.slots[name])
 
     def arguments(self, step: Step) -> tuple[TrainingState, Constants]:
-        """Return the arguments of a training step, from the current arrays."""
+        """Return the arguments of a training step: arrays to update (TrainingState), and to read only (Constants)."""
         scope, name = self.scope, step.program.name
         state = TrainingState({n: scope.arrays[n] for n in step.carried}, scope.slots[name], scope.step)
         root = scope.root if step.draws else None
@@ -264,11 +265,11 @@ class Engine:
         return state, Constants(kept, root, self.rates.of(name), self.strategy.constants())
 
     def place(self, value: Any) -> Any:
-        """Put a tree of arrays on the device; with several devices, a whole copy on each one."""
+        """Put a tree of arrays on the device; with several devices, a full copy on each one."""
         return self.layout.place(value)
 
     def move(self, layout: Layout) -> None:
-        """Move all arrays to another device, or a whole copy to each of several devices, before the first run."""
+        """Move all arrays to the device of a new layout, or a copy to each of its devices, before the first run."""
         self.layout = layout
         for program in self.programs.values():
             layout.add(program)

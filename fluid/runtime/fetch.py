@@ -1,4 +1,4 @@
-"""Names from the user: the values to fetch, to replace, and to compute gradients for."""
+"""Checks of names from the user: names of values to fetch, to replace, and to differentiate with respect to."""
 
 import fnmatch
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,8 @@ from fluid._util.globs import is_glob
 from fluid.core import TEST, TRAIN, LoDTensor, NestedSequenceBatch, Program, SequenceBatch
 
 GRAD = "@GRAD"
-# Kinds of values that only a training step has. A value has the number of a `minimize`: learning_rate_0 ...
+# Kinds of values that only a training step has. A value's name is its kind and the index of a `minimize` call, such as
+# learning_rate_0.
 RATE = "learning_rate"
 GRAD_NORM = "grad_norm"
 UPDATE_RATIO = "update_ratio"
@@ -22,12 +23,12 @@ Fetch = str | Sequence[str]
 
 
 def rate_names(program: Program) -> list[str]:
-    """Return the names of the learning rates of each `minimize` of a program, as a training step returns them."""
+    """Return the names under which a training step returns its learning rates, such as "learning_rate_0"."""
     return [f"{RATE}_{i}" for i in range(len(program.minimizes))]
 
 
 def step_names(program: Program) -> list[str]:
-    """Return the names of all values of a training step besides the values of the program.
+    """Return the names of the values that a training step computes in addition to the values of its program.
 
     For each `minimize`: the learning rate, the norm of the gradients before any clip, and the norm of the update
     divided by the norm of the parameters; with precision="float16" also the loss scale.
@@ -37,14 +38,15 @@ def step_names(program: Program) -> list[str]:
 
 
 def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, ...]:
-    """Return names that can be fetched from a program, with globs expanded.
+    """Check the names in a fetch list, and return them with globs expanded.
 
     Args:
       program: the program.
       fetch: one name or several. A name is an output of a dict, a named value, a layer (its last result), a feed, a
         parameter, a state, a result of an operator, or a value inside a loop or branch. A glob such as "fc_*.w_0"
-        stands for all matching names; it matches the last two kinds only if it matches nothing else. A line of the
-        program, "net.py:12", stands for the last value computed there. "@GRAD" after any of them requests the gradient.
+        stands for all matching names; it matches the last two kinds only if it matches nothing else. A source line,
+        such as "net.py:12", stands for the last value that the line computes. "NAME@GRAD" requests the gradient of a
+        value.
       mode: "train" or "test"; only a training step has the values of `step_names`.
 
     Returns:
@@ -62,7 +64,7 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
             )
     known = dict.fromkeys(program.output_names or ())
     if not known.keys() >= set(names):
-        known = _fetchable(program, mode)  # reads `program.values`, which traces the program once more
+        known = _fetchable(program, mode)  # slow: reading `program.values` traces the program once more
     found: list[str] = []
     for name in names:
         base = name.removesuffix(GRAD)
@@ -88,24 +90,24 @@ def check_fetch(program: Program, fetch: Fetch, mode: str = TEST) -> tuple[str, 
 
 
 def is_inner(program: Program, name: str) -> bool:
-    """Return whether a value is found only in the equations of a program's trace, see `Program.equation_values`.
+    """Return True if a value has no declared name, and only the equations of the program's trace hold it.
 
-    Results of operators and values inside loops and branches are such values.
+    Examples are results of operators, and values inside loops and branches; see `Program.equation_values`.
     """
     if name.endswith(GRAD) or is_line(name) or name in step_names(program):
         return False
     declared = (program.output_names or (), program.feeds, program.parameters, program.states)
-    # Tested before `program.values`, whose first read traces the program once more.
+    # Declared names are tested first, because the first read of `program.values` traces the program once more.
     if any(name in names for names in declared):
         return False
     return name not in program.values and name not in program.aliases and name in program.equation_values
 
 
 def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
-    """Return `feed` unchanged, after a check of its type.
+    """Check that `feed` is a dict, and return it unchanged.
 
     Raises:
-      ArgumentTypeError: `feed` is no dict.
+      ArgumentTypeError: `feed` is not a dict.
     """
     if isinstance(feed, Mapping):
         return feed
@@ -116,7 +118,7 @@ def check_feed(program: Program, feed: Any) -> Mapping[str, Any]:
 
 
 def can_fetch(program: Program, fetch: Fetch) -> bool:
-    """Return whether a program has all values of a fetch list."""
+    """Return True if a program has all values that a fetch list names."""
     try:
         return bool(check_fetch(program, fetch))
     except errors.UnknownNameError:
@@ -124,10 +126,10 @@ def can_fetch(program: Program, fetch: Fetch) -> bool:
 
 
 def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
-    """Return the error for an unknown program, or for a missing name if a session has several programs.
+    """Return the error for an unknown program, or for a call that must name one of several programs.
 
     Args:
-      program: a name, a function, or None.
+      program: the unknown name or function; None if the call names no program.
       known: names of the programs of the session.
     """
     if program is None:
@@ -143,20 +145,20 @@ def no_program(program: Any, known: Iterable[str]) -> errors.FluidError:
 
 
 def split_names(program: Program, names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Split the names in a feed dict: return the names of feeds, and the names of other values, which it replaces.
+    """Split the names in a feed dict into the names of feeds and the names of other values, which are replaced.
 
     Raises:
       UnknownNameError: the program has no such name, or the value cannot be replaced.
     """
     given = tuple(name for name in names if name in program.feeds)
     replaced = tuple(name for name in names if name not in program.feeds)
-    if replaced:  # only then: the check reads `program.values`, which traces the program once more
+    if replaced:  # tested first, because the check reads `program.values`, which traces the program
         _check_replaced(program, replaced)
     return given, replaced
 
 
 def _check_replaced(program: Program, names: Iterable[str]) -> None:
-    """Check that values other than feeds can be replaced.
+    """Check that arrays from the user can replace the values with these names, which are not feeds.
 
     Raises:
       UnknownNameError: the program has no such name, or the value cannot be replaced.
@@ -176,14 +178,14 @@ def _check_replaced(program: Program, names: Iterable[str]) -> None:
 
 
 def as_array(value: Any) -> Any:
-    """Convert an override to a type that a step accepts: a sequence batch, a JAX array or a NumPy array."""
+    """Convert an array from the user to a type that a step accepts: a sequence batch, a JAX or a NumPy array."""
     if isinstance(value, LoDTensor):
         return value.batch()
     return value if isinstance(value, SequenceBatch | NestedSequenceBatch | jax.Array) else np.asarray(value)
 
 
 def is_line(name: str) -> bool:
-    """Return True if a name is a line of a file, such as "net.py:12"."""
+    """Return True if a name denotes a line of a source file, such as "net.py:12"."""
     path, colon, number = name.rpartition(":")
     return bool(path and colon) and number.isdecimal()
 
@@ -238,7 +240,7 @@ def _line(program: Program, name: str) -> str:
 
 
 def _absent(program: Program) -> str:
-    """Return a sentence to append to an error message if the program is exported: it then has fewer names."""
+    """Return a sentence for error messages about the fewer names of an exported program; empty for other programs."""
     if not program.exported:
         return ""
     return (

@@ -9,18 +9,18 @@ import numpy as np
 
 from fluid.core import ParameterSpec, warn
 
-# Number of names that a message lists.
+# Maximum number of names of arrays that a message lists.
 _SHOWN = 5
 
 
 def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], members: int | None = None) -> list[str]:
-    """Return the names of non-finite parameters and states whose initial values were finite.
+    """Return the names of parameters and states that are not finite now, but had finite initial values.
 
     Args:
       specs: specs of the parameters and states, by name. Parameters that are not trainable are not checked.
-      arrays: arrays by name; this waits for arrays on a device.
-      members: number of trainings whose arrays are stacked, `[members, ...]`; None for one training. The result is
-        empty while all arrays of one member are finite.
+      arrays: arrays by name; the function waits for arrays on a device.
+      members: number of models in a population, whose arrays are stacked, `[members, ...]`; None for one model. The
+        result is empty while all arrays of at least one member are finite.
     """
     checked = {n: a for n, a in arrays.items() if n in specs and specs[n].trainable is not False}
     found = [n for n in non_finite(checked) if not _begins_non_finite(specs[n])]
@@ -30,7 +30,7 @@ def spoilt(specs: Mapping[str, ParameterSpec], arrays: Mapping[str, Any], member
 
 
 def _begins_non_finite(spec: ParameterSpec) -> bool:
-    """Return True if an initial value has an infinity or a NaN: a mask or a "best loss so far" may begin with one."""
+    """Return True if an initial value has an infinity or a NaN, as a mask or a "best loss so far" may have."""
     value = spec.initializer(jax.random.key(0), spec.shape, jnp.dtype(spec.dtype))
     return not _finite_on_host(np.asarray(value))
 
@@ -45,14 +45,14 @@ def non_finite(arrays: Mapping[str, Any]) -> list[str]:
 
 
 def _is_on_device(array: Any) -> bool:
-    """Return True if NumPy cannot read an array directly; on a CPU it can, which avoids a compilation per shape."""
+    """Return True if the device must check an array, because NumPy cannot read the array's memory directly."""
     if not isinstance(array, jax.Array):
         return False
     return not array.is_fully_addressable or any(device.platform != "cpu" for device in array.devices())
 
 
 def finite_members(arrays: Iterable[Any], members: int) -> np.ndarray:
-    """Return a flag for each member of a population: True if all its arrays are finite; bool `[members]`."""
+    """Return for each model of a population whether all its arrays are finite, as bool `[members]`."""
     stacked = [array for array in map(np.asarray, arrays) if array.shape[:1] == (members,)]
     inexact = [array.reshape(members, -1) for array in stacked if jnp.issubdtype(array.dtype, jnp.inexact)]
     return np.all([np.isfinite(array).all(axis=1) for array in inexact], axis=0)
@@ -64,26 +64,26 @@ def _finite_on_host(array: np.ndarray) -> bool:
 
 @jax.jit
 def _finite_on_device(arrays: list[jax.Array]) -> jax.Array:
-    """Return a flag for each array, True if it is finite, bool `[arrays]`: one transfer reads all flags."""
+    """Return for each array whether it is finite, as one array bool `[arrays]`, so that one transfer reads it."""
     return jnp.stack(
         [jnp.isfinite(a).all() if jnp.issubdtype(a.dtype, jnp.inexact) else jnp.array(True) for a in arrays]
     )
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names as part of a sentence: "a", "a and b", "a, b, c, d, e and 2 more"."""
+    """Join names for a sentence: "a", "a and b", "a, b, c, d, e and 2 more"."""
     more = len(names) - _SHOWN
     parts = [*names[:_SHOWN], f"{more} more"] if more > 0 else list(names)
     return ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else parts[0]
 
 
 def holding(names: Sequence[str]) -> str:
-    """Return the beginning of a sentence: "w and b hold NaN or infinity"."""
+    """Return the start of a warning from the names of arrays, such as "w and b hold NaN or infinity"."""
     return f"{listed(names)} {'holds' if len(names) == 1 else 'hold'} NaN or infinity"
 
 
 def warn_of_spoilt(caller: str, names: Sequence[str]) -> None:
-    """Warn that the call `caller` writes a file with the non-finite arrays `names`."""
+    """Warn that the function `caller` writes a file with non-finite arrays, whose names are `names`."""
     warn(
         f"{caller}: {holding(names)}, so that what the file "
         f"computes is NaN too. Save the last parameters that were finite: "
@@ -93,15 +93,15 @@ def warn_of_spoilt(caller: str, names: Sequence[str]) -> None:
 
 
 class Health:
-    """A check for infinities and NaNs, except in arrays that had some before training began.
+    """A check of arrays for infinities and NaNs, except arrays that had some before training began.
 
-    A program may make a value infinite on purpose, such as a mask; so may an optimizer, such as its best loss so far.
-    Such arrays say nothing about the health of training.
+    Some arrays are infinite on purpose: a mask of a program, or the best loss so far of an optimizer. Infinities in
+    these arrays do not show that training has failed.
 
     Args:
       exempt: names of arrays that are not checked.
-      members: number of trainings whose arrays are stacked, `[members, ...]`; None for one training. While all arrays
-        of at least one member are finite, there is no complaint: a population goes on without the other members.
+      members: number of models in a population, whose arrays are stacked, `[members, ...]`; None for one model. While
+        all arrays of at least one member are finite, there is no complaint: training goes on for this member.
 
     Example:
       >>> import numpy as np
@@ -118,7 +118,7 @@ class Health:
 
     @classmethod
     def at_start(cls, arrays: Mapping[str, Any], members: int | None = None) -> "Health":
-        """Return the Health of a training, or of a population of `members`, that begins with these arrays."""
+        """Return a Health that checks all arrays except those that are not finite now, before training."""
         return cls(non_finite(arrays), members)
 
     def complaint(self, arrays: Mapping[str, Any]) -> str | None:

@@ -1,9 +1,9 @@
 """Freezing: parameters and states that the training steps of a session leave unchanged.
 
-Each compiled step reads the frozen names before it runs. A new set of names needs another compilation, which leaves
-these names out of the gradient. The optimizer state keeps its entries for frozen parameters, so that checkpoints have
-one structure. Wrappers of an update rule, such as averages of parameters, still include all parameters. A state is
-frozen too if all parameters of its layer are frozen.
+Each compiled step reads the frozen names before it runs. A new set of names needs another compilation; the new step
+computes no gradients for the frozen parameters. The optimizer state keeps its entries for frozen parameters, so that
+the structure of checkpoints does not change. Wrappers of an update rule, such as averages of parameters, still include
+all parameters. A state, such as a moving mean, is frozen if all parameters of its layer are frozen.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +29,11 @@ class Freezing:
       scope: the arrays of the session.
       rules: the update rules of each program, by the program's name.
       place: a function that puts an array on the device.
-      members: number of members of a population; None for one training.
+      members: number of models in a population; None for a single model.
 
     Attributes:
-      chosen: names that were frozen by `freeze`.
-      names: names of all frozen parameters and states; a new object after each change.
+      chosen: names that `freeze` has frozen.
+      names: names of all frozen parameters and states, including moving statistics; a new object after each change.
 
     Example:
       >>> import fluid
@@ -108,7 +108,7 @@ class Freezing:
         self.names = self._with_statistics(chosen)
 
     def state(self) -> dict[str, Any]:
-        """Return an entry for a checkpoint; empty if nothing is frozen.
+        """Return the frozen names as a dict with one entry for a checkpoint; an empty dict if nothing is frozen.
 
         The entry holds a flag for each parameter and state, in alphabetical order: True if `freeze` has frozen it.
         """
@@ -117,17 +117,17 @@ class Freezing:
         return {FROZEN: self._place(np.array([name in self.chosen for name in sorted(self._scope.specs)]))}
 
     def optional(self, names: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return the shape and dtype of the entry of `state`, by its name; empty if `names`, from a file, lack it."""
+        """Return the shape and dtype of the checkpoint entry for frozen names, by name; empty if `names` lack it."""
         return {FROZEN: ((len(self._scope.specs),), "bool")} if FROZEN in names else {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the frozen names from an entry of `state`; without this entry, nothing is frozen."""
+        """Restore the frozen names from a checkpoint; if it has no entry for frozen names, unfreeze everything."""
         flags = state.get(FROZEN)
         names = sorted(self._scope.specs)
         self.put(frozenset() if flags is None else frozenset(n for n, f in zip(names, flags, strict=True) if f))
 
     def _with_statistics(self, chosen: frozenset[str]) -> frozenset[str]:
-        """Return the chosen names, and the states of each layer whose parameters are all chosen."""
+        """Return the chosen names together with the states of each layer whose parameters are all chosen."""
         layers: dict[str, list[str]] = {}
         for name, spec in self._scope.specs.items():
             if spec.trainable is not None and spec.layer:
@@ -137,7 +137,7 @@ class Freezing:
         return chosen.union(states)
 
     def _check(self, names: frozenset[str]) -> None:
-        """Refuse to freeze if nothing is left to train, or if an optimizer cannot leave the names out."""
+        """Raise an error if freezing these names leaves nothing to train, or if an optimizer cannot omit them."""
         trained = [n for rules in self._rules.values() for rule in rules for n in rule.parameters]
         if trained and names.issuperset(trained):
             raise errors.ArgumentError(

@@ -1,19 +1,20 @@
-"""Steps in flight: dispatched to the device, and not waited for yet."""
+"""Steps in flight: steps that run on the device, and for whose results the host has not waited yet."""
 
 from collections import deque
 from typing import Generic, TypeVar
 
-# Number of steps in flight before a loop waits: enough to keep the device busy, few enough to keep memory use and the
-# delay of an error small.
+# Maximum number of steps in flight, after which a loop waits for the device. It is large enough to keep the device
+# busy, and small enough to limit memory use and the delay of an error message.
 IN_FLIGHT = 8
 
 Item = TypeVar("Item")
 
 
 class InFlight(Generic[Item]):
-    """A queue of the steps in flight, which limits their number. Training, testing and `Session.step` use the queue.
+    """A queue of steps in flight: they run on the device, and the host has not yet waited for their results.
 
-    The queue itself waits for nothing. Its user waits for the steps that `due` returns.
+    The queue limits their number, but never waits: its user waits for the steps that `due` returns. Training, testing
+    and `Session.step` use the queue.
 
     Example:
       >>> steps = InFlight()
@@ -41,10 +42,10 @@ class InFlight(Generic[Item]):
         self._steps += steps
 
     def due(self) -> list[Item]:
-        """Remove and return the older half of the calls in flight, if too many steps are in flight; else nothing.
+        """If too many steps are in flight, remove and return the older half of the calls; else return an empty list.
 
-        Waking the Python thread after every step would take CPU time from the computation, so it wakes once for several
-        calls. At least one call stays in flight, even one of many steps, so that the device is never idle.
+        The caller waits once for several calls, because waking a Python thread after each step would take CPU time
+        from the computation. At least one call stays in flight, so that the device is never idle.
         """
         found: list[Item] = []
         if self._steps > IN_FLIGHT:

@@ -1,7 +1,7 @@
 """Interrupts: delay Ctrl-C until a step has ended.
 
-A training step donates its buffers to XLA. An interrupt after the call, and before its results are stored, would leave
-a Scope without arrays. So the signal SIGINT is handled only after the results are stored.
+A training step donates its buffers to XLA. A KeyboardInterrupt between the call and the storing of its results would
+leave a session without valid arrays. So the signal SIGINT is handled only after the results are stored.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ _MAIN = threading.main_thread()
 
 
 class InterruptGuard:
-    """A context manager that delays SIGINT until its block ends; then the previous handler gets the signal.
+    """A context manager that delays SIGINT (Ctrl-C) until its block ends; then it calls the previous handler.
 
     Use `with guard:` around a block. A loop of many blocks is faster inside `with guard.watching():`, which installs
-    the signal handler once. Outside the main thread, which alone receives signals, the guard does nothing.
+    the signal handler once. In other threads than the main thread, the guard does nothing: they receive no signals.
 
     Example:
       >>> import signal
@@ -40,7 +40,7 @@ class InterruptGuard:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Install the signal handler while the block runs; a signal outside any `with guard:` block acts at once."""
+        """Install the signal handler for a block; outside of `with guard:` blocks a signal is handled without delay."""
         mine = self._hold()
         try:
             yield
@@ -70,13 +70,14 @@ class InterruptGuard:
         try:
             self._previous = previous
             signal.signal(signal.SIGINT, self._receive)
-        except BaseException:  # SIGINT arrived while the handler was installed
+        except BaseException:  # KeyboardInterrupt, because SIGINT arrived during the installation of the handler
             self._let_go()
             raise
         return True
 
     def _let_go(self) -> None:
-        # An interrupt here leaves the handler installed, which is harmless: it forwards signals between steps.
+        # If SIGINT arrives inside `_let_go`, the guard's handler stays installed. This is harmless: between steps, it
+        # forwards each signal to the previous handler.
         signal.signal(signal.SIGINT, self._previous)
         self._previous = None
         self._alone = False

@@ -17,14 +17,14 @@ from fluid.runtime.seeds import Draw
 
 @dataclass(eq=False)
 class Fed:
-    """A feed of one program, and the values that were computed from it.
+    """The input arrays of one run of a program, and a cache of the values computed from them.
 
-    A value is computed when it is first requested, and cached while the arrays of the scope are unchanged.
+    A value is computed when it is first requested, and cached while the parameters and states are unchanged.
 
     Attributes:
       program: the program.
-      mode: "train" or "test"; neither changes arrays.
-      feeds: arrays by name: checked, padded and on the device.
+      mode: "train" or "test"; neither changes parameters or states.
+      feeds: the input arrays, by name: checked, padded and on the device.
       overrides: arrays that replace other values of the program, by name.
       draw: the random key of all values, see `Engine.draw`; None for the key of the next training step.
     """
@@ -35,13 +35,13 @@ class Fed:
     overrides: Mapping[str, Any]
     draw: Draw | None
     _kept: dict[str, Any] = field(default_factory=dict, init=False)
-    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # arrays of the scope that `_kept` comes from
+    _arrays: dict[str, Any] = field(default_factory=dict, init=False)  # scope arrays from which `_kept` was computed
 
     def value(self, fetch: Fetch, engine: Engine) -> Any:
-        """Return a value, or Results of several; see `Session.value`.
+        """Return one value of the program, or Results of several values; see `Session.value`.
 
         Args:
-          fetch: names of values.
+          fetch: a name, several names, or globs.
           engine: the engine that runs the program.
         """
         names = check_fetch(self.program, fetch)
@@ -55,16 +55,16 @@ class Fed:
         return found[0] if isinstance(fetch, str) and not is_glob(fetch) else Results(found, names)
 
     def _forget_old(self, scope: Scope) -> None:
-        """Drop the cached values if an array of the scope was replaced: by a training step, a load or an assignment."""
+        """Drop the cached values if a training step, a load or an assignment has replaced an array of the scope."""
         now = {**scope.arrays, "@step": scope.step, "@root": scope.root}
-        # References to the arrays are kept, so that no new array gets the identity of an old one.
+        # `_arrays` holds references to the old arrays, so that a new array cannot get the `id` of an old one.
         if now.keys() != self._arrays.keys() or any(now[name] is not known for name, known in self._arrays.items()):
             self._kept.clear()
             self._arrays = now
 
 
 class ValuesOnDemand:
-    """The methods of a Session for lazy values of the last feed.
+    """The methods of a Session that feed a program once, and compute its values only when they are requested.
 
     Attributes:
       engine: the engine that runs the programs.
@@ -83,19 +83,19 @@ class ValuesOnDemand:
         *,
         seed: int | None = None,
     ) -> None:
-        """Feed a program, to read its values one by one, see `value`. Nothing is computed yet.
+        """Set the input arrays of a program, so that `value` can read its values one by one. Nothing is computed yet.
 
         All values of one feed are computed from one set of random numbers.
 
         Args:
-          feed: as for `run`.
-          program: as for `run`.
+          feed: arrays by name, as for `Session.run`.
+          program: the name of a program, its function or a Program, as for `Session.run`.
           mode: "test"; or "train" for the values of a training step, with its random numbers. Neither trains.
-          seed: as for `run`.
+          seed: seed of the random numbers in test mode, as for `Session.run`.
 
         Raises:
-          FeedError: as from `run`; the previous feed is kept then.
-          UnknownNameError: as from `run`; the previous feed is kept then.
+          FeedError: the data does not match the feeds. The previous feed stays in use.
+          UnknownNameError: there is no program, feed or value of a name. The previous feed stays in use.
         """
         self._check_open()
         found = self.engine.find(program)
@@ -106,13 +106,13 @@ class ValuesOnDemand:
         self._fed = Fed(found, mode, *taken, draw)
 
     def value(self, fetch: Fetch) -> Any:
-        """Return a value of the last fed program; it is computed on request, and cached until the next `feed`.
+        """Return a value of the last fed program; compute the value if it is not cached.
 
-        Only the necessary part of the program is computed, and only its feeds are required. A cached value is computed
-        again after the parameters have changed, for example by a training step.
+        Only the part of the program that the value needs is computed, and only the feeds of this part are required.
+        The value is cached until the next `feed`, or until parameters change, for example by a training step.
 
         Args:
-          fetch: as for `run`: a name, or several, or globs.
+          fetch: a name, several names, or globs, as for `Session.run`.
 
         Returns:
           The value of the name, on the device; Results of several names, or of a glob.

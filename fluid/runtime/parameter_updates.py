@@ -1,9 +1,9 @@
 """Update rules: the parameter update and the learning rate of each `minimize` of a program.
 
-`Rule.update` is the only place where gradients meet an optimizer. The learning rate is an input of the compiled step:
+Only `Rule.update` applies an optimizer to gradients. The learning rate is an input of the compiled step:
 `Rule.update` builds the optax transformation inside the trace, from the optimizer with a traced scalar as its
-`learning_rate`, so a new rate needs no compilation. A declared number is replaced by a scalar, and a declared schedule
-by a schedule, because the optimizer state of optax differs for the two.
+`learning_rate`, so a new rate needs no compilation. A scalar replaces a declared number, and a schedule replaces a
+declared schedule, because the optimizer state of optax differs between numbers and schedules.
 
 Learning rates that were set are saved beside the optimizer state, as `@learning_rate/PROGRAM/0`; a file without them
 restores the declared rates. The scalars are weakly typed, as Python numbers are, so that parameters of half precision
@@ -32,22 +32,23 @@ from fluid.param_attr import ParamAttr
 from fluid.regularizer import L2Decay
 from fluid.runtime.sparse_update import Rows, keeps_other_rows, update
 
-# In bytes. A larger optimizer state is created on the device, so that it need not be transferred.
+# Maximum size, in bytes, of an initial optimizer state that NumPy computes. A larger one is created on the device, so
+# that it need not be transferred.
 _MOST_BY_NUMPY = 1 << 26
-# Schedules of these libraries may be constant on purpose, so they get no warning.
+# Modules whose learning rate schedules may be constant on purpose; a constant schedule from them causes no warning.
 _SCHEDULES = ("optax.", "fluid.")
 
 
 class Rule(NamedTuple):
-    """The parameter update of one `minimize`.
+    """The update rule of one `minimize` call of a program: an optimizer and the parameters that it updates.
 
     Attributes:
-      optimizer: the recorded optimizer.
-      settings: by the name of each parameter, its ParamAttr or None.
+      optimizer: the optimizer of the `minimize` call.
+      settings: the ParamAttr of each parameter, or None, by the parameter's name.
       parameters: names of the parameters.
-      tables: names of the parameters that are updated by the rows that were looked up.
+      tables: names of embedding tables of which only the looked-up rows are updated.
       scaled: True if the loss is scaled, and updates with overflowed gradients are skipped.
-      frozen: names of parameters that are not updated, and that the optimizer state includes as well.
+      frozen: names of parameters that are not updated, but have entries in the optimizer state.
     """
 
     optimizer: Any
@@ -58,7 +59,7 @@ class Rule(NamedTuple):
     frozen: tuple[str, ...] = ()
 
     def without(self, names: frozenset[str]) -> Rule:
-        """Return this rule with some parameters frozen."""
+        """Return a copy of this rule that does not update the parameters in `names`."""
         frozen = tuple(n for n in self.parameters if n in names)
         if not frozen:
             return self
@@ -71,12 +72,12 @@ class Rule(NamedTuple):
         )
 
     def check(self, parameters: Mapping[str, Any], slots: Any, members: int | None = None) -> None:
-        """Check that the optimizer can update parameters of these shapes; nothing is computed.
+        """Check that the optimizer can update parameters of these shapes, without computing an update.
 
         Args:
           parameters: arrays or shapes by name.
           slots: the optimizer state.
-          members: as for `first_slots`.
+          members: number of models whose arrays are stacked, `[members, ...]`; None for one model.
 
         Raises:
           ArgumentError: the optimizer cannot leave out a frozen parameter.
@@ -85,15 +86,15 @@ class Rule(NamedTuple):
         jax.eval_shape(update if members is None else jax.vmap(update), dict(parameters), slots, dict(parameters))
 
     def init(self, parameters: Mapping[str, Any]) -> Any:
-        """Return the optimizer state before the first update."""
+        """Return the initial optimizer state for parameters by name."""
         return self._transformation(self.optimizer).init(dict(parameters))
 
     def first_slots(self, parameters: Mapping[str, Any], members: int | None = None) -> Any:
-        """Return the initial optimizer state as arrays, computed by NumPy instead of XLA if small and constant.
+        """Return the initial optimizer state as arrays. NumPy computes a small constant state, else XLA.
 
         Args:
           parameters: arrays by name.
-          members: number of trainings whose parameters and results are stacked, `[members, ...]`; None for one.
+          members: number of models whose parameters and states are stacked, `[members, ...]`; None for one model.
         """
         arrays = dict(parameters)
         one = arrays if members is None else jax.eval_shape(lambda: {n: a[0] for n, a in arrays.items()})
@@ -108,7 +109,11 @@ class Rule(NamedTuple):
         return jax.tree.unflatten(structure, values)
 
     def rate(self, rate: Any, slots: Any) -> Any:
-        """Return the learning rate of the next update, a scalar; arguments as for `update`.
+        """Return the learning rate of the next update, a scalar.
+
+        Args:
+          rate: the learning rate from `Rates.of`, a scalar that may be traced.
+          slots: the optimizer state, which counts the updates for a schedule.
 
         Raises:
           UnknownNameError: the learning rate of the optimizer is unknown.
@@ -129,9 +134,9 @@ class Rule(NamedTuple):
         Args:
           rate: the learning rate from `Rates.of`, a scalar that may be traced.
           gradients: gradients of the dense parameters, by name.
-          rows: gradients of the tables, by name.
+          rows: gradients of the looked-up rows of embedding tables, by table name.
           slots: the optimizer state.
-          parameters: all parameters, whole, including the frozen ones.
+          parameters: all parameters, including frozen ones, as full arrays by name.
           gathering: reads sharded arrays; None if no array is sharded.
 
         Returns:
@@ -143,7 +148,7 @@ class Rule(NamedTuple):
         return {n: changed[n] for n in self.parameters}, slots
 
     def _at(self, rate: Any) -> Any:
-        """Return the optimizer with a learning rate; the optimizer itself if its learning rate is unknown."""
+        """Return a copy of the optimizer with learning rate `rate`; the optimizer itself if it declares no rate."""
         return self.optimizer if self.optimizer.declared_rate is None else self.optimizer.at_rate(rate)
 
     def _transformation(self, optimizer: Any) -> optax.GradientTransformation:
@@ -154,10 +159,10 @@ class Rule(NamedTuple):
 def rules_of(program: Program) -> list[Rule]:
     """Return one Rule for each `minimize` of a program.
 
-    Warns of a table that is declared sparse but needs dense updates, and of a schedule that is constant.
+    Warns of questionable settings: for example a constant schedule, or a sparse table that needs dense updates.
     """
     if program.minimizes:
-        load_optax_ahead()  # optax loads in a thread while initial values are computed
+        load_optax_ahead()  # imports optax in a thread, while initial values are computed
     rules = []
     for minimize in program.minimizes:
         _check_schedule(minimize.optimizer)
@@ -172,9 +177,9 @@ def rules_of(program: Program) -> list[Rule]:
 
 
 def _tables_of(program: Program, optimizer: Any, parameters: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the embedding tables of which only the looked-up rows are updated.
+    """Return the names of those embedding tables of which an optimizer updates only the looked-up rows.
 
-    Warns of a table that is declared sparse but needs dense updates.
+    Warns of a table that is declared sparse (`is_sparse=True`) but needs dense updates.
     """
     looked_up = [n for n in parameters if n in program.lookups]
     shared = [n for n in looked_up if n in program.dense_uses]
@@ -197,7 +202,7 @@ def _tables_of(program: Program, optimizer: Any, parameters: tuple[str, ...]) ->
 
 
 def needs_all_rows(optimizer: Any) -> str | None:
-    """Return the reason why an optimizer cannot update a table by rows; None if it can."""
+    """Return the reason why an optimizer must update all rows of an embedding table; None if it need not."""
     if optimizer.whole_tables:
         return "(with its accumulate_steps, norms, averages or schedule) needs tables as a whole"
     if optimizer.lazy_mode or keeps_other_rows(optimizer.rule()):
@@ -206,10 +211,10 @@ def needs_all_rows(optimizer: Any) -> str | None:
 
 
 def _check_schedule(optimizer: Any) -> None:
-    """Warn of a learning rate function that does not depend on the number of updates.
+    """Warn of a learning rate function that does not depend on its argument, the number of updates.
 
     Raises:
-      ArgumentError: the function returns no scalar, or needs a concrete number, which a compiled step does not have.
+      ArgumentError: the function does not return a scalar, or it cannot be traced by JAX.
     """
     schedule = optimizer.declared_rate
     if not callable(schedule):
@@ -237,13 +242,13 @@ def _check_schedule(optimizer: Any) -> None:
 
 
 def _check_direction(optimizer: Any) -> None:
-    """Warn of an optax or custom rule whose update has the sign of the gradient, so that it ascends."""
+    """Warn of an optax or custom update rule that adds the gradient instead of subtracting it, so the loss grows."""
     if type(optimizer).__module__.startswith("fluid.") and not isinstance(optimizer, Optax):
         return
 
     def probe() -> Any:
         rule = optimizer.rule()
-        start = {"w": jnp.zeros((2, 2))}  # zeros, so that weight decay adds nothing to the update
+        start = {"w": jnp.zeros((2, 2))}  # parameters are 0, so that weight decay does not change the update
         gradient = {"w": jnp.asarray([[1.0, 2.0], [3.0, 4.0]])}
         updates, _ = rule.update(gradient, rule.init(start), start)
         return jnp.sum(updates["w"] * gradient["w"])
@@ -251,7 +256,7 @@ def _check_direction(optimizer: Any) -> None:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]), jax.transfer_guard("allow"):
             ascends = float(jax.jit(probe)()) > 0
-    except Exception:  # the rule needs more than gradients, or parameters with certain names: it cannot be checked
+    except Exception:  # no check is possible: the rule needs more than gradients, or certain parameter names
         return
     if ascends:
         what = "the optax transformation" if isinstance(optimizer, Optax) else f"{type(optimizer).__name__}.rule()"
@@ -272,7 +277,8 @@ def _check_decay(optimizer: Any, settings: Mapping[str, Any]) -> None:
     for name, attr in settings.items():
         attr = attr or ParamAttr()
         decay = attr.regularizer or optimizer.regularization
-        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):  # others divide the decay by the gradient size
+        # Only SGD and Momentum apply L2Decay unscaled; adaptive optimizers divide it by the size of the gradients.
+        if kind in ("SGD", "Momentum") and isinstance(decay, L2Decay):
             coefficient, shown, limit = decay.regularization_coeff, f"regularization={decay!r}", most
         else:
             coefficient, limit = getattr(optimizer, "weight_decay", 0), 2
@@ -294,7 +300,8 @@ def _check_excluded(optimizer: Any, specs: Sequence[ParameterSpec]) -> None:
         return
     excluded = [decide(argument, exclude, spec.name, spec) for spec in specs]
     names = ", ".join(spec.name for spec in specs[:4]) + (", ..." if len(specs) > 4 else "")
-    # Usually vectors are excluded and matrices are decayed, so a net without one kind gets no warning about that kind.
+    # Users normally exclude vectors and decay matrices. So "excludes none" is no warning for a net without vectors, and
+    # "excludes every parameter" is no warning for a net without matrices.
     if not any(excluded) and any(len(spec.shape) < 2 for spec in specs):
         found = "excludes none of the parameters"
     elif all(excluded) and any(len(spec.shape) > 1 for spec in specs):
@@ -326,14 +333,14 @@ def _check_clipped(program: Program) -> None:
 
 
 PREFIX = "@learning_rate/"
-# The scalar of a program whose learning rate is its declared schedule, or is unknown; real rates are never negative.
+# Value of the rate scalar if a declared schedule is used or the rate is unknown. Real learning rates are not negative.
 _AS_DECLARED = -1.0
 
 
 class Rates:
-    """The learning rates of the compiled steps of a session: scalars on the device, which can be set at any time.
+    """The learning rates of a session: scalars on the device, which users can set between two training steps.
 
-    A rate that is set replaces the declared number or schedule, until it is set to None.
+    A rate that is set replaces the number or schedule of the optimizer, until it is set to None.
 
     Args:
       place: a function that puts an array on the device.
@@ -360,9 +367,9 @@ class Rates:
         self._scalars: dict[str, list[Any]] = {}
 
     def add(self, program: str, rules: Sequence[Rule]) -> None:
-        """Add the declared rates of a program."""
+        """Add a program with the learning rates that its optimizers declare."""
         self._rules[program] = list(rules)
-        # Compiled, because a handler may read the rates at each step.
+        # Jitted for speed, because a training handler may read the learning rates at each step.
         self._functions[program] = jax.jit(
             lambda rates, slots: [rule.rate(r, s) for rule, r, s in zip(rules, rates, slots, strict=True)]
         )
@@ -381,7 +388,7 @@ class Rates:
         return self._functions[program](self.of(program), slots)
 
     def read(self, program: str, slots: Any) -> tuple[float, ...]:
-        """Return the learning rates of the next update as floats; only a schedule makes this wait for the device."""
+        """Return the learning rates of the next update as floats. Only the value of a schedule waits for the device."""
         pairs = zip(self._set[program], self._rules[program], strict=True)
         known = [rule.optimizer.declared_rate if value is None else value for value, rule in pairs]
         if all(isinstance(value, int | float) for value in known):
@@ -389,15 +396,15 @@ class Rates:
         return tuple(map(_number, self.current(program, slots)))
 
     def of(self, program: str) -> list[Any]:
-        """Return, for each `minimize` of a program, the scalar on the device that `Optimizer.at_rate` gets."""
+        """Return the inputs of a compiled step for its learning rates: a device scalar for each `minimize` call."""
         return self._scalars[program]
 
     def given(self, program: str) -> list[float | None]:
-        """Return the rate that was set, or None, for each `minimize` of a program."""
+        """Return the learning rate that a user has set for each `minimize` of a program; None if none was set."""
         return list(self._set[program])
 
     def put(self, program: str, values: Sequence[float | None]) -> None:
-        """Set the rates of a program without checks: one value for each `minimize`, as `given` returns them."""
+        """Set the learning rate of each `minimize` of a program, without checks; None stands for the declared rate."""
         self._set[program] = list(values)
         declared = [rule.optimizer.declared_rate for rule in self._rules[program]]
         pairs = zip(values, declared, strict=True)
@@ -420,45 +427,45 @@ class Rates:
         rates = [_checked(value) for value in values]
         for rule, rate in zip(rules, rates, strict=True):
             if rate is not None:
-                rule.optimizer.at_rate(rate)  # raises if the rate is unknown
+                rule.optimizer.at_rate(rate)  # raises an error if the optimizer has no known rate
                 _warn_of_rows(rule)
         self.put(program, rates)
 
     def state(self) -> dict[str, Any]:
-        """Return a float32 scalar for each rate that was set, by its name in files; empty if none was set."""
+        """Return the learning rates that were set, as float32 scalars by their names in files; else an empty dict."""
         return {name: self._place(np.float32(rate)) for name, rate in self._named().items() if rate is not None}
 
     def optional(self, names: Iterable[str]) -> list[str]:
-        """Return the names in `names` that are names of rates of this session, whether these rates are set or not."""
+        """Select from the names in a file the names of learning rates of this session, set or not."""
         known = self._named()
         return [name for name in names if name in known]
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the rates that `state` returned; a rate without an entry is the declared one."""
+        """Restore learning rates from the result of `state`; a rate without an entry becomes the declared rate."""
         for program, rules in self._rules.items():
             found = [state.get(f"{PREFIX}{program}/{i}") for i in range(len(rules))]
             self.put(program, [None if value is None else _number(value) for value in found])
 
     def _named(self) -> dict[str, float | None]:
-        """Return the rate that was set, or None, for each `minimize` of all programs, by the rate's name in files."""
+        """Return the learning rates of all programs by their names in files; None for a rate that was not set."""
         return {f"{PREFIX}{program}/{i}": rate for program, its in self._set.items() for i, rate in enumerate(its)}
 
     def _scalar(self, rate: Any) -> jax.Array:
-        # A Python number makes a weakly typed scalar, so that parameters of half precision keep their dtype.
+        # A Python number becomes a weakly typed scalar, with which half-precision parameters keep their dtype.
         number = _AS_DECLARED if rate is None or callable(rate) else float(rate)
         return self._place(number)
 
 
 def _number(scalar: Any) -> float:
-    """Return a float32 scalar as the shortest decimal that rounds to it: 0.1 instead of 0.10000000149."""
+    """Convert a float32 scalar to the shortest decimal that rounds to it: 0.1 instead of 0.10000000149."""
     return float(str(np.float32(scalar)))
 
 
 def _checked(value: Any) -> float | None:
-    """Return a rate from a user as a float, or None.
+    """Check a learning rate from a user, and return it as a float; None is returned unchanged.
 
     Raises:
-      ArgumentError: the rate is no finite number from 0 up.
+      ArgumentError: the rate is not a finite number of at least 0.
     """
     if value is None:
         return None
@@ -472,7 +479,7 @@ def _checked(value: Any) -> float | None:
 
 
 def _warn_of_rows(rule: Rule) -> None:
-    """Warn if row-wise updates of a table become inexact when the learning rate changes."""
+    """Warn if row-by-row updates of an embedding table become inexact when the learning rate changes."""
     changing = replaced(rule.optimizer, learning_rate=lambda count: 0.0)
     if rule.tables and changing.whole_tables:
         warn(

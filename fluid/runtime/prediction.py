@@ -1,13 +1,12 @@
-"""Prediction: plans of inference calls, results over a whole data set, and a fast path for single examples.
+"""Prediction: plans of inference calls, results over an entire data set, and a fast path for single examples.
 
-A minibatch is dispatched, the next one is read, and only then are the results of the first one waited for. The feeds
-that must be given are found in the jaxpr of the fetched values. So the minibatches of a training reader can be
-predicted unchanged, or without labels.
+While the device computes the results of one minibatch, the host reads the next one. The jaxpr of the requested values
+shows which feeds they need. So the minibatches of a training reader can be used for prediction, with or without labels.
 
 The fast path runs one example through a small net on a CPU in about the time of the bare jitted call. A `FastStep`
-takes its arrays from a cache: filters in the axis order of XLA on a CPU, and small vectors concatenated. The cache is
-valid as long as the arrays of the Scope are the same objects. A `FastPath` runs NumPy arrays without checks if arrays
-of these names, shapes and dtypes have passed the checks before. Only the Inferencer uses it.
+caches its parameters in an efficient layout: filters in XLA's axis order for CPUs, small vectors concatenated. The
+cache is valid as long as the session holds the same array objects. A `FastPath` skips the checks of NumPy arrays if
+arrays of these names, shapes and dtypes have passed the checks before. Only the Inferencer uses it.
 """
 
 import contextlib
@@ -41,11 +40,11 @@ _SEQUENCES = (SequenceBatch, NestedSequenceBatch)
 
 
 class Constant(NamedTuple):
-    """The constant feeds that are added to every minibatch of a data set, on the device.
+    """Constant arrays on the device, which are added to every minibatch of a data set.
 
     Attributes:
-      feeds: arrays by name.
-      overrides: arrays that replace other values, by name.
+      feeds: constant feeds (input arrays), by name.
+      overrides: arrays that replace other values of the program, by name.
     """
 
     feeds: dict[str, Any]
@@ -53,16 +52,16 @@ class Constant(NamedTuple):
 
     @property
     def has_rows(self) -> bool:
-        """True if there is a feed, or an override that is no scalar: such arrays cannot be padded with a minibatch."""
+        """True if a constant array has rows, so that it cannot be padded together with a minibatch."""
         return bool(self.feeds) or any(value.shape for value in self.overrides.values())
 
 
 def continued(feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the feeds of the next part of a stream: outputs replace the feeds with their names.
+    """Return the feeds for the next call of a stream, in which outputs replace the feeds with equal names.
 
     Args:
-      feeds: the feeds of this part by name, sequences as SequenceBatches.
-      outputs: the outputs of this part by name.
+      feeds: the feeds of the last call, by name; sequences are SequenceBatches.
+      outputs: the outputs of the last call, by name.
 
     Returns:
       All feeds by name; None if no sequence has grown, so that the stream has ended.
@@ -84,32 +83,32 @@ def continued(feeds: Mapping[str, Any], outputs: Mapping[str, Any]) -> dict[str,
 
 
 class Ensemble(Protocol):
-    """Several models of one program that predict together, such as a `fluid.Population`."""
+    """An interface of several models of one program that predict together, such as a `fluid.Population`."""
 
     def inference_session(self, function: Any, place: Place, precision: str | None) -> Session:
-        """Return the Session that runs a program function for all models.
+        """Return a Session that runs a program function for all models.
 
         Args:
           function: the program function of an Inferencer.
           place: a device.
-          precision: as for `fluid.Program`.
+          precision: the dtype of the computation, as for `fluid.Program`.
         """
 
 
 def ensemble_session(
     ensemble: Any, function: Any, place: Place, precision: str | None, refused: Sequence[Any]
 ) -> Session | None:
-    """Return the Session that runs a program for all models of an ensemble; None for other values, such as a dict.
+    """Return a Session that runs a program for all models of an ensemble; None if `ensemble` is not an Ensemble.
 
     Args:
-      ensemble: the `params` of an Inferencer.
+      ensemble: the argument `params` of an Inferencer: an Ensemble, or for example a dict of arrays.
       function: the program function of an Inferencer.
       place: a device.
-      precision: as for `fluid.Program`.
-      refused: arguments that an ensemble does not accept.
+      precision: the dtype of the computation, as for `fluid.Program`.
+      refused: values of further arguments, which an ensemble does not accept.
 
     Raises:
-      ArgumentTypeError: one of the refused arguments is given.
+      ArgumentTypeError: one of the values in `refused` is neither None nor False.
     """
     make = getattr(ensemble, "inference_session", None)
     if make is None:
@@ -141,7 +140,7 @@ def constant(session: Session, program: Program, feed: Mapping[str, Any] | None)
 
 
 def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | None, fixed: Constant) -> tuple[str, ...]:
-    """Return the feeds that values of a program depend on in test mode, without the constant feeds.
+    """Return the feeds on which values of a program depend in test mode, except the constant feeds.
 
     Args:
       session: the session that runs the program.
@@ -155,10 +154,10 @@ def needed_feeds(session: Session, program: Program, names: tuple[str, ...] | No
 
 
 def order_of_results(program: Program, names: Sequence[str] | None) -> str | None:
-    """Return the argument `in_order_for` of `minibatches`, which decides about a warning of readers that shuffle.
+    """Return the argument `in_order_for` of `minibatches`, which warns of readers that shuffle the data.
 
-    The result is "predict" if users can match results with rows of data by order only, and None if a feed is among the
-    results.
+    The result is "predict" if users can match results with rows of data only by their order. It is None if a feed is
+    among the results.
 
     Args:
       program: the program.
@@ -187,9 +186,9 @@ class Predictions(Iterator[Results]):
     def to_pandas(self) -> Any:
         """Compute the results of all minibatches, and return them as a pandas DataFrame with a row for each example.
 
-        A result with one value for each row is a column of its name, or `output_0` for the first result without a name.
-        Other results have a column for each value: `name[0]`, `name[1]`; or `name[yes]`, `name[no]` if the model has a
-        table with as many classes, see `fluid.reader.frame`.
+        A result with one value for each row becomes a column with the result's name, or `output_0` if the results have
+        no names. Other results become a column for each value: `name[0]`, `name[1]`. If the model has a table with as
+        many classes, the columns are `name[yes]`, `name[no]`; see `fluid.reader.frame`.
 
         Raises:
           ArgumentError: pandas is not installed; or a result is a sequence, or has no row for each example.
@@ -231,7 +230,7 @@ class Predictions(Iterator[Results]):
             text.detach()
 
     def _columns(self, results: Results) -> dict[str, np.ndarray]:
-        """Return the columns `[rows]` of the results of a minibatch, by name."""
+        """Return the results of a minibatch as table columns, which are arrays `[rows]` by column name."""
         names = results.names or [f"output_{index}" for index in range(len(results))]
         columns: dict[str, np.ndarray] = {}
         rows = None
@@ -266,7 +265,7 @@ class Predictions(Iterator[Results]):
             raise
 
     def close(self) -> None:
-        """Stop the prediction and close the reader, so that its `finally` blocks run."""
+        """Stop the prediction and close the reader, which runs the reader's `finally` blocks."""
         if hasattr(self._results, "close"):
             self._results.close()
 
@@ -297,18 +296,18 @@ class Predictions(Iterator[Results]):
 def stream(
     pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]], table: Table | None = None
 ) -> Predictions:
-    """Return the results of minibatches, in order. While the device computes, the next minibatch is read.
+    """Return the results of all minibatches, in order. While the device computes, the next minibatch is read.
 
     Args:
-      pipeline: the input pipeline; its next pass over the data is read.
-      begin: starts the step of a feed without waiting, and returns a function that waits for its results.
-      table: the Table of the program, or None.
+      pipeline: the input pipeline, which is read for one pass over the data.
+      begin: a function that starts the step of a feed, and returns a function that waits for the results.
+      table: the Table of the program, with the names of its classes; or None.
     """
     return Predictions(_streamed(pipeline, begin), (table and table.classes) or ())
 
 
 def _streamed(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Results]]) -> Iterator[Results]:
-    """Yield the Results of each minibatch; see `stream`."""
+    """Yield the Results of each minibatch of a pipeline, and read the next minibatch while the device computes."""
     with contextlib.closing(pipeline.start()) as batches:
         for batch in batches:
             results = begin(batch.feed)
@@ -317,22 +316,22 @@ def _streamed(pipeline: InputPipeline, begin: Callable[[Any], Callable[[], Resul
 
 
 def on_host(values: Sequence[Any]) -> list[Any]:
-    """Return values as NumPy arrays, or sequence batches of NumPy arrays; waits for the device."""
+    """Wait for the device, and return values as NumPy arrays, or as sequence batches of NumPy arrays."""
     return [jax.tree.map(np.asarray, v) if isinstance(v, _SEQUENCES) else np.asarray(v) for v in values]
 
 
 class Plan:
-    """A plan for inference calls with equal names of feeds and results.
+    """A compiled step and the padding rules for inference calls with equal names of feeds and results.
 
     Args:
       feeds: names and declarations of the given feeds.
-      overrides: names of the replaced values.
+      overrides: names of the values that arrays from the user replace.
       step: the compiled step.
-      padded: True if batches may be padded.
-      names: names of the results, or None.
+      padded: True if batches may be padded with further rows.
+      names: names of the results; None for results without names.
       sizes: sizes to which batches may be padded; None for powers of two.
       draw: returns the random key of the next call; None for a program that draws nothing.
-      checked: the program, for a warning if rows of its outputs depend on each other; None for other results.
+      checked: the program, if its outputs are computed: the Plan warns if their rows depend on each other; else None.
     """
 
     def __init__(
@@ -355,12 +354,12 @@ class Plan:
         self._draw = draw
         self._checked = checked
         self.ragged = any(spec.lod_level for _, spec in feeds)
-        self._proven = False  # True once padding was shown to leave the results unchanged
+        self._proven = False  # True after a test has shown that padding changes no results
 
     def begin(
         self, feeds: Mapping[str, Any], overrides: Mapping[str, Any], draw: Draw | None = None
     ) -> Callable[[], Sequence[Any]]:
-        """Start a batch, padded to the next power of two unless padding changes the results.
+        """Start the step of a batch, padded to one of the plan's sizes unless padding changes the results.
 
         Args:
           feeds: arrays by name.
@@ -368,7 +367,7 @@ class Plan:
           draw: the random key; None for the next key, if the program draws random numbers.
 
         Returns:
-          A function that returns the values, and waits for the device if padded rows must be removed.
+          A function that returns the results. It waits for the device if it must remove padded rows.
         """
         if draw is None and self._draw is not None:
             draw = self._draw()
@@ -390,7 +389,7 @@ class Plan:
         return padded
 
     def _mixing(self) -> str:
-        """Return the warning for results of a row that depend on other rows."""
+        """Return the text of the warning that the results for one row depend on other rows of the batch."""
         assert self._checked is not None
         return (
             f"the results of the program {self._checked.name} for one row depend on the other rows of its batch, so "
@@ -410,12 +409,12 @@ class Plan:
         size = batch_size(_with_rows(feeds, overrides))
         feeds, overrides = jax.tree.map(lambda x: pad(x, room - size) if np.ndim(x) else x, (feeds, overrides))
         values = self.step(feeds, overrides, draw).values
-        # Results are sliced on the host: on the device each size would need another compilation.
+        # NumPy removes the padded rows from the results: on the device, each size would need another compilation.
         return lambda: [jax.tree.map(lambda x: np.asarray(x)[:size], v) for v in values]
 
 
 def _with_rows(feeds: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arrays with one row per example: all feeds, and the overrides that are no scalars."""
+    """Return the arrays that have one row per example: all feeds, and all overrides except scalars."""
     return {**feeds, **{n: v for n, v in overrides.items() if v.shape}} if overrides else feeds
 
 
@@ -424,17 +423,17 @@ def _equal(first: Sequence[Any], second: Sequence[Any]) -> bool:
     return all(np.asarray(a).tobytes() == np.asarray(b).tobytes() for a, b in pairs)
 
 
-# Vectors of up to this number of elements are concatenated. A copy of small vectors costs little memory.
+# Maximum number of elements of a vector that FastStep concatenates with others: the copies must cost little memory.
 _SMALL = 4096
 
 _Answer = Callable[[Mapping[str, Any]], Results | None]
 
 
 class FastPath:
-    """Fast results for NumPy arrays whose names, shapes and dtypes have passed every check in an earlier call.
+    """A fast path for NumPy arrays whose names, shapes and dtypes have passed all checks in an earlier call.
 
-    The arithmetic of a net displaces Python from the caches of a CPU, so the checks of one call take longer than in a
-    loop without the net: 5 to 8 percent of the time of LeNet for one image.
+    The checks take 5 to 8 percent of the time of LeNet for one image. They take longer than in a loop without the net,
+    because the arithmetic of the net evicts Python's code and data from the CPU caches.
 
     Example:
       >>> path = FastPath()
@@ -446,7 +445,7 @@ class FastPath:
         self._answers: dict[Any, _Answer] = {}
 
     def __call__(self, feed: Any) -> Results | None:
-        """Return the results of a feed; None for a feed that needs checks or conversions."""
+        """Return the results for input arrays, or None if these arrays need checks or conversions."""
         if type(feed) is not dict:
             return None
         key: list[Any] = []
@@ -458,9 +457,9 @@ class FastPath:
         return None if answer is None else answer(feed)
 
     def learn(self, plan: Plan, feed: Mapping[str, Any], checked: Mapping[str, Any], values: Sequence[Any]) -> None:
-        """Answer feeds with the names, shapes and dtypes of this feed without checks from now on.
+        """Register the names, shapes and dtypes of a feed, so that later feeds with equal ones run without checks.
 
-        Nothing is learned if the program needs a check or a conversion of each feed.
+        Do nothing if the program must check or convert each feed.
 
         Args:
           plan: the plan of the call.
@@ -470,7 +469,7 @@ class FastPath:
         """
         if not isinstance(plan.step, FastStep) or any(spec.limits is not None for _, spec in plan.feeds):
             return
-        if _is_eager():  # inside `fluid.debug.eager` the step is not prepared
+        if _is_eager():  # in `fluid.debug.eager`, FastStep has not chosen its array layout
             return
         if any(type(value) is not np.ndarray or checked.get(name) is not value for name, value in feed.items()):
             return
@@ -503,19 +502,20 @@ def fast_step(engine: Engine, program: Program, request: Request) -> "CompiledSt
 
 
 class FastStep:
-    """A test-mode step that gets its arrays in the memory layout in which a CPU computes.
+    """A test-mode step that caches its parameters in the memory layout with which XLA computes on a CPU.
 
-    XLA on a CPU copies the filters `[filters, channels, height, width]` of a convolution to
-    `[height, width, channels, filters]` in each call, 8 to 10 percent of the time of LeNet for one image. Copies in
-    that order are cached here; the compiled function transposes them back, which XLA cancels. Each argument of a call
-    takes time too, so small vectors, such as biases, are concatenated: 2 to 4 percent. Results do not change by a bit.
-    Figures: `python benchmarks/run.py inference` with and without, jax 0.10.2, 2 cores.
+    In each call, XLA on a CPU copies the filters `[filters, channels, height, width]` of a convolution to
+    `[height, width, channels, filters]`, which takes 8 to 10 percent of the time of LeNet for one image. This class
+    caches copies in that order. The compiled function transposes them back, and XLA cancels both transpositions. Each
+    argument of a call also takes time, so small vectors, such as biases, are concatenated, which saves 2 to 4 percent.
+    Results are bitwise equal. Figures: `python benchmarks/run.py inference` with and without this class, jax 0.10.2,
+    2 cores.
 
-    A new array in the scope is a new object, and the next call converts it.
+    If an array of the scope was replaced, the next call converts the new array.
 
     Args:
-      step: a CompiledStep over the arrays of the scope; it runs instead as soon as a training step may donate them.
-      scope: the arrays.
+      step: a CompiledStep over the arrays of the scope. It runs instead once a training step may donate the arrays.
+      scope: the arrays of the session.
 
     Example:
       >>> import fluid
@@ -527,11 +527,11 @@ class FastStep:
 
     def __init__(self, step: CompiledStep, scope: Scope):
         self._step, self._scope = step, scope
-        self._shapes: dict[str, tuple[int, ...]] | None = None  # of the traced step's arguments, in order
-        self._axes: dict[str, tuple[int, ...]] = {}  # the order of axes of each filter that is transposed
+        self._shapes: dict[str, tuple[int, ...]] | None = None  # shapes of the step's arrays, in order
+        self._axes: dict[str, tuple[int, ...]] = {}  # order of axes of each transposed filter
         self._single: list[str] = []
         self._joined: list[list[str]] = []
-        # The arrays of the scope in the last call, and the arguments that were computed from them.
+        # A pair: the scope's arrays in the last call, and the arguments of `_jitted` that were computed from them.
         self._cached: tuple[Mapping[str, Any] | None, Sequence[Any]] = (None, ())
         self._jitted = jax.jit(self._call)
 
@@ -541,25 +541,25 @@ class FastStep:
         overrides: Mapping[str, Any] = {},  # noqa: B006
         draw: Draw | None = None,
     ) -> StepResults:
-        """Run the step, like a CompiledStep."""
+        """Run the step on checked feeds, with the arguments and the result of a CompiledStep."""
         if not self._scope.trained:
             try:
                 if self._shapes is None:
-                    if _is_eager():  # `fluid.debug.eager`
+                    if _is_eager():  # inside `fluid.debug.eager`, nothing is jitted
                         return self._step(feeds, overrides, draw)
                     self._prepare(feeds)
                 return StepResults(self._jitted(self._arguments(), feeds))
-            except jax.errors.UnexpectedTracerError:  # the CompiledStep fails too, with an error that explains the leak
+            except jax.errors.UnexpectedTracerError:  # `_step` fails too, with an error that explains the leaked tracer
                 pass
         return self._step(feeds, overrides, draw)
 
     def answer(self, names: Sequence[str] | None) -> _Answer:
-        """Return a function from checked feeds to NumPy results. The step must have been called once before.
+        """Return a function that maps checked feeds to NumPy results. The step must have been called once before.
 
-        The function returns None as soon as a training step may donate the arrays.
+        The function returns None once a training step may donate the arrays of the scope.
 
         Args:
-          names: names of the results, or None.
+          names: names of the results; None for results without names.
         """
         jitted, scope, as_numpy = self._jitted, self._scope, np.asarray
 
@@ -567,7 +567,7 @@ class FastStep:
             if scope.trained:
                 return None
             found = jitted(self._cached[1], feeds)
-            # While the device computes: prepare the results, and look for arrays that were replaced before the call.
+            # While the device computes, create the Results, and check if arrays were replaced before this call.
             values: list[Any] = []
             results = Results(values, names)
             if not self._is_current():
@@ -578,7 +578,7 @@ class FastStep:
         return call
 
     def _prepare(self, feeds: Mapping[str, Any]) -> None:
-        """Choose the layout of each array: a separate argument or a part of a vector, and the axis order of filters."""
+        """Choose for each parameter: a separate argument or a part of a concatenated vector; and the axis order."""
         traced = self._step.traced(feeds)
         arrays = traced.args_info[0][0]
         self._axes = _filter_axes(traced.jaxpr.jaxpr, list(arrays))
@@ -591,24 +591,24 @@ class FastStep:
         self._shapes = {name: array.shape for name, array in arrays.items()}
 
     def _arguments(self) -> Sequence[Any]:
-        """Return the arrays of the scope in the layout for the compiled function."""
+        """Return the arguments of the compiled function: scope arrays, with filters transposed and vectors joined."""
         if self._is_current():
             return self._cached[1]
         known = {name: self._scope.arrays[name] for name in self._shapes or ()}
         single = [_transposed(known[name], self._axes.get(name)) for name in self._single]
         joined = [_concatenated([known[name] for name in names]) for names in self._joined]
         arguments = (*single, *joined)
-        self._cached = (known, arguments)  # one assignment, so that other threads see a consistent pair
+        self._cached = (known, arguments)  # one assignment of a pair, so that threads never see a mixed state
         return arguments
 
     def _is_current(self) -> bool:
-        """Return True if the arrays of the scope are still the arrays of the last call."""
+        """Return True if no array of the scope was replaced since the last call."""
         known = self._cached[0]
         return known is not None and all(map(operator.is_, known.values(), map(self._scope.arrays.__getitem__, known)))
 
     def _call(self, arguments: Sequence[Any], feeds: Mapping[str, Any]) -> Any:
-        """Return the results of the step, as a pure function that JAX traces."""
-        if _is_eager():  # `fluid.debug.eager`: the program function itself gets the numbers
+        """Compute the results of the step from the arguments of `_arguments` and from feeds; JAX traces this method."""
+        if _is_eager():  # `fluid.debug.eager` runs the program function on concrete numbers
             found = self._step(feeds)
             return found.values, (), found.parts
         shapes = self._shapes or {}
@@ -627,16 +627,16 @@ class FastStep:
 
 
 def _is_eager() -> bool:
-    """Return whether this call runs inside `fluid.debug.eager`."""
+    """Return True if the caller runs inside `fluid.debug.eager`, which disables jit."""
     return bool(jax.config.jax_disable_jit)  # type: ignore[attr-defined]
 
 
 def _filter_axes(jaxpr: Any, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Return the order of axes in which XLA on a CPU convolves with each array of filters, by name.
+    """Return the axis order in which XLA on a CPU reads the filters of each convolution, by parameter name.
 
     Args:
       jaxpr: the equations of a program.
-      names: names of its first arguments.
+      names: parameter names of the first arguments of the jaxpr.
     """
     known = dict(zip(jaxpr.invars, names, strict=False))
     axes: dict[str, tuple[int, ...]] = {}
@@ -650,13 +650,13 @@ def _filter_axes(jaxpr: Any, names: Sequence[str]) -> dict[str, tuple[int, ...]]
 
 
 def _transposed(array: Any, axes: Sequence[int] | None) -> Any:
-    """Return an array with its axes in this order; None for no change."""
+    """Return an array with its axes in the order `axes`; None leaves the array unchanged."""
     if axes is None:
         return array
-    # NumPy does this, because XLA would compile a program for each shape.
+    # NumPy transposes the array, because XLA would compile a program for each shape.
     return jax.device_put(np.ascontiguousarray(np.asarray(array).transpose(axes)), array.sharding)
 
 
 def _concatenated(arrays: Sequence[Any]) -> Any:
-    """Return one vector of the elements of vectors and scalars."""
+    """Concatenate vectors and scalars to one vector on their device."""
     return jax.device_put(np.concatenate([np.asarray(array).ravel() for array in arrays]), arrays[0].sharding)

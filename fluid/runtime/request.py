@@ -1,4 +1,4 @@
-"""Request: the mode, the results and the feeds of one compiled step; and the lookup of requested values in the step."""
+"""Request: a description of one compiled step (mode, results, feeds), and the lookup of requested values."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +15,14 @@ from fluid.runtime.fetch import GRAD, GRAD_NORM, LOSS_SCALE, RATE, UPDATE_RATIO,
 
 @dataclass(frozen=True)
 class Request:
-    """The mode, the results and the feeds of one compiled step; equal requests share a compilation.
+    """A description of one compiled step: its mode, results and feeds. Equal requests share a compilation.
 
     Attributes:
       mode: "train" or "test".
       fetch: names of the values to return, or None for the outputs of the program.
       feeds: names of the feeds that are given.
-      overrides: names of the values that are replaced.
-      parts: True returns the contribution of each output to its value over several minibatches as well, see `Found`.
+      overrides: names of the values that arrays from the user replace.
+      parts: True also returns the contribution of each output to its value over several minibatches, see `Found`.
       also: names of further values to return, separate from `fetch`.
       updates: False for a train-mode run that changes no arrays.
     """
@@ -47,7 +47,7 @@ class Request:
 
 
 def checked_mode(mode: str) -> str:
-    """Return `mode` unchanged, after a check of its value.
+    """Check that `mode` is "train" or "test", and return it unchanged.
 
     Raises:
       ArgumentError: `mode` is neither "train" nor "test".
@@ -58,11 +58,11 @@ def checked_mode(mode: str) -> str:
 
 
 class Found(NamedTuple):
-    """The results of a step.
+    """The values that a Request asks for, computed by its step.
 
     Attributes:
-      fetched: the values of `Request.fetch`.
-      also: the values of `Request.also`.
+      fetched: the values that `Request.fetch` names.
+      also: the values that `Request.also` names.
       parts: with `Request.parts`, the contribution of each output to its value over several minibatches.
     """
 
@@ -72,7 +72,7 @@ class Found(NamedTuple):
 
 
 class RequestedValues:
-    """The names of a request, sorted into kinds once, and the lookup of their values after a step.
+    """The names in a Request, sorted by the kind of their values, and the lookup of these values after a step.
 
     Args:
       program: the program.
@@ -80,11 +80,12 @@ class RequestedValues:
       rules: number of update rules that the step applies.
 
     Attributes:
-      gradients: names of the values whose gradient is requested, as the program records them.
-      lines: the requested lines of source code, "net.py:12"; each stands for the last value computed in the line.
-      inner: the requested values that only the equations hold, see `Program.equation_values`.
+      gradients: names of the values whose gradient is requested; aliases are replaced by the recorded names.
+      lines: the requested lines of source code, "net.py:12"; each stands for the last value that the line computes.
+      inner: names of the requested values that only the equations of the trace hold, see `Program.equation_values`.
       reads_equations: True if a value that only the equations hold is requested or replaced.
-      of_rules: pairs of a kind, such as "grad_norm", and the index of a `minimize`.
+      of_rules: the requested values of update rules: pairs of a kind, such as "grad_norm", and the index of a
+        `minimize`.
     """
 
     def __init__(self, program: Program, request: Request, rules: int):
@@ -110,13 +111,13 @@ class RequestedValues:
         return self._program.aliases.get(name, self.inside(name))
 
     def inside(self, name: str) -> str:
-        """Return the name of a value that only the equations hold; other names are returned unchanged."""
+        """Return the recorded name of a value that only the trace's equations hold; return other names unchanged."""
         return self._program.equation_values[name].name if is_inner(self._program, name) else name
 
     def last_needed(self) -> frozenset[str] | None:
-        """Return the names of the values after which the program function may end; None to run the whole function.
+        """Return the names of the values after which the program function may stop; None to run it to its end.
 
-        The whole function runs if every feed is given, as in training and tests, so that effects such as
+        If every feed is given, as in training and tests, the function runs to its end, so that effects such as
         `layers.Print` happen.
         """
         request, program = self._request, self._program
@@ -130,7 +131,7 @@ class RequestedValues:
         return None if None in names else frozenset(name for name in names if name) - known
 
     def check_custom_step(self) -> None:
-        """Refuse to fetch a value that only a custom step function computes.
+        """Raise an error if the request names a gradient: in a custom step, only the step function computes gradients.
 
         Raises:
           UnknownNameError: a gradient, or the norm of one, is requested.
@@ -144,7 +145,7 @@ class RequestedValues:
                 )
 
     def found(self, outputs: Any, parts: Any, values: Mapping[str, Any], gradients_of: Callable[[int], Any]) -> Found:
-        """Return the requested values of a step.
+        """Select the requested values from all values of a step.
 
         Args:
           outputs: the outputs of the program; empty if the program function ended before it returned them.
@@ -154,7 +155,7 @@ class RequestedValues:
         """
         program, request = self._program, self._request
         named = {} if outputs else {n: values[program.returned[n]] for n in request.names if n in self._outputs}
-        # If the name of an output is also the name of a value, or an alias, the output is returned.
+        # If an output and another value, or an alias, have one name, the name stands for the output.
         known = {**values, **named, **dict(zip(self._outputs, outputs, strict=False))}
 
         def value(name: str) -> Any:
@@ -167,9 +168,9 @@ class RequestedValues:
         return Found(fetched, tuple(map(value, request.also)), tuple(parts) if request.parts else ())
 
     def _gradient(self, name: str, gradients_of: Callable[[int], Any], values: Mapping[str, Any]) -> Any:
-        """Return the gradient of a loss with respect to the value with this recorded name.
+        """Return the gradient of a loss with respect to the value with the recorded name `name`.
 
-        It is the loss of the first `minimize` that trains the value; if no `minimize` does, it is the first loss.
+        The loss belongs to the first `minimize` that trains the value; if no `minimize` does, it is the first loss.
         """
         mine = [i for i, m in enumerate(self._program.minimizes) if name in m.parameters]
         found = gradients_of(mine[0] if mine else 0)
@@ -177,7 +178,7 @@ class RequestedValues:
             return found.arrays[name]
         gradient = found.perturbations[name]
         is_array = gradient is data_of(gradient)
-        # The lengths of a sequence have no gradient; the gradient gets the lengths of the value.
+        # The lengths of a sequence batch have no gradient, so the result gets the lengths of the value itself.
         return gradient if is_array else values[name].with_data(gradient.data)
 
 
@@ -188,14 +189,14 @@ def with_inner(
     names: Sequence[str],
     overrides: Mapping[str, Any],
 ) -> Applied:
-    """Apply a program, and add to its named values some values that only its equations hold.
+    """Run a program, and add to its named values some values that only the equations of its trace hold.
 
     Args:
       apply: a pure function that runs the program, and labels the values inside loops and branches.
       variables: the argument of `apply`.
       program: the program.
       names: names in `Program.equation_values`.
-      overrides: new values by recorded name. Results of operators are replaced here; `apply` replaces the others.
+      overrides: new values by recorded name. This function replaces results of operators; `apply` replaces the others.
 
     Raises:
       UnknownNameError: the program does not compute a value in the mode of this run.
@@ -210,7 +211,7 @@ def with_inner(
 
 
 def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[str]) -> Applied:
-    """Apply a program, and add to its named values the last value that each of some source lines computes.
+    """Run a program, and add to its named values the last value that each of the given source lines computes.
 
     Args:
       apply: a pure function that runs the program.
@@ -220,7 +221,7 @@ def with_lines(apply: Callable[[Any], Applied], variables: Any, lines: Sequence[
     closed, shapes = jax.make_jaxpr(apply, return_shape=True)(variables)
     made = last_values(closed.jaxpr)
     longer = closed.jaxpr.replace(outvars=[*closed.jaxpr.outvars, *(made[line] for line in lines)])
-    # Not jitted here: the transformations around this call, such as vjp, must see each equation.
+    # `eval_jaxpr` is not jitted, because an enclosing transformation, such as vjp, must see each equation.
     results = jax.core.eval_jaxpr(longer, closed.consts, *jax.tree.leaves(variables))
     applied = jax.tree.unflatten(jax.tree.structure(shapes), results[: -len(lines)])
     return replace(applied, values={**applied.values, **dict(zip(lines, results[-len(lines) :], strict=True))})

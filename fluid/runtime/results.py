@@ -1,4 +1,4 @@
-"""Results: the values of a run, a training step or a test, and the values of one call of a compiled step."""
+"""Results: the values that a run, a training step or a test returns. StepResults: the values of one compiled call."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, overload
@@ -11,9 +11,9 @@ from fluid._util.text import html_table
 
 
 class Results(Sequence[Any]):
-    """Values in the order of the program's outputs (or of `fetch`), by name as well.
+    """The values of a run, by index in the order of the program's outputs (or of `fetch`), and by name.
 
-    A sequence of values, which unpacks like a tuple. With names it also reads like a dict: `r["loss"]`, `r.loss`,
+    Results are a sequence and unpack like a tuple. With names they also read like a dict: `r["loss"]`, `r.loss`,
     `"loss" in r`, `dict(r)`, `f(**r)`. Values stay on the device until they are read; scalars are 0-d, so
     `float(r[0])`, `"%f" % r[0]` and `r[0] < 0.1` work. With exactly one value, `float(r)`, `r < 0.1` and `f"{r:.3f}"`
     use this value; with several they raise an error that asks for an index or a name.
@@ -55,7 +55,7 @@ class Results(Sequence[Any]):
     def __getattr__(self, name: str) -> Any:
         names = (
             () if name == "names" or name.startswith("_") else self.names or ()
-        )  # `copy` makes Results unset at first
+        )  # `copy.copy` reads attributes before they are set
         if name not in names:
             hint = errors.nearest(name, names)
             raise AttributeError(f"results have no attribute {name!r}, and none of them is called so. {hint}")
@@ -100,7 +100,7 @@ class Results(Sequence[Any]):
         return format(float(self), spec) if spec else str(self)
 
     def keys(self) -> list[str]:
-        """Return the names.
+        """Return the names of the values, in order.
 
         Raises:
           UnknownNameError: the results have no names.
@@ -116,11 +116,15 @@ class Results(Sequence[Any]):
         return list(self._values)
 
     def items(self) -> list[tuple[str, Any]]:
-        """Return pairs of name and value in order; raises UnknownNameError if there are no names."""
+        """Return pairs of name and value, in order.
+
+        Raises:
+          UnknownNameError: the results have no names.
+        """
         return list(zip(self.keys(), self._values, strict=True))
 
     def unread(self, place: int) -> Any:
-        """Return the value at index `place` as an object that `np.asarray` reads later; the device does nothing now."""
+        """Return the value at index `place` for a later `np.asarray`; the device does not slice a stacked array."""
         later = getattr(self._values, "later", None)
         return self._values[place] if later is None else later(place)
 
@@ -146,11 +150,11 @@ def _shown(value: Any) -> str:
 
 
 class StepResult(NamedTuple):
-    """Results of one minibatch.
+    """The results of a compiled step for one minibatch.
 
     Attributes:
-      outputs: the outputs of the program, or the values of `Request.fetch`.
-      beside: the values of `Request.also`.
+      outputs: the outputs of the program, or the values that `Request.fetch` names.
+      beside: the values that `Request.also` names.
     """
 
     outputs: Results
@@ -161,18 +165,18 @@ _NOTHING = Results([], [])
 
 
 class StepResults(Sequence[StepResult]):
-    """Results of one call of a compiled step: one StepResult for each minibatch, on the device.
+    """The results of one call of a compiled step: one StepResult for each minibatch, on the device.
 
     Args:
-      found: the values of `Request.fetch`, the values of `Request.also`, and with `Request.parts` the contribution of
-        each output to its value over several minibatches.
-      names: names of the values of `Request.fetch`, or None.
-      also: `Request.also`.
+      found: a triple: the values that `Request.fetch` names, the values that `Request.also` names, and with
+        `Request.parts` the contribution of each output to its value over several minibatches.
+      names: names of the values in `Request.fetch`, or None.
+      also: names of the values in `Request.also`.
       count: number of minibatches in the call, whose values are stacked, `[capacity, ...]`; None for one minibatch
         whose values are not stacked.
 
     Attributes:
-      values: the values of `Request.fetch`, without names.
+      values: the values that `Request.fetch` names, as a sequence without names.
 
     Example:
       >>> results = StepResults(((jax.numpy.arange(3.0),), (), ()), ["loss"], count=2)
@@ -211,7 +215,9 @@ class StepResults(Sequence[StepResult]):
 
 
 class Later:
-    """A value of one of several minibatches of one call, read by NumPy: the device does not slice the stacked array.
+    """One value of one minibatch, when a call has stacked the values of several minibatches.
+
+    `np.asarray` copies the entire stacked array to the host and slices it there, so the device does not slice.
 
     Args:
       stack: the values of all minibatches, `[capacity, ...]`.
@@ -233,12 +239,12 @@ class Later:
         return np.asarray(value, dtype)
 
     def is_ready(self) -> bool:
-        """Return whether the call has ended, so that reading the value does not wait."""
+        """Return True if the call has ended, so that reading the value does not wait for the device."""
         return bool(getattr(self.stack, "is_ready", lambda: True)())
 
 
 class _OfOne(Sequence[Any]):
-    """The values of one minibatch. Each value is sliced from the stacked array at its first read."""
+    """A sequence of the values of one minibatch. Each value is sliced from its stacked array at its first read."""
 
     __slots__ = ("_known", "_number", "_stacks")
 
@@ -259,12 +265,12 @@ class _OfOne(Sequence[Any]):
         return len(self._stacks)
 
     def later(self, index: int) -> Later:
-        """Return the value at `index` as an object that `np.asarray` reads later."""
+        """Return the value at `index` as a Later, which `np.asarray` can read at any time."""
         return Later(self._stacks[index], self._number)
 
 
 def _taken(stack: Any, number: int) -> Any:
-    """Return the value of minibatch `number` from a stack `[capacity, ...]`, as an array on the device."""
+    """Return the value of minibatch `number` from stacked values `[capacity, ...]`, as an array on the device."""
     where = jax.device_put(np.int32(number), next(iter(jax.tree.leaves(stack)[0].devices())))
     return _take(stack, where)
 

@@ -1,7 +1,7 @@
-"""Seeds: the random numbers of test-mode runs. Each run draws new numbers, and a seed repeats a run.
+"""Seeds for the random numbers of test-mode runs: each run draws new numbers, and a given seed repeats a run.
 
-The runs of programs that draw random numbers are numbered, and `Engine.draw` makes the key of one run. `seed=` is the
-key of step 0 of `Session(seed=)`, so every way to run a program draws the same numbers from it.
+Runs of programs that draw random numbers are numbered, and `Engine.draw` computes the random key of a run from its
+seed. A run with `seed=7` draws the numbers of step 0 of `Session(seed=7)`, in every API that can run a program.
 """
 
 import functools
@@ -17,7 +17,7 @@ from fluid import errors
 from fluid.core import Program, warn
 from fluid.core.arguments import whole_number
 
-# The random root of a test-mode run and its step number, both on the device.
+# A pair from which a test-mode run computes its random key: the random root and the step number, both on the device.
 Draw = tuple[Any, Any]
 
 _BITS = 64
@@ -26,17 +26,17 @@ _BITS = 64
 class Seeds:
     """A sequence of seeds, one for each test-mode run of a program that draws random numbers.
 
-    Run number n draws the numbers of a run with `seed=seed_of(first, n)`. Threads may share a sequence.
+    Run number n uses the seed `seed_of(first, n)`. Threads may share a sequence.
 
     Args:
       call: the public call that takes the seed, for messages, such as "Inferencer".
-      seed: the seed of the sequence, from 0 to 2**64 - 1; None draws one from the system.
+      seed: the seed of the sequence, from 0 to 2**64 - 1; None takes a random one from the operating system.
 
     Attributes:
       first: the seed of the sequence.
 
     Raises:
-      ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
+      ArgumentError: the seed is not a whole number from 0 to 2**64 - 1.
 
     Example:
       >>> one, same, other = Seeds("Inferencer", 7), Seeds("Inferencer", 7), Seeds("Inferencer")
@@ -54,12 +54,12 @@ class Seeds:
         """Return the seed of the next run."""
         return seed_of(
             self.first, next(self._runs)
-        )  # `next` of a count is atomic in CPython: threads get different numbers
+        )  # `next` of an itertools.count is atomic in CPython, so threads get different numbers
 
     def of(self, call: str, program: Program, seed: int | None) -> int | None:
-        """Return `seed`, or the next seed of the sequence; None for a program that draws nothing in test mode.
+        """Return the seed of a test-mode run: `seed` if it is given, else the next seed of the sequence.
 
-        Warns, once, of a seed for a program that draws nothing.
+        Return None for a program that draws no random numbers in test mode, and warn once if a seed is given for it.
 
         Args:
           call: the public call that takes the seed, for messages, such as "infer".
@@ -67,7 +67,7 @@ class Seeds:
           seed: the argument of the user, or None.
 
         Raises:
-          ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
+          ArgumentError: the seed is not a whole number from 0 to 2**64 - 1.
         """
         if seed is not None:
             seed = checked_seed(call, seed)
@@ -89,7 +89,7 @@ class Seeds:
 
 
 def seed_of(first: int, run: int) -> int:
-    """Return the seed of one run of a sequence, 64 bits. `standalone.py` of exported models repeats this formula.
+    """Return the 64-bit seed of one run of a sequence. `standalone.py` of exported models repeats this formula.
 
     Args:
       first: the seed of the sequence.
@@ -102,7 +102,7 @@ def checked_seed(call: str, seed: Any) -> int:
     """Check a seed from a user, and return it as an int.
 
     Raises:
-      ArgumentError: the seed is no whole number from 0 to 2**64 - 1.
+      ArgumentError: the seed is not a whole number from 0 to 2**64 - 1.
 
     Example:
       >>> checked_seed("infer", np.int32(7))
@@ -120,18 +120,18 @@ def checked_seed(call: str, seed: Any) -> int:
 
 
 def root_of(seed: int) -> np.ndarray:
-    """Return the data of the random key of a seed. All 64 bits count; `jax.random.key` needs x64 for that.
+    """Return the data of the JAX random key for a 64-bit seed. `jax.random.key` uses all 64 bits only with x64.
 
     Example:
       >>> root_of(7).tolist(), root_of(2**32 + 7).tolist()
       ([0, 7], [1, 7])
     """
     words = np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
-    # JAX repeats these two words for generators with longer keys.
+    # For random generators with keys of more than two words, JAX repeats the two words of the seed.
     return np.tile(words, _key_words(str(jax.config.jax_default_prng_impl)) // len(words))  # type: ignore[attr-defined]
 
 
 @functools.cache
 def _key_words(generator: str) -> int:
-    """Return the number of 32-bit words in a key of a random generator of JAX."""
+    """Return the number of 32-bit words in a key of a JAX random generator, such as "threefry2x32"."""
     return int(jax.eval_shape(lambda: jax.random.key_data(jax.random.key(0, impl=generator))).shape[0])

@@ -1,4 +1,4 @@
-"""Session: one Scope, any number of Programs, a device, and the compiled steps; and the repr of a Session."""
+"""Session: programs, one Scope with their arrays, a device, and compiled steps; and the repr of a Session."""
 
 from __future__ import annotations
 
@@ -42,31 +42,31 @@ from fluid.runtime.state_io import SavesArrays
 
 
 class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
-    """A set of named arrays on a device, and the programs that run over them.
+    """A set of named arrays on a device, and the programs that read and update them.
 
     Args:
       program_functions: program functions or Programs; they share parameters by name.
       place: a device, see `fluid.place.device_of`, None for JAX's default; or with `parallel` the devices, see
         `fluid.place.devices_of`, None for all. A list of several means `parallel=True` among them.
-      seed: seed of initial values, and of random layers in training and in test mode.
+      seed: seed of initial values, and of the random numbers of layers in training and in test mode.
       precision: "bfloat16" or "float16" for computation in that dtype, see Program.
       buckets: sizes to pad sequences to: a list for all feeds, or a dict of lists by feed; None derives them from the
         data.
       max_compilations: maximum number of compilations of a step for derived sizes.
-      mode: mode of runs that do not name one; None for "train" if the program minimises, else "test". Trainers pass
-        "test".
+      mode: default mode of `run`; None for "train" if the program minimises a loss, else "test". Trainers pass "test".
       step: a custom training step, a function of a `fluid.TrainingStep`; None for one gradient and one update.
       parallel: None for one device, unless `place` is a list of several; True divides each batch among all devices;
         "fsdp" also divides parameters and optimizer state; or a `fluid.Mesh`. Results equal the results on one device,
         see `docs/parallel.md`.
-      shardings: by name or glob of parameters, the mesh axis that divides each dimension, or None:
-        `{"*/fc_*.w_0": (None, "model")}`. The first match decides, before `ParamAttr(sharding=)`. Without `parallel`,
-        a device instead, as in `{"decoder/*": "gpu:1"}`: whole arrays, with their layers, see `fluid.device_guard`.
-      initial: False uses zeros instead of initial values, if every array is set next, as by `load_params`.
+      shardings: by name or glob of parameters, the mesh axis that divides each dimension, or None for no division:
+        `{"*/fc_*.w_0": (None, "model")}`. The first match decides, and overrides `ParamAttr(sharding=)`. Without
+        `parallel`, the values are devices, as in `{"decoder/*": "gpu:1"}`: undivided arrays, with their layers, move to
+        a device, see `fluid.device_guard`.
+      initial: False uses zeros instead of initial values, which saves time if a file is loaded next.
 
     Attributes:
       programs: Program by name.
-      scope: the arrays by name, with initial values.
+      scope: the parameters and states, by name.
       compilations: every compilation so far with its reason; the length is their number.
       engine: the Engine, for other modules of fluid: layout, update rules, learning rates, compiled steps.
 
@@ -121,7 +121,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         mode: str | None = None,
         initial: bool = True,
     ) -> None:
-        """Initialize the session with an engine, and add the first programs; arguments as for Session."""
+        """Initialize the session with an engine, and add the first programs."""
         keep_compilations()
         self.engine = engine
         self.programs = engine.programs
@@ -206,7 +206,11 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         return repr(self) + html_table(programs, ("program", "feeds", "outputs", "parameters"), right=[3])
 
     def add(self, function: Callable[[], Any] | Program, initial: bool = True) -> Program:
-        """Add a program: discover it, and create its missing parameters and optimizer states; `initial` as for Session.
+        """Add a program: trace it, and create those parameters and optimizer states that do not exist yet.
+
+        Args:
+          function: a program function, or a Program.
+          initial: False creates parameters with zeros instead of initial values.
 
         Returns:
           The Program; its name is the name of the function, with a number if that name is taken.
@@ -233,12 +237,12 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         """Run a program once.
 
         Results of operators have the names of Fluid's layers: `a * b` is `elementwise_mul_0.tmp_0`, if no layer has
-        this name. Values inside loops and branches have the names of their layers. Fetched, a value in a loop has a
-        leading dimension of iterations, and a value in a branch that is not taken is NaN, or 0 if it is an integer. An
-        override of a value in a loop replaces the value in every iteration.
+        this name. Values inside loops and branches have the names of their layers. When fetched, a value in a loop has
+        a leading dimension of iterations. A value in a branch that is not taken is NaN, or 0 if it is an integer. An
+        array in `feed` for a value in a loop replaces the value in every iteration.
 
-        A program that draws random numbers in test mode draws new ones in each run. Their sequence depends on the seed
-        of the session only, and differs from the numbers of training steps.
+        A program that draws random numbers in test mode draws new ones in each run. Their sequence depends only on the
+        seed of the session, and differs from the random numbers of training steps.
 
         Args:
           program: the name of a program, its function or a Program; optional if there is one program, or only one
@@ -249,8 +253,8 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
             `NAME@GRAD`, the gradient of the minimised loss (of the first output if nothing is minimised). A training
             step also has `learning_rate_0`, `grad_norm_0` and `update_ratio_0`, one for each `minimize`.
           mode: "train" updates parameters and states, "test" changes nothing; None for the mode of the session.
-          seed: seed of the random numbers of this run in test mode, from 0 to 2**64 - 1: repeats one answer. None for
-            the next seed of the sequence.
+          seed: seed of the random numbers of this run in test mode, from 0 to 2**64 - 1; equal seeds give equal
+            results. None for the next seed of the session's sequence.
 
         Returns:
           Results: the program's outputs, or the values of `fetch` in order; on the device.
@@ -258,7 +262,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         Raises:
           FeedError: the data does not match the feeds. The Scope does not change.
           UnknownNameError: there is no program, feed or value of a name. The Scope does not change.
-          ArgumentError: the seed is for a training step, or is no whole number from 0 to 2**64 - 1.
+          ArgumentError: a seed is given for a training step, or is not a whole number from 0 to 2**64 - 1.
         """
         self._check_open()
         found = self.engine.find(program, lambda one: fetch is not None and can_fetch(one, fetch))
@@ -267,7 +271,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         given, replaced = split_names(found, feed)
         names = None if fetch is None else check_fetch(found, fetch, mode)
         step = bind(self.engine, found, Request(mode, names, given, replaced))
-        if isinstance(feed, Feed) and feed.program is found:  # the arrays are already checked and on the device
+        if isinstance(feed, Feed) and feed.program is found:  # a Feed holds checked arrays on the device
             taken: tuple[Mapping[str, Any], Mapping[str, Any]] = (feed.arrays, {})
         else:
             taken = self.engine.take(found, feed, given, replaced, step.buckets)
@@ -282,23 +286,23 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         program: str | Callable[[], Any] | Program | None = None,
         fetch: Fetch | None = None,
     ) -> Results:
-        """Run one training step of a program that minimises a loss: `run` in train mode, for a custom loop.
+        """Run one training step of a program that minimises a loss, in a custom training loop.
 
-        A loop may call it without reading results: the number of steps in flight is limited, as in a Trainer. With a
-        minibatch of `fluid.reader.prefetch`, the next minibatch is read while the device works.
+        The loop need not read the results: the number of steps that wait for the device is limited, as in a Trainer.
+        If `feed` comes from `fluid.reader.prefetch`, the next minibatch is read while the device works.
 
         Args:
-          feed: as for `run`.
-          program: as for `run`; optional if one program minimises something.
-          fetch: as for `run`.
+          feed: arrays by name, as for `Session.run`.
+          program: the name of a program, its function or a Program; optional if only one program minimises a loss.
+          fetch: names of values to return, as for `Session.run`.
 
         Returns:
-          Results, as from `run`, on the device.
+          Results: the program's outputs, or the values of `fetch` in order; on the device.
 
         Raises:
           ArgumentError: the program minimises nothing.
-          FeedError: as from `run`.
-          UnknownNameError: as from `run`.
+          FeedError: the data does not match the feeds.
+          UnknownNameError: there is no program, feed or value of a name.
 
         Example:
           >>> import fluid, numpy as np
@@ -326,7 +330,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         return results
 
     def _drawn(self, program: Program, mode: str, seed: int | None, call: str = "session.run") -> Draw | None:
-        """Return the random key of a test-mode run, see `Seeds.of`; None in training, or if nothing is drawn."""
+        """Return the random key of a test-mode run; None in training, or if the program draws no random numbers."""
         if mode == TRAIN and seed is not None:
             raise errors.ArgumentError(
                 f"{call}(mode='train', seed={seed!r}): a training step draws from the seed of the session and the "
@@ -340,7 +344,7 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
     def learning_rates(self, program: str | Callable[[], Any] | Program | None = None) -> tuple[float, ...]:
         """Return the learning rates of the next training step of a program, one for each `minimize`.
 
-        A schedule is computed, which waits for the steps in flight; numbers are known without waiting.
+        If a learning rate is a schedule, this method waits for the steps in flight; a number is known without waiting.
 
         Args:
           program: the name of a program, its function or a Program; optional if there is one program.
@@ -357,19 +361,20 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
         """Set the learning rates of a program from the next training step on, without another compilation.
 
         Args:
-          rates: a number for each `minimize`, or just the number if there is one. It replaces the number or schedule of
-            the optimizer until it is set to None. It is saved and restored with the session.
-          program: as for `learning_rates`.
+          rates: a number for each `minimize`, or a single number if there is one `minimize`. It replaces the number or
+            schedule of the optimizer until it is set to None. It is saved and restored with the session.
+          program: the name of a program, its function or a Program; optional if there is one program.
 
         Raises:
-          ArgumentError: a rate is no finite number from 0 up, or the number of rates differs from the `minimize` calls.
+          ArgumentError: a rate is not a finite number of at least 0, or the number of rates differs from the number of
+            `minimize` calls.
           UnknownNameError: there is no such program, or the learning rate of an optimizer is unknown.
         """
         values = list(rates) if isinstance(rates, Sequence) and not isinstance(rates, str) else [rates]
         self.engine.rates.set(self.engine.find(program).name, values)
 
     def close(self) -> None:
-        """Release all arrays and compiled steps. A closed session cannot be run."""
+        """Release all arrays and compiled steps. A closed session cannot run programs."""
         self._closed = True
         self._fed = None
         self._in_flight.rest()  # drop the results of the last steps, which may be large
@@ -377,23 +382,23 @@ class Session(SavesArrays, ValuesOnDemand, KnownAttributes):
 
 
 def _layout(place: Place, parallel: Parallel, shardings: Shardings | None) -> Layout:
-    """Return the device or the mesh of devices for the arguments of a Session."""
+    """Return the Layout (one device, or a mesh of devices) for these arguments of a Session."""
     if parallel is None and is_several(place):
         parallel = True
     if parallel in (None, False) and not shardings:
         if place is None and parallel is None:
             remark_on_other_devices()
         return OneDevice(device_of(place))
-    from fluid.parallel import layout_of  # loaded on use
+    from fluid.parallel import layout_of  # deferred import of a package that only several devices need
 
     return layout_of(place, parallel, shardings)
 
 
 class ShowsProgram:
-    """A base class with a repr of one line, and a small HTML table for notebooks. Neither computes or waits.
+    """A base class with a one-line repr and a small HTML table for notebooks, which never wait for the device.
 
     Attributes:
-      program: the program, if there is one.
+      program: the program, if there is exactly one.
       session: the Session that runs it.
     """
 
@@ -420,6 +425,6 @@ class ShowsProgram:
 
 
 def parameter_count(programs: Iterable[Program]) -> int:
-    """Return the number of elements of all parameters of some programs; shared parameters count once."""
+    """Return the total number of elements of the parameters of programs; a shared parameter counts once."""
     shapes = {name: spec.shape for program in programs for name, spec in program.parameters.items()}
     return sum(map(math.prod, shapes.values()))

@@ -1,4 +1,4 @@
-"""Row-sparse updates: gradient, optimizer state and update of an embedding table, for the looked-up rows only.
+"""Row-sparse updates: gradients, optimizer state and updates of embedding tables, for the looked-up rows only.
 
 The looked-up rows of the table, and of every optimizer state with as many rows, are gathered, updated and scattered
 back. The optax transformation of the other parameters updates these rows too. The cost depends on the number of
@@ -19,7 +19,7 @@ from fluid.core import Gathering
 
 
 class Rows(NamedTuple):
-    """Gradients of some rows of a table.
+    """The gradients of some rows of an embedding table.
 
     Attributes:
       ids: row numbers `[n]`, ascending and unique; unused entries hold the number of rows of the table.
@@ -31,10 +31,10 @@ class Rows(NamedTuple):
 
 
 def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gathering | None = None) -> Rows:
-    """Add up the gradients of look-ups, row by row.
+    """Sum the gradients of several look-ups in an embedding table, so that each row has one gradient.
 
     Args:
-      ids: for each look-up, row numbers, integers `[...]`; `count` marks padding.
+      ids: for each look-up, row numbers, integers `[...]`; the number `count` marks padding.
       values: for each look-up, gradients `[..., width]`.
       count: number of rows of the table.
       gathering: reads sharded arrays; None if no array is sharded.
@@ -46,7 +46,7 @@ def merge(ids: Sequence[Any], values: Sequence[Any], count: int, gathering: Gath
     """
     flat = jnp.concatenate([i.reshape(-1) for i in ids])
     if gathering is not None:
-        flat = gathering.replicate(flat)  # because each device sorts all ids
+        flat = gathering.replicate(flat)  # each device needs all ids, because jnp.unique sorts them
     width = values[0].shape[-1]
     gradients = jnp.concatenate([v.reshape(-1, width) for v in values])
     unique, places = jnp.unique(flat, return_inverse=True, size=flat.size, fill_value=count)
@@ -62,18 +62,18 @@ def update(
     params: Mapping[str, Any],
     gathering: Gathering | None = None,
 ) -> tuple[dict[str, Any], Any]:
-    """Update parameters with an optax transformation: of embedding tables only the looked-up rows.
+    """Update parameters with an optax transformation; in embedding tables update only the looked-up rows.
 
     Args:
       transformation: an optax transformation over a dict of all these parameters.
       gradients: gradients of the dense parameters, by name.
-      rows: gradients of the tables, by name.
-      slots: the optax state of the whole parameters.
-      params: all parameters, whole, by name.
+      rows: gradients of the looked-up rows, by the name of the table.
+      slots: the optax state for the full parameters.
+      params: all parameters, as full arrays, by name.
       gathering: reads sharded arrays; None if no array is sharded.
 
     Returns:
-      The new parameters and the new optimizer state, whole.
+      The new parameters, as full arrays by name, and the new optax state.
     """
     if not rows:
         updates, slots = transformation.update(dict(gradients), slots, dict(params))
@@ -96,10 +96,10 @@ def update(
 
 
 def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
-    """Return True if an update of the touched rows alone equals an update of the whole table.
+    """Return True if an optimizer gives equal results when it updates all rows of a table or only looked-up rows.
 
-    The updates are equal if a zero gradient leaves a row and its optimizer state unchanged, and rows are independent.
-    This function compares both updates of a small table over a few steps.
+    The results are equal if a zero gradient leaves a row and its optimizer state unchanged, and if rows are
+    independent. The function compares both kinds of update on a small table over a few steps.
 
     Example:
       >>> keeps_other_rows(optax.sgd(0.1)), keeps_other_rows(optax.sgd(0.1, momentum=0.9))
@@ -108,7 +108,7 @@ def keeps_other_rows(transformation: optax.GradientTransformation) -> bool:
     try:
         with jax.default_device(jax.local_devices(backend="cpu")[0]):
             return _compare(transformation)
-    except (TypeError, ValueError):  # the transformation needs more than gradients, or whole tables
+    except (TypeError, ValueError):  # not comparable: the transformation needs more than gradients, or full tables
         return False
 
 
@@ -126,7 +126,7 @@ def _compare(transformation: optax.GradientTransformation) -> bool:
 
 
 class _WholeTable:
-    """A reader and writer of rows of a whole table on a device, see `fluid.core.layout.TableRows`."""
+    """A reader and writer of rows of an embedding table that one device holds, see `fluid.core.layout.TableRows`."""
 
     def read(self, array: Any, ids: Any) -> Any:
         return array.at[ids].get(mode="fill", fill_value=0, indices_are_sorted=True, unique_indices=True)
@@ -141,10 +141,14 @@ class _WholeTable:
 def _map_slots(
     function: Callable[..., Any], rows: Mapping[str, Rows], params: Mapping[str, Any], slots: Any, *more: Any
 ) -> Any:
-    """Return an optimizer state in which `function(table, array, ...)` replaces each array with the rows of a table.
+    """Map a function over those arrays of an optimizer state that have one row per row of an embedding table.
 
-    With `more` states of equal structure, the function gets the arrays of all of them. Arrays without the rows of a
-    table come unchanged from the last state.
+    Args:
+      function: called with the name of a table and the array of each state; returns the new array.
+      rows: the looked-up rows, by the name of the table.
+      params: all parameters, by name.
+      slots: the optimizer state.
+      more: further states of equal structure. Arrays that belong to no table come unchanged from the last state.
     """
 
     def visit(path: Any, *found: Any) -> Any:
@@ -155,7 +159,7 @@ def _map_slots(
 
 
 def _table_of(path: Any, slot: Any, rows: Mapping[str, Rows], params: Mapping[str, Any]) -> str | None:
-    """Return the name of the table whose rows an array of the optimizer state has; None if there is no such table.
+    """Return the name of the embedding table that an array of the optimizer state belongs to; None without a table.
 
     Optax stores arrays that belong to a parameter under the name of the parameter.
     """

@@ -1,6 +1,6 @@
-"""State IO: save and load a Session, either its parameters alone or all state that a later run needs to continue.
+"""State IO: save and load a Session, either its parameters only or all state that a later run needs to continue.
 
-Users get parameters as a read-only dict of copies, because an assignment to a copy would have no effect on the model.
+Users receive parameters as a read-only dict of copies, because an assignment to a copy would not change the model.
 """
 
 import os
@@ -24,9 +24,9 @@ from fluid.runtime.parameter_updates import PREFIX
 
 
 class ReadOnlyArrays(dict[str, jax.Array]):
-    """A dict of copies of parameters and states; an assignment raises an error that shows how to set them.
+    """A read-only dict of copies of parameters and states; an assignment raises an error that explains how to set them.
 
-    To JAX it is a pytree with the keys of a dict. Copies and pickles of it are plain dicts.
+    For JAX, a ReadOnlyArrays is a pytree with the keys of a dict. Its copies and pickles are plain dicts.
 
     Raises:
       ArgumentTypeError: raised by each method that would change the dict.
@@ -72,15 +72,15 @@ jax.tree_util.register_pytree_with_keys(ReadOnlyArrays, _flatten, _unflatten)
 
 
 _SLOTS = "@slots/"
-_KEPT = 0.9  # a `rate=` of copy_params from here on is most likely meant as the share of the old value to keep
+_KEPT = 0.9  # if `rate=` of copy_params is 0.9 or more, the user probably means the weight of the old value
 
 
 class SavesArrays:
-    """Methods of a Session that save and load its arrays.
+    """The methods of a Session that save and load its arrays.
 
     Attributes:
-      engine: the engine, with learning rates, layout and the frozen names.
-      scope: the arrays by name.
+      engine: the engine, with learning rates, layout and frozen names.
+      scope: the parameters and states, by name.
       programs: Program by name.
     """
 
@@ -93,11 +93,11 @@ class SavesArrays:
 
     @property
     def table(self) -> dict[str, Any] | None:
-        """The JSON of the `fluid.reader.Table` of the programs; None without a table."""
+        """JSON data of the `fluid.reader.Table` from which a program is fed; None if no program has a Table."""
         return next((program.table.to_json() for program in self.programs.values() if program.table is not None), None)
 
     def save(self, path: PathLike) -> None:
-        """Write parameters, states, optimizer state, step counter and random root to one file, atomically."""
+        """Write parameters, states, optimizer state, step counter and random root atomically to one file."""
         with self.scope.lock:
             state = jax.tree.map(jnp.copy, self.state())
         self._write(path, state, "session")
@@ -114,11 +114,14 @@ class SavesArrays:
 
         Args:
           path: path of the file.
-          strict: as for `load_params`. With False, optimizer states that the file lacks keep their values too.
-          rename: as for `load_params`. The optimizer states of a parameter follow its name.
-          skip: as for `load_params`. The optimizer states of a skipped parameter keep their values.
-          names: as for `load_params`. Parameters come with their optimizer states. The step counter, the random root,
-            the learning rates and all other optimizer state keep their values.
+          strict: False allows names that only the file or only the session has, as for `load_params`. Optimizer states
+            that the file lacks keep their values too.
+          rename: a mapping from names in the file to names in the programs, as for `load_params`. The optimizer states
+            of a parameter follow its name.
+          skip: names and globs of arrays to leave out, as for `load_params`. The optimizer states of a skipped
+            parameter keep their values.
+          names: names and globs of the parameters to load, with their optimizer states, as for `load_params`. The step
+            counter, the random root, the learning rates and all other optimizer states keep their values.
 
         Raises:
           ParameterFileError: the file does not exist, or holds something else.
@@ -157,7 +160,7 @@ class SavesArrays:
         skip: str | Sequence[str],
         names: str | Sequence[str] | None,
     ) -> dict[str, Any]:
-        """Return the state to restore from a file that holds other names or is loaded in part; see `load`."""
+        """Return the state to restore, by name, if a file has other names or is loaded only in part; see `load`."""
         source = checkpoint.Source({n: a for n, a in found.arrays.items() if n[0] != "@"}, os.fspath(path), found.sites)
         old_names = checkpoint.renamed({name: name for name in source.arrays}, rename, path)
         new_names = {old: new for new, old in old_names.items()}
@@ -180,7 +183,7 @@ class SavesArrays:
                 state[name.removesuffix(owner) + new_names[owner]] = array
             elif name[0] == "@" and owner is None and name != FROZEN and names is None and (strict or name in here):
                 state[name] = array
-        # A parameter that is missing in the file, or left out, keeps its value, and so do its optimizer states.
+        # A parameter that the file lacks, or that is left out, keeps its value and its optimizer states.
         left = {n for n in here if self._left(n, report.taken, unowned=names is not None)}
         state |= {n: a for n, a in here.items() if n not in state and (not strict or n in left)}
         if not strict:
@@ -189,12 +192,12 @@ class SavesArrays:
         return state
 
     def _left(self, name: str, taken: Collection[str], unowned: bool) -> bool:
-        """Return True if an array of this session keeps its value, because its parameter is not in `taken`.
+        """Return True if an array of this session keeps its value, because its parameter is not loaded.
 
         Args:
           name: the name of the array in `state`.
           taken: the names of the parameters that are loaded.
-          unowned: the result for state that belongs to no parameter, such as the step counter.
+          unowned: the return value for state that belongs to no parameter, such as the step counter.
         """
         owner = name if name in self.scope.specs else _owner(name, self.scope.specs)
         return name == FROZEN or (unowned if owner is None else owner not in taken)
@@ -235,8 +238,8 @@ class SavesArrays:
 
         Args:
           source: a path or a mapping. A path that ends in ".safetensors" may come from another framework.
-          strict: False ignores arrays that no program has, and keeps the values of arrays that the source lacks; both
-            are logged as a warning. Different shapes remain an error, unless they are skipped.
+          strict: False ignores arrays that no program has, and leaves arrays unchanged that the source lacks; a warning
+            lists both. Different shapes remain an error, unless the arrays are skipped.
           rename: a mapping from names in the source to names in the programs, with globs and `{n}` for numbers, as in
             `{"old/*": "new/*"}` and `{"layers.{n}.kernel": "fc_{n}.w_0"}`.
           skip: names and globs of arrays to leave out, by their names in the programs, at any shape: `["head/*"]`.
@@ -244,7 +247,7 @@ class SavesArrays:
             keep their values; None for all.
 
         Returns:
-          A LoadReport with the names that were taken, left and missing.
+          A LoadReport with the names that were loaded, ignored and missing.
 
         Raises:
           ArgumentError: `names` is empty.
@@ -267,12 +270,12 @@ class SavesArrays:
         return report
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy the parameters and states of one net to another net, or move the other net's values part of the way.
+        """Copy the parameters and states of one net to another net, or move the other net's values towards them.
 
-        After each step with a small rate, the second net is a moving average of the first.
+        If this is called after each step with a small rate, the second net is a moving average of the first.
 
         Args:
-          names: from names to names, with globs: `{"online/*": "target/*"}`.
+          names: a dict from source names to target names, with globs: `{"online/*": "target/*"}`.
           rate: in `(0, 1]`; the new value is `old + rate * (source - old)`. Integers are copied at any rate.
 
         Returns:
@@ -280,7 +283,7 @@ class SavesArrays:
 
         Raises:
           ArgumentError: the rate is not in `(0, 1]`.
-          UnknownNameError: a pattern matches nothing, or a second name is unknown.
+          UnknownNameError: a pattern matches nothing, or a target name is unknown.
           ParameterError: two arrays have different shapes or dtypes. Nothing is changed then.
 
         Example:
@@ -323,7 +326,7 @@ class SavesArrays:
                     f'in fluid.shared(q, name="online") and fluid.shared(q, name="target")'
                 )
         copy = (*names.items(), rate)
-        if rate < 1 and copy not in self._checked_copies:  # check once: a moving average is copied after each step
+        if rate < 1 and copy not in self._checked_copies:  # only once: loops call copy_params after each step
             self._warn_of_copies(pairs, rate)
             self._checked_copies |= {copy}
         with scope.lock:
@@ -334,7 +337,7 @@ class SavesArrays:
         return list(pairs)
 
     def _warn_of_copies(self, pairs: Mapping[str, str], rate: float) -> None:
-        """Warn of a target that the optimizer also trains, and of a rate that looks like the share of the old value.
+        """Warn of a target that the optimizer also trains, and of a rate that looks like the weight of the old value.
 
         Args:
           pairs: source names by target name.
@@ -381,15 +384,15 @@ class SavesArrays:
         allow_extra: bool = False,
         advice: str = checkpoint.TAKE_A_PART,
     ) -> checkpoint.LoadReport:
-        """Set parameters and states from arrays with the names of this session; see `load_params`.
+        """Set parameters and states from arrays that have the names of this session.
 
         Args:
-          source: the arrays.
+          source: the arrays, by name.
           program: the program whose parameters and states are set; None for all programs.
-          skip: as for `load_params`.
-          names: as for `load_params`.
-          allow_missing: True keeps the values of arrays that the source lacks, instead of an error.
-          allow_extra: True ignores arrays that no program has, instead of an error.
+          skip: names and globs of arrays to leave out, as for `load_params`.
+          names: names and globs of the arrays to load, as for `load_params`; None for all.
+          allow_missing: True leaves arrays unchanged that the source lacks, instead of raising an error.
+          allow_extra: True ignores arrays that no program has, instead of raising an error.
           advice: a sentence for error messages that says how to resolve a difference.
         """
         self._check_open()
@@ -413,7 +416,7 @@ class SavesArrays:
         return report
 
     def _write(self, path: PathLike, arrays: Mapping[str, jax.Array], kind: str) -> None:
-        """Write arrays to a file; with several processes, the first one writes and the others wait for it."""
+        """Write arrays to a file. With several processes, the first process writes, and the other processes wait."""
         arrays = {name: whole(array) for name, array in arrays.items()}
         sites = creation_sites(self.scope.specs)
         mesh = self.engine.layout.mesh
@@ -433,16 +436,16 @@ class SavesArrays:
         return ReadOnlyArrays(self.scope.copies())
 
     def state(self) -> dict[str, Any]:
-        """Return everything that a later run needs to continue, by name.
+        """Return all arrays that a later run needs to continue, by name.
 
         The entries are parameters, states, optimizer states `@slots/...`, the step counter `@step` and the random root
         `@root`.
 
-        Learning rates that were set are included as `@learning_rate/...`; declared ones are not. If parameters are
-        frozen, `@frozen` marks them.
+        Learning rates that a user has set are included as `@learning_rate/...`; declared rates are not. If parameters
+        are frozen, the entry `@frozen` lists them.
 
         Returns:
-          The arrays themselves. The next training step donates their buffers, so copy or write them before.
+          The arrays themselves, not copies. The next training step donates their buffers, so copy or write them first.
         """
         self._check_open()
         slots, _ = jax.tree_util.tree_flatten_with_path(self.scope.slots)
@@ -451,16 +454,16 @@ class SavesArrays:
         return {**self.scope.arrays, **named, "@step": self.scope.step, "@root": self.scope.root, **optional}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
-        """Restore the arrays that `state` returned in a session of equal programs.
+        """Restore the arrays that the method `state` returned, in this session or another one with equal programs.
 
         Args:
-          state: arrays by name; names, shapes and dtypes as `check_state` requires.
-          own: names of arrays that already have their sharding and are used nowhere else; they are not copied.
+          state: arrays by name; their names, shapes and dtypes have passed `check_state`.
+          own: names of arrays that have the final sharding and no other user; these are not copied.
         """
         self._check_open()
         state = {name: state[there] for there, name in names_here(self.programs, state).items()}
         paths, structure = jax.tree_util.tree_flatten_with_path(self.scope.slots)
-        # Everything that can raise an error comes first, so that an error leaves the session unchanged.
+        # All code that can raise an error runs first, so that an error leaves the session unchanged.
         names = self.state().keys() - self._optional_state().keys()
         new = self.engine.layout.replace({name: state[name] for name in names.difference(own)}, self.state())
         new |= {name: state[name] for name in names.intersection(own)}
@@ -474,8 +477,8 @@ class SavesArrays:
     def freeze(self, patterns: str | Sequence[str]) -> list[str]:
         """Freeze parameters, and the moving statistics of their layers, from the next training step on.
 
-        All optimizer states are kept; steps are compiled once more. The frozen names are saved and restored with the
-        session.
+        All optimizer states are kept; training steps are compiled again. The frozen names are saved and restored with
+        the session.
 
         Args:
           patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. Moving statistics of a layer
@@ -496,7 +499,7 @@ class SavesArrays:
         """Unfreeze parameters and states that `freeze` has frozen. Parameters that the program freezes stay frozen.
 
         Args:
-          patterns: names and globs; by default everything that is frozen.
+          patterns: names and globs; None unfreezes everything that `freeze` has frozen.
 
         Returns:
           The names that are no longer frozen.
@@ -509,7 +512,7 @@ class SavesArrays:
         return self.engine.freezing.unfreeze(patterns)
 
     def _optional_state(self) -> dict[str, Any]:
-        """Return the entries of `state` that only some sessions have: learning rates that were set, frozen names."""
+        """Return the optional entries of `state`: the learning rates that a user has set, and the frozen names."""
         return {**self.engine.rates.state(), **self.engine.freezing.state()}
 
     def _check_open(self) -> None:
@@ -524,14 +527,14 @@ def check_state(
     advice: str = checkpoint.CHECK_THE_PROGRAM,
     sites_there: Mapping[str, str] = {},
 ) -> None:
-    """Check the names, shapes and dtypes of the `state` of another session, before `restore` loads it.
+    """Check the names, shapes and dtypes of the saved `state` of another session, before a session restores it.
 
     Args:
       session: the session that restores the state.
-      found: arrays, or objects with a shape and a dtype, by name.
-      where: the origin of the state, for the message.
-      advice: how to resolve a difference, for the message.
-      sites_there: the line that created each array of the other session, as far as known.
+      found: the saved arrays, or objects with a shape and a dtype, by name.
+      where: the origin of the state, for the error message.
+      advice: how to resolve a difference, for the error message.
+      sites_there: the source line that created each array of the other session, by name, as far as known.
 
     Raises:
       ParameterError: a name, shape or dtype differs from the state of `session`. Learning rates and the names of frozen
@@ -547,10 +550,10 @@ def check_state(
 
 
 def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[str, str]:
-    """Return, for every name in the `state` of another session, the name in a session of `programs`.
+    """Map each name in the saved `state` of another session to the name in a session of `programs`.
 
-    Optimizer states and learning rates are named after their program. If each session trains exactly one function, the
-    name of this function is replaced by the name here: the function may have been renamed.
+    Names of optimizer states and learning rates contain the name of their program function, which may have been
+    renamed. If each session trains exactly one function, the current name replaces the saved name.
     """
     every = {name: name for name in names}
     prefixes = (_SLOTS, PREFIX)
@@ -565,12 +568,12 @@ def names_here(programs: Mapping[str, Program], names: Iterable[str]) -> dict[st
 
 @jax.jit
 def _moved(old: jax.Array, new: jax.Array, rate: jax.Array) -> jax.Array:
-    """Return `old + rate * (new - old)`; a copy of `new` for integers."""
+    """Return the interpolation `old + rate * (new - old)`; for integers return a copy of `new`."""
     return (old + rate * (new - old)).astype(old.dtype) if jnp.issubdtype(old.dtype, jnp.inexact) else new + 0
 
 
 def _owner(slot: str, names: Collection[str]) -> str | None:
-    """Return the parameter of an optimizer state, or None: the longest of `names` at the end of the state's name."""
+    """Return the parameter of an optimizer state: the longest of `names` at the end of the state's name; else None."""
     return max((name for name in names if slot.endswith(f"/{name}")), key=len, default=None)
 
 

@@ -1,10 +1,10 @@
-"""The pure step of a program: `train` is forward, gradients and update; `test` is forward. CompiledStep jits both.
+"""The pure step of a program: `train` computes outputs, gradients and update; `test` computes outputs.
 
-`train` maps a `TrainingState` and `Constants` to the next state, `test` maps arrays to results. A `Request` fixes the
-mode, the fetch list, the given feeds and the overrides. The gradient of a named value is the gradient of a zero that
-`record` adds to the value. Feeds on which no result depends are found in the jaxpr, and replaced by zeros.
+`train` maps a `TrainingState` and `Constants` to the next state; `test` maps arrays to results. CompiledStep jits both
+functions. A `Request` fixes the mode, the names of the results, the feeds and the overrides. The gradient of a named
+value is the gradient of a zero that `record` adds to the value. Zeros replace feeds on which no result depends.
 
-A strategy runs the step once, for several minibatches in one call, or for many trainings at once.
+A strategy runs the step for one model, or at the same time for all models of a population.
 """
 
 import functools
@@ -28,12 +28,12 @@ from fluid.runtime.sparse_update import merge
 
 
 class TrainingState(NamedTuple):
-    """The arguments of a training step that the step updates.
+    """The arrays that a training step takes as argument and returns updated.
 
     Attributes:
       arrays: the parameters that are trained, and all states, by name.
       slots: the optimizer state of each `minimize`.
-      step: number of training steps done, int32 `[]`.
+      step: number of completed training steps, int32 `[]`.
     """
 
     arrays: Mapping[str, Any]
@@ -42,13 +42,13 @@ class TrainingState(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """The arguments of a training step that the step only reads.
+    """The arrays that a training step takes as argument and does not change.
 
     Attributes:
       arrays: parameters that are not trained, by name.
-      root: random root; None for a program that draws nothing.
+      root: random key of the session, from which each step derives its key; None for a program that draws nothing.
       rates: the learning rate of each `minimize`, from `Rates.of`.
-      members: the values that differ among the members of a population; None for one training.
+      members: the values that differ among the models of a population; None for a single model.
     """
 
     arrays: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Constants(NamedTuple):
 
 
 class Variables(NamedTuple):
-    """The inputs with respect to which losses are differentiated, or the gradients of a loss for these inputs.
+    """The inputs with respect to which losses are differentiated, or the gradients of a loss with respect to them.
 
     Attributes:
       arrays: parameters by name.
@@ -76,7 +76,7 @@ _NONE = Variables({}, {}, {})
 
 
 class _Update(NamedTuple):
-    """The values after the update of one training step.
+    """The result of one training step: the values after its update.
 
     Attributes:
       parameters: new values of the parameters, by name.
@@ -103,20 +103,20 @@ class Step:
       rules: the update rules, from `rules_of`.
       request: mode, fetched values, feeds and overrides of the step.
       function: a custom training step, see `TrainingStep`; None for one gradient and one update.
-      frozen: names of parameters and states that training keeps as they are.
+      frozen: names of parameters and states that training does not change.
       gathering: reads sharded arrays, see `Layout.gathering`; None if no array is sharded.
 
     Attributes:
       program: the program.
       training: True if a step changes parameters and states.
       rules: the update rules, without the frozen parameters; none in test mode.
-      updated: names of the parameters that some rule changes.
+      updated: names of the parameters that an update rule changes.
       carried: names of the arrays in TrainingState.
       kept: names of the arrays in Constants.
       draws: True if a step draws random numbers.
 
     Raises:
-      UnknownNameError: a gradient is requested, and only the custom function computes gradients.
+      UnknownNameError: a gradient is requested, but the step has a custom function.
     """
 
     def __init__(
@@ -137,7 +137,8 @@ class Step:
         self._request = request
         self._requested = RequestedValues(program, request, len(self.rules))
         self._tables = tuple(dict.fromkeys(n for r in self.rules for n in r.tables))
-        # In train mode, layers see the frozen names, even in a run that updates nothing.
+        # In train mode, layers need the frozen names even if the run updates nothing: batch_norm normalises with frozen
+        # statistics.
         self._frozen = frozen if request.mode == TRAIN else frozenset()
         self._function = function if self.rules else None
         self._gathering = gathering
@@ -167,16 +168,17 @@ class Step:
         else:
             done = self._custom_update(state, arrays, constants.rates, feeds, overrides, key)
         new = {**done.parameters, **self._states_after(state, done)}
-        # A rate that the program computes overrides the declared one; parameters have their values after the update.
+        # Later entries override earlier ones: a learning rate that the program computes overrides the declared rate,
+        # and new values of parameters override old ones.
         values = {**self._rates_and_scales(state.slots, constants.rates), **done.values, **new}
         found = self._requested.found(done.outputs, (), values, done.gradients_of)
         return TrainingState(new, done.slots, state.step + 1), found
 
     def forward(self, variables: Variables, arrays: Mapping[str, Any], feeds: Any, overrides: Any, key: Any) -> Applied:
-        """Run the program forward.
+        """Run the forward pass of the program, and return its values.
 
         Args:
-          variables: parameters that replace those in `arrays`, and zeros that are added to values.
+          variables: parameters that replace arrays of equal names, and zeros that are added to named values.
           arrays: parameters and states, by name.
           feeds: arrays by name.
           overrides: values that replace named values.
@@ -213,14 +215,14 @@ class Step:
     def gradients(
         self, arrays: Mapping[str, Any], slots: Sequence[Any], feeds: Any, overrides: Any, key: Any
     ) -> tuple[Applied, Callable[[int], Variables]]:
-        """Run the program forward, and prepare its backward passes.
+        """Run the forward pass of the program, and prepare the backward pass of each loss.
 
-        The backward pass of a loss runs when its gradients are first needed. Each update rule has one backward pass,
-        and all of them use the parameters before the step.
+        The backward pass of a loss runs when its gradients are first needed. All backward passes use the parameters
+        before the step.
 
         Args:
           arrays: parameters and states, by name.
-          slots: the optimizer states, which may hold a scale of the loss.
+          slots: the optimizer states, which hold the loss scales of float16 training.
           feeds: arrays by name.
           overrides: values that replace named values.
           key: random key of the step.
@@ -238,18 +240,18 @@ class Step:
 
         def losses(variables: Variables) -> tuple[list[Any], Applied]:
             applied = run(variables)
-            if applied.losses:  # one for each `minimize`, in the order of the rules
+            if applied.losses:  # one loss for each `minimize`, in order
                 return applied.losses, applied
             loss = data_of(applied.outputs[self.program.loss_output])
             return [jnp.reshape(loss, ())], applied
 
-        # On a mesh, parameters are gathered again in the backward pass instead of being kept whole.
+        # On a mesh, the backward pass gathers sharded parameters again, so that no device stores the full parameters.
         function = losses if self._gathering is None else self._gathering.gathering_again(losses)
         values, pull, applied = jax.vjp(function, variables, has_aux=True)
 
         @functools.cache
         def gradients_of(index: int) -> Variables:
-            scaled = index < len(self.rules) and self.rules[index].scaled  # test mode has no rules
+            scaled = index < len(self.rules) and self.rules[index].scaled  # in test mode, `rules` is empty
             scale = scale_of(slots[index]) if scaled else 1.0
             cotangents = [jnp.asarray(scale if i == index else 0.0, v.dtype) for i, v in enumerate(values)]
             (pulled,) = pull(cotangents)
@@ -258,7 +260,7 @@ class Step:
         return applied, gradients_of
 
     def _variables(self, arrays: Mapping[str, Any], run: Callable[[Variables], Applied]) -> Variables | None:
-        """Return the inputs with respect to which to differentiate; None if no gradient is needed."""
+        """Return the inputs with respect to which the losses are differentiated; None if no gradient is needed."""
         requested = self._requested.gradients
         dense = [n for n in self.updated if n not in self._tables]
         names = dict.fromkeys((*dense, *(n for n in requested if n in self.program.parameters)))
@@ -275,7 +277,7 @@ class Step:
             return {n: applied.values[n] for n in inner}, rows
 
         zeros: tuple[Any, Any] = ({}, {})
-        if inner or self._tables:  # the program is traced once more, only to get the shapes of the zeros
+        if inner or self._tables:  # one more trace of the program gives the shapes of the zeros
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(values))
         return Variables({n: arrays[n] for n in names}, *zeros)
 
@@ -287,14 +289,14 @@ class Step:
         applied: Applied,
         gradients_of: Callable[[int], Variables],
     ) -> _Update:
-        """Update parameters and optimizer states, once for each rule, in the order of the program.
+        """Apply each update rule once, in the order of the program, to its parameters and optimizer state.
 
         Args:
           arrays: parameters and states, by name.
           slots: the optimizer states.
           rates: the learning rate of each rule.
-          applied: the values of the program.
-          gradients_of: returns the gradients of the loss of one rule.
+          applied: the values of the forward pass.
+          gradients_of: returns the gradients of the loss of one rule, by the rule's index.
         """
         parameters = {n: arrays[n] for n in self.updated}
         slots = list(slots)
@@ -323,9 +325,9 @@ class Step:
         return _Update(parameters, slots, applied.states, applied.outputs, values, gradients_of)
 
     def _states_after(self, state: TrainingState, done: _Update) -> dict[str, Any]:
-        """Return the states after a step.
+        """Return the states, such as moving averages, after a step.
 
-        If the update of a scaled loss was skipped, because its gradients overflowed, they are the states before it.
+        If the gradients of a scaled loss overflow, its update is skipped, and the result is the states before the step.
         """
         skipped = [
             was_skipped(before, after)
@@ -338,7 +340,7 @@ class Step:
         return {n: jnp.where(any_skipped, state.arrays[n], new) for n, new in done.states.items()}
 
     def _rates_and_scales(self, slots: Sequence[Any], rates: Sequence[Any]) -> dict[str, Any]:
-        """Return the learning rates and loss scales of this step that are requested."""
+        """Return those learning rates and loss scales of this step that the request names."""
         found: dict[str, Any] = {}
         for i, (rule, state) in enumerate(zip(self.rules, slots, strict=True)):
             if (RATE, i) in self._requested.of_rules:
@@ -355,13 +357,13 @@ class Step:
         root: Any = None,
         step: Any = 0,
     ) -> Found:
-        """Run the program in test mode, and return the requested values. Nothing changes."""
+        """Run the program in test mode with a key from `root` and `step`; return the requested values."""
         return self.evaluate(arrays, feeds, overrides, step_key(root, step))
 
     def evaluate(
         self, arrays: Mapping[str, Any], feeds: Mapping[str, Any], overrides: Mapping[str, Any], key: Any
     ) -> Found:
-        """Run the program with a random key, and return the requested values. Nothing changes."""
+        """Run the program with a random key and without an update; return the requested values."""
         applied, gradients_of = self.gradients(arrays, (), feeds, overrides, key)
         states = {n: arrays[n] for n in self.program.states}
         return self._requested.found(applied.outputs, applied.parts, {**applied.values, **states}, gradients_of)
@@ -369,7 +371,7 @@ class Step:
     def _custom_update(
         self, state: TrainingState, arrays: Any, rates: Any, feeds: Any, overrides: Any, key: Any
     ) -> _Update:
-        """Run the custom step function of the user instead of `gradients` and `update`."""
+        """Run the user's custom step function, which replaces `gradients` and `update`, and check its result."""
         assert self._function is not None
 
         def apply(chosen: Mapping[str, Any], feeds: Mapping[str, Any], key: Any) -> Applied:
@@ -397,14 +399,14 @@ class Step:
 
 
 def step_key(root: Any, step: Any) -> Any:
-    """Return the random key of a step, from the random root of the training; None for no root."""
+    """Return the random key of step number `step`, from the random root of the session; None if `root` is None."""
     return None if root is None else jax.random.fold_in(jax.random.wrap_key_data(root), step)
 
 
 def _unscaled(gradient: Any, scale: Any) -> Any:
-    """Divide a gradient by the scale of its loss, in float32 or wider: in half precision small gradients become 0.
+    """Divide a gradient by its loss scale, in float32 or wider: in float16, small gradients would become 0.
 
-    Integer leaves, the lengths of sequences, have no gradient and stay as they are.
+    Integer arrays, such as the lengths of sequences, have no gradient, and are returned unchanged.
     """
     if not jnp.issubdtype(gradient.dtype, jnp.floating):
         return gradient
@@ -412,11 +414,11 @@ def _unscaled(gradient: Any, scale: Any) -> Any:
 
 
 class Single:
-    """The strategy of one training: the unchanged pure step. `fluid.sweeps.Members` is the strategy of many.
+    """The strategy that runs a step for one model, unchanged. `fluid.sweeps.Members` runs it for many models.
 
     Attributes:
-      size: number of trainings whose arrays are stacked along a first axis; None for one training without this axis.
-      arguments: values of each training for the named values of the program, by name.
+      size: number of models, whose arrays are stacked along a first axis; None for one model without this axis.
+      arguments: for each named value that differs among the models, its values, by name.
       variant: the reason for another compilation of the step, for messages; empty for the first one.
     """
 
@@ -429,15 +431,15 @@ class Single:
         return step.train, step.test
 
     def constants(self) -> Any:
-        """Return `Constants.members`: the values that differ among the members; None for one training."""
+        """Return the values that differ among the models of a population; None for a single model."""
         return None
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
-        """Return the specs of the arrays in the Scope, from the specs that a program declares."""
+        """Convert the specs that a program declares to specs of the arrays in the Scope; unchanged for one model."""
         return specs
 
     def draw(self, seed: int) -> Draw:
-        """Return the random root and the step number of a test-mode run, on the host."""
+        """Return the random root and the step number for a test-mode run with this seed, as NumPy arrays."""
         return root_of(seed), np.int32(0)
 
     def learning_rates(self, rates: Rates, program: str, rules: Sequence[Rule], slots: Any) -> list[jax.Array]:
@@ -452,21 +454,21 @@ class Single:
         return rates.current(program, slots)
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Move the arrays that the strategy holds to another device with `place`; one training holds none."""
+        """Move the strategy's own arrays to another device with the function `place`; do nothing for one model."""
 
 
 def scanned(train: Callable[..., tuple[Any, Any]]) -> Callable[[TrainingState, Constants, Fed], tuple[Any, Any]]:
-    """Return a function that runs several training steps, one after the other, for `jax.jit`.
+    """Return a function for `jax.jit` that runs several training steps in a loop.
 
-    The number of steps is a value that the compiled loop reads, and not part of a shape. So one compilation serves any
-    number of steps up to the capacity.
+    The number of steps is an argument of the compiled function, and not part of a shape. So one compilation serves any
+    number of steps up to the capacity, the size of the stacked minibatches.
 
     Args:
       train: the function of one training step, see `Step.train`.
 
     Returns:
-      A function of state, constants and feeds. It returns the state after the last step, and the results of all steps,
-      stacked: each leaf is `[capacity, ...]`; the first `count` are valid.
+      A function of state, constants and feeds. It returns the state after the last step, and the stacked results of all
+      steps: arrays `[capacity, ...]`, of which the first `count` entries are valid.
     """
 
     def several(state: TrainingState, constants: Constants, fed: Fed) -> tuple[Any, Any]:

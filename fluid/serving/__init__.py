@@ -1,6 +1,6 @@
 """Serving of models over HTTP: the Open Inference Protocol, a server with batching and versions, and a client.
 
-Names are loaded on use. `__init__.pyi` lists the file of each name.
+Names are imported on first use. `__init__.pyi` lists the module that defines each name.
 """
 
 from fluid._util import lazy

@@ -1,10 +1,10 @@
-"""App: the ASGI application that serves models by the Open Inference Protocol, with metrics and a web page.
+"""The class App: an ASGI application that serves models by the Open Inference Protocol, with metrics and a web page.
 
 A request passes through the connection (limits), `http` (access, body), the App, the protocol, `Runner.job` (checks,
-padding), the Batcher and `Runner.run`. The event loop is the bottleneck of small models. Therefore head and body of a
-response are sent together, the loop is woken once for a batch, and several requests are logged at once. A model that
-takes a millisecond at most on a CPU runs in the event loop while only one client sends requests. One worker thread
-parses large requests and writes large responses.
+padding), the Batcher and `Runner.run`. For small models, the event loop is the bottleneck. Therefore the head and the
+body of a response are sent together, the event loop is woken once for a batch, and several requests are logged at
+once. A model that takes at most a millisecond on a CPU runs in the event loop while only one client sends requests. One
+worker thread parses large requests and writes large responses.
 """
 
 import asyncio
@@ -29,21 +29,23 @@ from fluid.serving.settings import Settings
 
 T = TypeVar("T")
 LOG = logging.getLogger("fluid.serving")
-# Sizes in bytes of binary tensors, and of JSON, above which a worker thread parses a request or writes a response:
-# this takes some milliseconds, during which the event loop would serve no other request.
+# Size limits in bytes, of binary tensors and of JSON. Above a limit, a worker thread parses the request or writes the
+# response: this takes some milliseconds, during which the event loop could serve no other request.
 _LARGE, _LARGE_AS_JSON = 1 << 20, 1 << 15
-# A client counts as the only one when no other client has sent a request for this many seconds.
+# A client is the only active one if no other client has sent a request for this number of seconds.
 _ALONE = 0.01
-# Seconds to wait for a result before a task watches whether the client disconnects: most results come earlier.
+# The time, in seconds, to wait for a result before a task checks whether the client disconnects. Most results come
+# earlier, and then need no task.
 _UNWATCHED = 0.02
-# How many times a request is submitted; each time but the first to the newer version that has replaced its model.
+# The maximum number of attempts to queue a request. An attempt fails if a newer version replaces the model; the next
+# attempt uses the newer version.
 _REPLACEMENTS = 3
 _MODEL_PATH = re.compile("/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready)?")
-# Bucket bounds of the histograms: durations from half a millisecond to half a minute, and numbers of rows.
+# The bucket bounds of the histograms: durations from half a millisecond to half a minute, and numbers of rows.
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _STATIC = pathlib.Path(__file__).parent / "static"
-# The web page loads nothing from other servers, and no other page may show it in a frame.
+# The web page loads nothing from other servers, and no other page may embed it in a frame.
 _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -54,7 +56,7 @@ class Metrics(http.Metrics):
     """The metrics of inference requests, as counters and histograms, and of models, as gauges.
 
     Args:
-      versions: returns the served version of each model.
+      versions: a function that returns the served version of each model.
     """
 
     def __init__(self, versions: Callable[[], Iterable[Version]]):
@@ -71,17 +73,17 @@ class Metrics(http.Metrics):
         self._rows = self.client.Histogram(
             "fluid_batch_rows", "Rows of the batches that ran.", labels, buckets=_ROWS, registry=self.registry
         )
-        # Cached, because the look-up of a metric by its labels takes as long as counting a request.
+        # Cached, because finding a metric by its labels takes as long as counting a request.
         self._labelled = functools.cache(lambda metric, *values: metric.labels(*values))
 
     def count(self, request: Request) -> None:
-        """Count an inference request; an unknown model is counted under an empty name, so clients cannot add labels."""
+        """Count an inference request; an unknown model is counted under an empty name: clients cannot add labels."""
         if request.infers:
             self._labelled(self._requests, request.model, request.version, str(request.status)).inc()
             self._labelled(self._seconds, request.model, request.version).observe(request.seconds)
 
     def count_batch(self, model: str, version: str, rows: int) -> None:
-        """Count the rows of a batch that runs."""
+        """Record the number of rows of a batch that runs, in a histogram."""
         self._labelled(self._rows, model, version).observe(rows)
 
     def collect(self) -> Iterable[Any]:
@@ -98,10 +100,10 @@ class Metrics(http.Metrics):
 
 
 class LoneClient:
-    """A record of the last requests, which tells whether only one client sends requests.
+    """A record of the last requests, which detects whether only one client sends requests.
 
     Args:
-      seconds: a client counts as the only one when no other client has sent a request for this many seconds.
+      seconds: a client is the only active one if no other client has sent a request for this number of seconds.
 
     Example:
       >>> lone = LoneClient(60.0)
@@ -128,17 +130,18 @@ class App(http.Application):
 
     Args:
       models: files, folders or Inferencers by name, as for `fluid.serve`.
-      settings: batching and limits.
+      settings: the settings of batching, and the limits of requests.
       access: the access policy.
       place: a device, see `fluid.place.device_of`.
-      reload_every: seconds between searches for new versions; None searches never.
+      reload_every: the number of seconds between searches for new versions; None never searches.
 
     Attributes:
       models: the loaded models.
       on_loaded: called when all models are compiled, and again when new versions have replaced older ones.
     """
 
-    # These paths need no token, because they tell nothing about models; supervisors that restart a server read them.
+    # These paths require no token, because they reveal nothing about models, and supervisors read them to decide on a
+    # restart.
     public = frozenset({"/", "/page.js", "/page.css", "/v2/health/live", "/v2/health/ready"})
     statuses: ClassVar[Mapping[type[errors.FluidError], int]] = {errors.UnknownNameError: 404}
     log = LOG
@@ -178,7 +181,7 @@ class App(http.Application):
 
     @property
     def ready(self) -> bool:
-        """True when every model is compiled, and the server is not about to end."""
+        """True if every model is compiled, and the shutdown of the server has not begun."""
         return self.models.ready and not self.draining
 
     def route(self, request: Request) -> tuple[str, http.Endpoint]:
@@ -193,7 +196,7 @@ class App(http.Application):
         return method, functools.partial(of_model, find=lambda: self._find(request, model, version))
 
     def _find(self, request: Request, model: str, version: str | None) -> Version:
-        """Return the version that the path of a request names, and record its model and version in the request."""
+        """Return the model version that the path of a request names; record the model and version in the request."""
         found = self.models.find(model, version)
         request.model, request.version = found.model, found.version
         return found
@@ -222,7 +225,7 @@ class App(http.Application):
         inference: protocol.InferRequest,
         job: Job,
     ) -> EventStream:
-        """Return a response in parts; the first part is computed before, so an error in it has its own status."""
+        """Return a response in parts. The first part is computed now, so that its error can set the HTTP status."""
         if inference.binary or any(output.binary for output in inference.outputs or ()):
             raise Refusal(400, "the events of a stream are JSON; leave out binary_data and binary_data_output")
         parts = self._parts(request, find, version, inference, job)
@@ -234,7 +237,8 @@ class App(http.Application):
                     yield first
                     async for part in parts:
                         yield part
-            except Exception as error:  # too late for a status of the response
+            # the response has begun, so an error cannot change its HTTP status: send the error as an event
+            except Exception as error:
                 yield server_sent(self.error_response(error).body, "error")
 
         return EventStream(events=events())
@@ -247,7 +251,7 @@ class App(http.Application):
         inference: protocol.InferRequest,
         job: Job,
     ) -> AsyncIterator[bytes]:
-        """Run a model again and again, on the sequences that it has continued; yield an event for each run.
+        """Run a model repeatedly, each time on the sequences that the last run has extended; yield one event per run.
 
         Each run is a job like an ordinary request: it waits in the queue, and shares batches with other requests. The
         runs end when no sequence grows, or when the client disconnects.
@@ -270,7 +274,7 @@ class App(http.Application):
             disconnect.cancel()
 
     async def _run(self, is_long: bool, call: Callable[[], T]) -> T:
-        """Return the result of `call`; a long call runs in the worker thread, so as not to block the event loop."""
+        """Return the result of `call`; a long call runs in the worker thread, so that the event loop is not blocked."""
         if not is_long:
             return call()
         try:
@@ -309,9 +313,9 @@ class App(http.Application):
         inference: protocol.InferRequest,
         job: Job,
     ) -> tuple[Version, Job]:
-        """Run a job now, or queue it; return the version that runs it, and the job.
+        """Run a job now or queue it; return the job, and the model version that runs the job.
 
-        If a newer version has replaced the given one meanwhile, both the version and the job are new.
+        If a newer version has replaced `version` meanwhile, a new job of the newer version is created and returned.
         """
         is_alone = self._lone_client.sends(request.client)
         for _ in range(_REPLACEMENTS):
@@ -341,7 +345,7 @@ class App(http.Application):
                 version.batcher.cancel(job)
 
     async def _is_disconnected(self, request: Request, job: Job) -> bool:
-        """Wait until a job ends, at most until its deadline; return whether the client disconnects before that."""
+        """Wait until a job ends, at most until its deadline; return whether the client has disconnected earlier."""
         await _wait(job, min(_UNWATCHED, self.settings.timeout))
         if job.future.done():
             return False
@@ -354,9 +358,10 @@ class App(http.Application):
             disconnect.cancel()
 
     def _wake(self, jobs: Sequence[Job]) -> None:
-        """Wake the requests whose jobs have ended, with one call for all: waking the event loop takes system calls."""
+        """Wake the requests whose jobs have ended, all with one wake-up of the event loop, which takes system calls."""
         assert self._loop is not None
-        with contextlib.suppress(RuntimeError):  # a second SIGTERM or Ctrl-C closes the event loop before the jobs end
+        # after a second SIGTERM or Ctrl-C, the event loop may be closed before the jobs end
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(_set_all, [job.ended for job in jobs])
 
     async def _describe_model(self, request: Request, find: Callable[[], Version]) -> Response:
@@ -384,11 +389,11 @@ class App(http.Application):
         """Stop the search for new versions, and close all models."""
         if self._loading is not None:
             self._loading.cancel()
-        self.models.close()  # in this thread, because asyncio can start no thread while Python ends
+        self.models.close()  # close the models in this thread, because asyncio can start no thread while Python exits
         await super().shutdown()
 
     async def _load(self) -> None:
-        """Compile the models; then search for new versions every `reload_every` seconds until the server ends."""
+        """Compile the models; then search for new versions every `reload_every` seconds until the server stops."""
         try:
             await asyncio.to_thread(self.models.warm_up)
         except Exception as error:
@@ -401,12 +406,12 @@ class App(http.Application):
             try:
                 if await asyncio.to_thread(self.models.reload):
                     self.on_loaded()
-            except Exception:  # logged only, because the next search may succeed
+            except Exception:  # log the error only, because the next search may succeed
                 LOG.exception("new versions were not looked for")
 
 
 def _static_file(name: str, content_type: str) -> http.Endpoint:
-    """Return the endpoint that responds with a file of the web page."""
+    """Return an endpoint that responds with one file of the web page."""
 
     async def endpoint(request: Request) -> Response:
         content = (_STATIC / name).read_bytes()
@@ -416,7 +421,7 @@ def _static_file(name: str, content_type: str) -> http.Endpoint:
 
 
 async def _wait(job: Job, seconds: float) -> None:
-    """Wait until a job has ended, `seconds` at most."""
+    """Wait at most `seconds` seconds for the end of a job."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await job.ended.wait()
@@ -428,12 +433,12 @@ def _set_all(events: Sequence[asyncio.Event]) -> None:
 
 
 def _size(values: Values) -> int:
-    """Return the size of results in bytes, without the arrays of sequence lengths."""
+    """Return the size of a model's results in bytes, without the arrays of sequence lengths."""
     return sum((value.data if hasattr(value, "lengths") else value).nbytes for value in values.values())
 
 
 def _inference_response(version: Version, inference: protocol.InferRequest, values: Values) -> Response:
-    """Return the response with the requested results, each as JSON or as a binary tensor as the request says."""
+    """Return the HTTP response with the requested outputs, as JSON or as binary tensors as the request specifies."""
     if inference.outputs is None:
         tensors = protocol.to_tensors(values)
         binary = frozenset([tensor.name for tensor in tensors] if inference.binary else ())
@@ -449,7 +454,7 @@ def _inference_response(version: Version, inference: protocol.InferRequest, valu
 
 
 def _check_outputs(version: Version, inference: protocol.InferRequest) -> None:
-    """Check that every requested output exists, and that none is requested twice.
+    """Check that every requested output exists, and that no output is requested twice.
 
     Raises:
       ProtocolError: an output is unknown, or requested twice.

@@ -1,4 +1,4 @@
-"""Batcher: a bounded queue of jobs, and a thread that runs jobs of equal shapes as one batch."""
+"""Dynamic batching: a bounded queue of inference requests, whose thread runs requests of equal shapes as one batch."""
 
 import asyncio
 import collections
@@ -34,13 +34,13 @@ class Job:
 
     Attributes:
       values: checked and padded feeds, by name.
-      rows: number of rows.
+      rows: the number of rows in the feeds.
       shape: jobs of equal shapes may run as one batch; a job of shape None runs alone.
-      deadline: the time at which the request gives up waiting for results, in seconds of `time.monotonic`.
-      seed: of random numbers; with None, they differ from the numbers of all jobs before.
-      future: the results of this job by name, once it has run.
-      arrived: the time at which this job was made, in seconds of `time.monotonic`.
-      ended: an event for the request that waits; the event loop sets the events of all jobs of a batch in one call.
+      deadline: the time at which the request stops waiting for results, in seconds of `time.monotonic`.
+      seed: the seed of random numbers; with None, the numbers differ from the numbers of all earlier jobs.
+      future: a Future of the results of this job by name.
+      arrived: the time at which this job was created, in seconds of `time.monotonic`.
+      ended: an event for which the request waits; the event loop sets the events of all jobs of a batch in one call.
     """
 
     values: Mapping[str, Any]
@@ -54,28 +54,28 @@ class Job:
 
 
 class QueueFull(errors.FluidError):
-    """An error of `Batcher.submit`: the limit of waiting jobs is reached."""
+    """An error of `Batcher.submit`: the queue already has its maximum number of jobs."""
 
 
 class Closed(errors.FluidError):
-    """An error of `Batcher.submit`: the Batcher is closed, and runs no more jobs."""
+    """An error of `Batcher.submit`: the Batcher is closed and accepts no more jobs."""
 
 
 class Batcher:
     """A bounded queue of jobs, and a thread that runs jobs of equal shapes as one batch.
 
-    While a batch runs, new jobs gather for the next batch. An idle Batcher runs a job at once, unless the last batch
-    had several jobs. Then the same number is likely to come again, and the Batcher waits for them, at most `max_delay`
-    seconds.
+    While a batch runs, new jobs wait for the next batch. An idle Batcher runs a job immediately, unless the last batch
+    had several jobs. Then an equal number of jobs will probably come again, and the Batcher waits for them, for at most
+    `max_delay` seconds.
 
     Args:
-      run: called with jobs of equal shapes; returns the results of each job, in the order of the jobs.
-      max_rows: most rows of a batch.
-      max_delay: most seconds that a job waits for other jobs.
-      max_jobs: most jobs that wait in the queue.
-      failed: called with an exception that `run` raises; the futures of its jobs get the exception too.
-      choose: called with a shape and the number of its waiting rows, `max_rows` at most; returns how many of these
-        rows to run next.
+      run: a function from jobs of equal shapes to the results of each job, in the order of the jobs.
+      max_rows: the maximum number of rows in a batch.
+      max_delay: the maximum time, in seconds, that a job waits for other jobs.
+      max_jobs: the maximum number of jobs in the queue.
+      failed: called with an exception that `run` raises; the futures of the jobs get the exception too.
+      choose: a function of a shape, and of the number of waiting rows with this shape (at most `max_rows`); it returns
+        the number of these rows to run next.
       finished: called with the jobs of a batch that has ended.
 
     Example:
@@ -103,8 +103,8 @@ class Batcher:
         self._max_jobs = max_jobs
         self._jobs: collections.deque[Job] = collections.deque()
         self._changed = threading.Condition()
-        self._rows = 0  # number of rows of all waiting jobs
-        self._last = 1  # number of jobs in the last batch
+        self._rows = 0  # the total number of rows in all waiting jobs
+        self._last = 1  # the number of jobs in the last batch
         self._closed = False
         self._running = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="fluid-batcher", daemon=True)
@@ -112,14 +112,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Number of jobs that wait in the queue."""
+        """The number of jobs that wait in the queue."""
         return len(self._jobs)
 
     def submit(self, job: Job) -> None:
         """Add a job to the queue.
 
         Raises:
-          QueueFull: the queue has `max_jobs` jobs.
+          QueueFull: the queue already has `max_jobs` jobs.
           Closed: this Batcher is closed.
         """
         with self._changed:
@@ -129,14 +129,15 @@ class Batcher:
                 raise QueueFull("too many requests are waiting")
             self._jobs.append(job)
             self._rows += job.rows
-            if len(self._jobs) == 1 or self._is_full():  # any other job would not end the wait of the thread
+            # notify only if the thread can stop waiting: for the first job, or for a full batch
+            if len(self._jobs) == 1 or self._is_full():
                 self._changed.notify()
 
     def run_now(self, job: Job) -> bool:
         """Run a job in the calling thread if the Batcher is idle; this saves two switches between threads.
 
         Returns:
-          Whether the job has run.
+          True if the job has run.
 
         Raises:
           Exception: the exception of `run`.
@@ -180,7 +181,7 @@ class Batcher:
                 results = self._run(jobs)
             for job, values in zip(jobs, results, strict=True):
                 job.future.set_result(values)
-        except Exception as error:  # the model failed on this batch, and the next batch may succeed
+        except Exception as error:  # only this batch fails: the model may succeed on the next one
             self._failed(error)
             for job in jobs:
                 if not job.future.done():
@@ -188,9 +189,9 @@ class Batcher:
         self._finished(jobs)
 
     def _next(self) -> list[Job] | None:
-        """Wait for the next batch and return its jobs, or an empty list when all were cancelled.
+        """Wait for the next batch and return its jobs; the list is empty if all of them were cancelled.
 
-        Return None when the Batcher is closed and no job waits.
+        Return None if the Batcher is closed and the queue is empty.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
@@ -202,16 +203,17 @@ class Batcher:
             return self._take()
 
     def _is_full(self) -> bool:
-        """Return whether the next batch need not wait for more jobs.
+        """Return whether the next batch can start without waiting for more jobs.
 
-        It has as many jobs as the last batch, or `max_rows` rows, or all jobs were cancelled.
+        This is the case if the queue has as many jobs as the last batch, or `max_rows` rows, or no jobs because all
+        were cancelled.
         """
         return not self._jobs or len(self._jobs) >= self._last or self._rows >= self._max_rows
 
     def _take(self) -> list[Job]:
-        """Remove and return the first job and the jobs of its shape that fit into one batch; others keep their order.
+        """Remove from the queue, and return, the first job and the jobs of its shape that fit into one batch.
 
-        Jobs beyond their deadline are cancelled.
+        The other jobs keep their order. Jobs after their deadline are cancelled.
         """
         now = time.monotonic()
         for job in self._jobs:
@@ -231,7 +233,7 @@ class Batcher:
         return taken
 
     def _batch_rows(self, waiting: Sequence[Job]) -> int:
-        """Return the most rows for a batch that begins with the first of the waiting jobs; 0 if that job runs alone."""
+        """Return the maximum number of rows for a batch with the first waiting job; 0 if this job runs alone."""
         if not waiting or waiting[0].shape is None:
             return 0
         rows = sum(job.rows for job in waiting if job.shape == waiting[0].shape)
@@ -240,23 +242,23 @@ class Batcher:
 
 LOG = logging.getLogger("fluid.serving")
 Rung = Mapping[str, Sizes]
-"""By feed, the number of time steps to which its sequences are padded; for nested sequences, two numbers."""
+"""For each feed of sequences, the number of time steps to pad to; for nested sequences, two numbers."""
 _LEVELS = {SequenceBatch: 1, NestedSequenceBatch: 2}
-# The largest relative difference that counts as rounding between the results of two batch sizes. A larger difference
-# means that the rows depend on each other.
+# The largest relative difference between the results of two batch sizes that counts as rounding. With a larger
+# difference, the results of a row depend on the other rows.
 _NEAR = 1e-2
-# The most seconds for which a model may block the event loop.
+# The maximum time, in seconds, that a model may run in the event loop, which it blocks.
 _QUICK = 1e-3
 
 
 class Shapes:
-    """The sizes for which a model is compiled: numbers of rows, and rungs.
+    """The sizes for which a model is compiled: numbers of rows, and padded lengths of sequences, called rungs.
 
-    A rung has the numbers of time steps to which the sequences of all feeds are padded in one batch.
+    A rung holds, for each feed, the number of time steps to which the sequences of one batch are padded.
 
     Args:
-      program: the Program of the model; an exported model may fix its sizes.
-      settings: the sizes for all other models.
+      program: the Program of the model; an exported model may fix the sizes.
+      settings: the settings with the sizes for models that fix no sizes.
 
     Attributes:
       rows: numbers of rows, in increasing order.
@@ -270,7 +272,7 @@ class Shapes:
         self._open = [n for n, s in program.feeds.items() if None in s.shape[1:] or s.shape[:1] != (None,)]
 
     def rung(self, values: Mapping[str, Any]) -> int:
-        """Return the index of the smallest rung that is long enough for all sequences of the feeds `values`.
+        """Return the index of the smallest rung (padded length) that is long enough for all sequences in `values`.
 
         Raises:
           FeedError: a sequence is longer than the last rung.
@@ -287,15 +289,15 @@ class Shapes:
         )
 
     def key(self, rung: int, values: Mapping[str, Any]) -> Hashable:
-        """Return a key for feeds padded to a rung; feeds with equal keys may run as one batch."""
+        """Return a key for feeds that are padded to a rung; feeds with equal keys may run as one batch."""
         return (rung, *(values[name].shape[1:] for name in self._open))
 
     def padded_rows(self, rows: int) -> int:
-        """Return the number of rows to which `rows` rows are padded."""
+        """Return the compiled number of rows to which a batch of `rows` rows is padded."""
         return next((size for size in self.rows if size >= rows), rows)
 
     def padded(self, rung: int, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the feeds `values` with their sequences padded to the rung of index `rung`."""
+        """Return the feeds `values`, with sequences padded to the number of time steps of the rung at index `rung`."""
         return {n: padded(v, self.rungs[rung][n]) if n in self._specs else v for n, v in values.items()}
 
 
@@ -306,12 +308,12 @@ class Runner:
       session: the Session with the parameters of the model.
       program: the Program of the model.
       settings: the sizes to compile for, and the limits.
-      name: name of the model, for error messages.
-      seeds: returns seeds for requests without a seed; None begins with a seed from the operating system.
+      name: the name of the model, for error messages.
+      seeds: a source of seeds for requests without a seed; None begins with a seed from the operating system.
 
     Attributes:
-      signature: feeds and outputs of the model; the outputs are known after `warm_up`.
-      together: whether a batch may have rows of several requests; known after `warm_up`.
+      signature: the feeds and outputs of the model; the outputs are known after `warm_up`.
+      together: True if a batch may have rows of several requests; known after `warm_up`.
     """
 
     def __init__(self, session: Session, program: Program, settings: Settings, name: str, seeds: Seeds | None = None):
@@ -319,7 +321,8 @@ class Runner:
         self._seeds = seeds or Seeds("serve")
         self._step = bind(session.engine, program, Request(TEST, None, tuple(program.feeds)))
         site = f"the model {name}"
-        # The declarations with another site, because error messages to clients must not contain paths of this machine.
+        # The declarations of the feeds, with `site` replaced, because error messages to clients must not contain paths
+        # of the server.
         self._specs = {
             n: FeedSpec(n, s.shape, s.dtype, s.lod_level, limits=s.limits, site=site) for n, s in program.feeds.items()
         }
@@ -336,20 +339,20 @@ class Runner:
         self.together = False
         self._padded = False
         self._name = name
-        self._warned = False  # whether a warning was logged about a seed for a model without random numbers
+        self._warned = False  # True after a warning about a seed for a model that draws no random numbers
 
     @property
     def max_rows(self) -> int:
-        """Most rows of a batch."""
+        """The maximum number of rows in a batch."""
         return self._shapes.rows[-1]
 
     @property
     def compilations(self) -> int:
-        """Number of compilations of the model so far."""
+        """The number of compilations of the model so far."""
         return self._step.compiled
 
     def warm_up(self) -> None:
-        """Compile and time every size; then set `signature` and `together` from trial runs with random feeds."""
+        """Compile the model for every size and measure the time; set `signature` and `together` from random feeds."""
         random = np.random.default_rng(0)
         sizes = self._shapes.rows if self._has_rows() else (1,)
         for index, rung in enumerate(self._shapes.rungs):
@@ -361,22 +364,23 @@ class Runner:
                 self._seconds[key, size] = min(self._timed(feeds) for _ in range(3))
         self.signature = replace(self.signature, outputs=self._outputs(values))
         self._padded = self._has_rows() and self._is_independent(random)
-        self.together = self._padded and not self._program.draws  # a random key serves one request only
+        # a model that draws random numbers runs one request per batch, because a batch has one random key
+        self.together = self._padded and not self._program.draws
         self._warm = len(self._keys)
         if self.together and self.session.device.platform == "cpu":
             code = str(self._step.lowered(feeds).compile().as_text())
             self._quick = {k for k, seconds in self._seconds.items() if seconds <= _QUICK} if is_steady(code) else set()
 
     def job(self, values: Mapping[str, Any], timeout: float, seed: int | None = None) -> Job:
-        """Return a job with the feeds of a request, checked, and with sequences padded to a rung.
+        """Check the feeds of a request, pad their sequences to a compiled size, and return a job with these feeds.
 
         Args:
-          values: feeds by name.
-          timeout: seconds until the deadline of the job.
-          seed: of random numbers, or None.
+          values: the feeds by name.
+          timeout: the number of seconds until the deadline of the job.
+          seed: the seed of random numbers, or None.
 
         Raises:
-          FeedError: a feed is missing or does not fit its declaration, or has more rows or steps than the sizes.
+          FeedError: a feed is missing, does not fit its declaration, or has too many rows or time steps.
         """
         missing = [name for name in self._specs if name not in values]
         if missing:
@@ -387,7 +391,8 @@ class Runner:
             self._warned = True
             LOG.warning("a request for the model %s has a seed, and its answers are the same with any", self._name)
         if self._has_rows():
-            self._check_most(max(map(_count, values.values())))  # first, because `read_feed` takes time for each row
+            # check the number of rows before `read_feed`, which takes time for each row
+            self._check_most(max(map(_count, values.values())))
         checked = {name: read_feed(spec, values[name]) for name, spec in self._specs.items()}
         rung = self._shapes.rung(checked)
         rows = batch_size(checked) if self._has_rows() else 1
@@ -398,13 +403,13 @@ class Runner:
         return Job(checked, rows, key if self.together else None, time.monotonic() + timeout, seed)
 
     def encoded(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the feeds for the raw rows of a request, by the table of the model.
+        """Convert the raw rows of a request to feeds, by the table of the model.
 
         Args:
-          rows: a dict for each row, with every column of the table; None stands for a missing value.
+          rows: a dict for each row, with every column of the table; None is a missing value.
 
         Raises:
-          FeedError: the model has no table, there are too many rows, or a row lacks a column or does not fit.
+          FeedError: the model has no table, there are too many rows, or a row lacks a column or has an invalid value.
         """
         table = self.signature.table
         if table is None:
@@ -424,12 +429,12 @@ class Runner:
         return {name: array for name, array in feeds.items() if name in self._specs}
 
     def check_sizes(self, tensors: Sequence[Tensor]) -> None:
-        """Check that tensors given as lists have no more numbers than the largest batch.
+        """Check that tensors in lists have no more numbers than the largest batch.
 
-        The conversion of a list to an array follows, during which no other thread runs.
+        This check comes before the conversion of lists to arrays, during which no other thread runs.
 
         Raises:
-          FeedError: a list has more numbers.
+          FeedError: a list has more numbers than the largest batch.
         """
         for tensor in tensors:
             spec = self._specs.get(tensor.name)
@@ -447,18 +452,18 @@ class Runner:
                 )
 
     def is_quick(self, job: Job) -> bool:
-        """Return whether a batch of this job alone takes a millisecond at most, whatever its values are.
+        """Return whether a batch of only this job takes at most a millisecond for any values.
 
-        False on any device but a CPU, because other work may keep an accelerator busy.
+        The result is False on any device except a CPU, because other work may keep an accelerator busy.
         """
         return (job.shape, self._shapes.padded_rows(job.rows)) in self._quick
 
     def choose(self, key: Hashable, rows: int) -> int:
-        """Return how many of `rows` waiting rows to run next: all with padding, or as many as need no padding.
+        """Return the number of waiting rows to run next: all `rows` with padding, or fewer rows without padding.
 
-        The choice takes the least seconds for each row, as measured for each size after its compilation. Padding
-        takes as long as other rows if arithmetic takes most of the time. It takes no time if reading the parameters
-        does.
+        The result is the number with the least time per row, as measured for each size after its compilation. If
+        arithmetic dominates the time of the model, padding takes as long as other rows. If reading the parameters
+        dominates, padding takes no time.
         """
         more = self._shapes.padded_rows(rows)
         fewer = max((size for size in self._shapes.rows if size <= rows), default=more)
@@ -481,18 +486,18 @@ class Runner:
         ]
 
     def _run(self, feeds: Mapping[str, Any], draw: Draw | None = None) -> list[Any]:
-        # No `jax.tree.map` for a single array: it takes longer than copying a small array.
+        # A single array needs no `jax.tree.map`, which takes longer than copying a small array.
         return [
             np.asarray(value) if isinstance(value, jax.Array) else jax.tree.map(np.asarray, value)
             for value in self._step(feeds, draw=draw).values
         ]
 
     def _draw(self, seed: int | None) -> Draw | None:
-        """Return the random key for a request with the given seed, or with the next of `seeds`."""
+        """Return the random key for the seed of a request; if `seed` is None, for the next seed of the Runner."""
         return self.session.engine.draw(self._seeds.next() if seed is None else seed)
 
     def _timed(self, feeds: Mapping[str, Any]) -> float:
-        """Run a batch, and return how many seconds it takes."""
+        """Run a batch, and return its duration in seconds."""
         start = time.perf_counter()
         self._run(feeds)
         return time.perf_counter() - start
@@ -518,10 +523,11 @@ class Runner:
             )
 
     def _check_key(self, key: Any) -> None:
-        """Record a new shape; raise a FeedError if `max_shapes` new shapes were compiled since `warm_up`."""
+        """Record the shape `key`; raise FeedError if it is new and `max_shapes` shapes were added since `warm_up`."""
         if key in self._keys:
             return
-        with self._lock:  # the worker thread checks large requests, and the event loop all others
+        # a lock, because the worker thread checks large requests while the event loop checks all others
+        with self._lock:
             if len(self._keys) - self._warm >= self._settings.max_shapes:
                 raise errors.FeedError(
                     f"no more than {self._settings.max_shapes} shapes are compiled for inputs whose sizes are not "
@@ -538,15 +544,16 @@ class Runner:
         return found
 
     def _is_independent(self, random: np.random.Generator) -> bool:
-        """Return whether the results of a row depend neither on the other rows of its batch, nor on their number.
+        """Return whether the results of a row are independent of the other rows of its batch, and of their number.
 
-        A trial compares them: between other rows bit by bit, and between batch sizes up to `_NEAR`.
+        The method runs one row in several batches. With other rows beside it, the results must be equal bit by bit.
+        With another batch size, they may differ by `_NEAR`.
         """
         if any(output.shape[:1] != (None,) for output in self.signature.outputs):
             return False
         small, *_ = sizes = [size for size in self._shapes.rows if size > 1] or [0]
         if not small:
-            return True  # every batch has one row, so that there are no other rows
+            return True  # every batch has one row, so there are no other rows
         rung = self._shapes.rungs[0]
         mine = random_feeds(self._specs, 1, rung, random)
         others = [random_feeds(self._specs, small - 1, rung, random) for _ in range(3)]
@@ -565,12 +572,12 @@ def _count(value: Any) -> int:
 
 
 def is_steady(code: str) -> bool:
-    """Return whether compiled code takes equally long for all values, as it has neither loops nor calls of Python."""
+    """Return whether compiled code takes an equal time for all values: it has no loops and no calls of Python."""
     return " while(" not in code and "callback" not in code
 
 
 def _names_of(program: Program) -> list[str]:
-    """Return the names of the outputs; outputs without names are called output_0, output_1 and so on."""
+    """Return the names of a program's outputs; unnamed outputs are output_0, output_1 and so on."""
     if program.output_names is not None:
         return list(program.output_names)
     return [f"output_{i}" for i in range(len(program.outputs))]
@@ -590,15 +597,15 @@ def _near(first: Sequence[Any], second: Sequence[Any]) -> bool:
 
 
 def joined(parts: Sequence[Mapping[str, Any]], rows: int) -> dict[str, Any]:
-    """Join feeds of several requests to feeds of `rows` rows, padded with copies of the last row.
+    """Concatenate the feeds of several requests, and pad them to `rows` rows with copies of the last row.
 
-    A row of zeros could be an invalid value for the model.
+    Padding with zeros is not used, because zeros could be invalid values for the model.
     """
     return {name: _joined([part[name] for part in parts], rows) for name in parts[0]}
 
 
 def rows_of(value: Any, start: int, end: int) -> Any:
-    """Return the rows from `start` to before `end` of a result, which is an array or a batch of sequences."""
+    """Return the rows from `start` to `end - 1` of a result, which is an array or a batch of sequences."""
     if isinstance(value, SequenceBatch):
         return SequenceBatch(value.data[start:end], value.lengths[start:end])
     if isinstance(value, NestedSequenceBatch):
@@ -609,7 +616,7 @@ def rows_of(value: Any, start: int, end: int) -> Any:
 def random_feeds(specs: Mapping[str, FeedSpec], rows: int, rung: Rung, random: np.random.Generator) -> dict[str, Any]:
     """Return random feeds of `rows` rows for the feeds of a model.
 
-    Sizes that `specs` leave open are 1, and all sequences have the lengths of the rung.
+    Each unknown size in `specs` becomes 1, and all sequences have the lengths in `rung`.
     """
     return {name: _random_feed(spec, rows, rung.get(name, ()), random) for name, spec in specs.items()}
 
@@ -644,9 +651,10 @@ def _joined(values: Sequence[Any], rows: int) -> Any:
 
 
 def _exported_rows(program: Program, settings: Settings) -> tuple[int, ...]:
-    """Return the numbers of rows that an exported model fixes, `max_batch` at most.
+    """Return the numbers of rows that an exported model is fixed to, without numbers above `max_batch`.
 
-    If all are larger, return the smallest. Return an empty tuple for a model that runs any number of rows.
+    If all numbers are above `max_batch`, return the smallest. Return an empty tuple for a model that accepts any number
+    of rows.
     """
     found = program.batch_sizes or ()
     return tuple(size for size in found if size <= settings.sizes()[-1]) or tuple(found[:1])

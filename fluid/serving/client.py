@@ -1,4 +1,4 @@
-"""RemoteModel: a client of a server of the Open Inference Protocol, such as `python -m fluid serve`."""
+"""The class RemoteModel: a client of a server of the Open Inference Protocol, such as `python -m fluid serve`."""
 
 import http.client
 import json
@@ -18,24 +18,24 @@ from fluid.runtime import Results
 from fluid.runtime.seeds import Seeds, checked_seed
 from fluid.serving import protocol
 
-_TIMEOUT = 60.0  # seconds without an answer of the server after which a request fails
+_TIMEOUT = 60.0  # a request fails if the server sends nothing for this number of seconds
 
 
 class Connection:
     """A pool of HTTP connections to one server, which several threads may use.
 
     Args:
-      url: URL of the server, or of a path on the server.
-      token: the token that the server requires, or None.
+      url: the URL of the server, or of a path on the server.
+      token: the access token that the server requires, or None.
       start: the command that starts a server, for the error message when no server responds.
-      kinds: classes of the errors that the server may report by name; all other errors become RemoteError.
+      kinds: the classes of errors that the server may report by name; other errors become RemoteError.
 
     Attributes:
-      url: the URL as given.
+      url: the argument `url`.
       path: the path in the URL, without a slash at its end.
 
     Raises:
-      ArgumentError: `url` is not the URL of a server, or the token cannot stand in a header.
+      ArgumentError: `url` is not the URL of a server, or the token has characters that are not allowed in a header.
     """
 
     def __init__(self, url: str, token: str | None, start: str, kinds: Iterable[type[errors.FluidError]]):
@@ -66,7 +66,7 @@ class Connection:
     ) -> tuple[int, Mapping[str, str], bytes]:
         """Send a request and return its response.
 
-        If the server has closed a connection that was kept open, the request is sent again.
+        If the server has closed the pooled connection meanwhile, the request is sent again on a new one.
 
         Returns:
           The HTTP status, the headers by name in lower case, and the body.
@@ -95,11 +95,11 @@ class Connection:
     def events(self, path: str, body: bytes, headers: Mapping[str, str]) -> Iterator[bytes]:
         """Send a POST request, and yield the data of each server-sent event of its response.
 
-        The request has a connection of its own, which closes when the caller stops reading.
+        The request has a separate connection, which closes when the caller stops reading.
 
         Raises:
-          FluidError: the server responds with an error, at once or in an event.
-          RemoteError: the server does not respond, or not with events.
+          FluidError: the server responds with an error, instead of events or in an event.
+          RemoteError: the server does not respond, or its response has no events.
         """
         connection = self._connect()
         try:
@@ -135,11 +135,11 @@ class Connection:
         return body
 
     def json(self, method: str, path: str) -> dict[str, Any]:
-        """Send a request without a body, and return the JSON object of its response; see `call`."""
+        """Send a request without a body, and return the JSON object in the response; errors as for `call`."""
         return protocol.read_json(self.call(method, path))
 
     def error(self, status: int | None, body: bytes) -> errors.FluidError:
-        """Return the error that the body of a response, or an event, reports; of an unknown class, a RemoteError."""
+        """Return the error that a response body or an event reports; a RemoteError if its class is unknown."""
         message, kind = reported(body)
         if kind in self._kinds:
             return self._kinds[kind](message)
@@ -170,7 +170,7 @@ def _close(connections: list[http.client.HTTPConnection]) -> None:
 
 
 _MODELS = "/v2/models"
-# Paths of a call of the protocol, which are no URL of a server or a model: "/v2/models/digits/versions/2/infer",
+# Paths of the protocol that are not the URL of a server or a model, such as "/v2/models/digits/versions/2/infer" and
 # "/v2/models".
 _CALL = re.compile(
     r".*?(?:/v2/models/[^/]+(?:/versions/[^/]+)?|(?=/v2(?:/models|/health/\w+)?$))(?!/versions/[^/]+$)(?P<call>/.+)"
@@ -181,25 +181,25 @@ _KINDS = (errors.FeedError, errors.FeedTypeError, errors.UnknownNameError)
 class RemoteModel:
     """A client of one model behind a server, with the method `infer` of an Inferencer.
 
-    The client checks feeds against the signature of the model, and raises the errors of an Inferencer. Several threads
-    may use it.
+    The client checks feeds against the signature of the model, and raises the same errors as an Inferencer. Several
+    threads may use it.
 
     Args:
-      url: URL of a server with one model; or of a model, "http://host:8000/v2/models/digits", to which "/versions/2"
-        may be added.
-      token: the token that the server requires, or None.
-      seed: seed of random numbers; each call of `infer` gets the next seed of a sequence, as for an Inferencer with
-        the model. None lets the server draw seeds.
+      url: the URL of a server with one model, or of a model, such as "http://host:8000/v2/models/digits". "/versions/2"
+        may follow.
+      token: the access token that the server requires, or None.
+      seed: the seed of random numbers; each call of `infer` uses the next seed of a sequence, as an Inferencer does.
+        None lets the server draw seeds.
 
     Attributes:
-      url: the URL as given.
-      name: name of the model.
-      signature: feeds and outputs of the model.
+      url: the argument `url`.
+      name: the name of the model.
+      signature: the feeds and outputs of the model.
 
     Raises:
       ArgumentError: `url` is not the URL of a server or a model.
-      UnknownNameError: there is no such model, or the URL names none of several models.
-      RemoteError: the server does not respond, or refuses.
+      UnknownNameError: there is no such model, or the server has several models and the URL names none.
+      RemoteError: the server does not respond, or refuses the request.
     """
 
     def __init__(self, url: str, token: str | None = None, seed: int | None = None):
@@ -233,7 +233,7 @@ class RemoteModel:
         Raises:
           FeedError: data does not fit its feed.
           UnknownNameError: the model has no such feed or output.
-          RemoteError: the server does not respond, or refuses.
+          RemoteError: the server does not respond, or refuses the request.
         """
         names = self._checked_fetch(fetch)
         body, length = self._request(feed, names, seed, binary=True)
@@ -248,7 +248,7 @@ class RemoteModel:
     def stream(
         self, feed: Mapping[str, Any], fetch: str | Sequence[str] | None = None, seed: int | None = None
     ) -> Iterator[Results]:
-        """Yield the outputs of the model part by part; see `Inferencer.stream`."""
+        """Yield the outputs of the model as the server computes them, part by part; see `Inferencer.stream`."""
         names = self._checked_fetch(fetch)
         body, length = self._request(feed, names, seed, binary=False)
         headers = {protocol.HEADER_LENGTH: str(length)}
@@ -270,14 +270,14 @@ class RemoteModel:
     def _results(
         self, answer: bytes, length: int | None, names: Sequence[str], fetched: bool, return_numpy: bool
     ) -> Results:
-        """Return the outputs `names` in the body of a response, whose first `length` bytes are JSON."""
+        """Return the outputs `names` from the body of a response; its first `length` bytes are JSON."""
         response = protocol.read_response(answer, length)
         results = protocol.from_tensors(response.outputs, {o.name: o.lod_level for o in self.signature.outputs})
         ready = [_converted(protocol.padded_as_before(results[name]), return_numpy) for name in names]
         return Results(ready, tuple(names) if self.signature.named or fetched else None)
 
     def _seed(self, seed: int | None) -> int | None:
-        """Return the seed of a request; None if the server chooses the seed, or the model draws no random numbers."""
+        """Return the seed for a request; None if the server draws the seed or the model has no random numbers."""
         if seed is not None:
             seed = checked_seed("infer", seed)
             self._check_random("infer", seed)
@@ -286,7 +286,7 @@ class RemoteModel:
         return self._seeds.next() if seed is None and self._draws else seed
 
     def _check_random(self, call: str, seed: int) -> None:
-        """Warn once about a seed for a model that is known to draw no random numbers."""
+        """Warn once if the user has set a seed and the model is known to draw no random numbers."""
         if self.signature.random is False:
             self._seeds.unused(call, self.name, seed)
 

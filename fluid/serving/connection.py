@@ -1,4 +1,4 @@
-"""Connections under uvicorn, with the limits that it lacks: request heads, pipelined requests, unread responses."""
+"""HTTP connections of uvicorn with added limits: for request heads, pipelined requests and unread responses."""
 
 from typing import Any, ClassVar
 
@@ -7,13 +7,14 @@ from fluid.serving.http import PendingBytes, Refusal
 from fluid.serving.settings import Settings
 
 _RESPONSE = b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-# The bytes that end every request head, and the least number of bytes parsed in one call: otherwise a body that
-# consists of line ends would take one call for every four bytes.
+# The bytes that end a request head, and the minimum number of bytes to parse in one call. Without the minimum, a body
+# of line ends would cause one call for every four bytes.
 _END, _PIECE = b"\r\n\r\n", 256
-# The number of connections beyond max_connections that get status 503; any further connection is closed at once, to
-# save open files.
+# The number of connections above `max_connections` that get an HTTP response with status 503; further connections are
+# closed without a response, to save open files.
 SPARE = 64
-_GRACE = 0.25  # seconds after SIGTERM in which a request that the client has already sent may arrive
+# after SIGTERM, an idle connection stays open for this number of seconds, because a request may be on its way
+_GRACE = 0.25
 
 
 class BufferedTransport:
@@ -30,7 +31,8 @@ class BufferedTransport:
         self._transport, self._loop = transport, loop
         self._written: list[bytes] = []
         self._wanted, self._held, self._reads = True, False, True
-        self.is_closing = transport.is_closing  # an attribute: every request calls it, and `__getattr__` is slow
+        # copied, because every request calls `is_closing`, and `__getattr__` is slow
+        self.is_closing = transport.is_closing
 
     def write(self, data: bytes) -> None:
         """Send `data` at the end of the current iteration of the event loop."""
@@ -44,17 +46,17 @@ class BufferedTransport:
         self._transport.close()
 
     def pause_reading(self) -> None:
-        """Pause reading until `resume_reading`."""
+        """Pause reading from the client until `resume_reading` is called."""
         self._wanted = False
         self._update()
 
     def resume_reading(self) -> None:
-        """Resume reading, unless `hold` forbids reading."""
+        """Resume reading from the client, unless `hold` forbids reading."""
         self._wanted = True
         self._update()
 
     def hold(self, held: bool) -> None:
-        """Forbid reading if `held` is True, else allow it again."""
+        """Forbid reading from the client if `held` is True, else allow reading again."""
         self._held = held
         self._update()
 
@@ -68,44 +70,47 @@ class BufferedTransport:
             (self._transport.resume_reading if reads else self._transport.pause_reading)()
 
     def _send(self) -> None:
-        if self._written and not self.is_closing():  # closing: the client has disconnected, or was refused
+        # the transport is closing if the client has disconnected or was refused
+        if self._written and not self.is_closing():
             self._transport.write(b"".join(self._written))
         self._written.clear()
 
 
-# A placeholder: `connection_class` adds the base class HttpToolsProtocol of uvicorn, which is imported on use.
+# A placeholder base class: `connection_class` uses HttpToolsProtocol of uvicorn instead, which is imported only when
+# needed.
 _Protocol: Any = object
 
 
 class LimitedConnection(_Protocol):
-    """One HTTP connection with limits: size and time of a request head, pipelined requests, time to read responses.
+    """One HTTP connection with limits: size and duration of a request head, pipelined requests, unread responses.
 
     Attributes:
       settings: the limits; a class attribute that `connection_class` sets.
-      pending: counts the bytes of pipelined requests and of unread responses.
+      pending: counts the bytes of pipelined requests and of unread responses of all connections.
     """
 
     settings: ClassVar[Settings]
     pending: ClassVar[PendingBytes]
 
-    _head = 0  # number of bytes of an incomplete request head
+    _head = 0  # the number of received bytes of an incomplete request head
     _head_timer: Any = None
-    _complete = False  # whether the current request has arrived completely
-    _pipelined = b""  # bytes of the requests after the current one
-    _unread = 0  # number of bytes of a response that the client has not read yet
+    _complete = False  # True if the current request has arrived completely
+    _pipelined = b""  # the bytes of pipelined requests, which follow the current request
+    _unread = 0  # the number of bytes of the response that the client has not read yet
     _unread_timer: Any = None
     _ending = False
     _buffered: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Wait for the first request head, or refuse the connection if it is beyond the limit."""
-        transport.set_write_buffer_limits(high=0)  # asyncio calls `pause_writing` for any unread byte
+        """Wait for the first request head; refuse the connection if there are too many connections."""
+        # with the limit 0, asyncio calls `pause_writing` whenever the client has not read all bytes
+        transport.set_write_buffer_limits(high=0)
         self._buffered = BufferedTransport(transport, self.loop)
         super().connection_made(self._buffered)
         if len(self.connections) > self.settings.max_connections + SPARE:
             transport.abort()
             return
-        # Set for this connection only: it is refused, and earlier connections stay open.
+        # With `limit_concurrency` 0, uvicorn refuses this connection. Earlier connections have no limit and stay open.
         self.limit_concurrency = 0 if len(self.connections) > self.settings.max_connections else None
         self._wait_for_head()
         if getattr(self.server_state, "ending", False):
@@ -119,7 +124,7 @@ class LimitedConnection(_Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes up to the end of a request; the bytes after this end wait until its response was sent."""
+        """Parse the bytes of one request; later bytes wait until the response to this request is sent."""
         start = 0
         while start < len(data) and not self.transport.is_closing():
             if self._pipelined or self._is_busy():
@@ -143,7 +148,7 @@ class LimitedConnection(_Protocol):
         self._complete = True
 
     def on_headers_complete(self) -> None:
-        """Announce in the response that the connection closes, if the server is about to end."""
+        """Announce in the response that the connection will close, if the shutdown of the server has begun."""
         super().on_headers_complete()
         if self._ending:
             self.cycle.keep_alive = False
@@ -156,7 +161,7 @@ class LimitedConnection(_Protocol):
             self.loop.call_soon(self._go_on)
 
     def pause_writing(self) -> None:
-        """Count the bytes of a response that the client has not read; after `write_timeout`, close the connection."""
+        """Count the bytes of a response that the client has not read; abort the connection after `write_timeout`."""
         super().pause_writing()
         self._unread = self.transport.get_write_buffer_size()
         self._unread_timer = self.loop.call_later(self.settings.write_timeout, self.transport.abort)
@@ -164,14 +169,14 @@ class LimitedConnection(_Protocol):
         self._count(self._unread)
 
     def resume_writing(self) -> None:
-        """Continue with the next request, now that the client has read the response."""
+        """Continue with the next pipelined request, because the client has read the response."""
         super().resume_writing()
         self._forget_unread()
         self._buffered.hold(bool(self._pipelined))
         self._go_on()
 
     def shutdown(self) -> None:
-        """Close the connection after the response to the current request, or to one that arrives within `_GRACE`."""
+        """Close the connection after the current response, or if it is idle, after `_GRACE` seconds."""
         self._ending = True
         if self._in_request():
             super().shutdown()
@@ -188,7 +193,8 @@ class LimitedConnection(_Protocol):
             return
         before = self.cycle
         super().data_received(data)
-        if self.cycle is not before:  # uvicorn makes a new cycle when the head of a request is complete
+        # a new cycle shows that the head of a request is complete: uvicorn creates one for each request
+        if self.cycle is not before:
             self._stop_waiting()
             return
         self._head += len(data)
@@ -201,11 +207,11 @@ class LimitedConnection(_Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _is_busy(self) -> bool:
-        """Return whether the next request has to wait, for the current response to be sent or to be read."""
+        """Return whether the next request has to wait: the current response is not completely sent, or not read."""
         return self._unread > 0 or (self._complete and self._in_request())
 
     def _go_on(self) -> None:
-        """Parse the next pipelined request, unless it still has to wait."""
+        """Parse the next pipelined request, unless the current response is not sent or not read."""
         if not self._is_busy() and not self.transport.is_closing():
             self.data_received(self._take_pipelined())
             self._buffered.hold(bool(self._pipelined))
@@ -213,7 +219,7 @@ class LimitedConnection(_Protocol):
     def _count(self, size: int) -> None:
         try:
             self.pending.add(size)
-        except Refusal:  # beyond the limit of pending bytes, a response with status 503 would take memory too
+        except Refusal:  # too many pending bytes: abort, because a response with status 503 would need memory too
             self.transport.abort()
 
     def _take_pipelined(self) -> bytes:

@@ -1,4 +1,4 @@
-"""HTTP for every application: requests within limits, access control, responses, errors, the access log and metrics."""
+"""HTTP for all applications: limits of requests, access control, responses, errors, the access log and metrics."""
 
 import abc
 import asyncio
@@ -22,19 +22,19 @@ T = TypeVar("T")
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 _ACCESS_LOG = logging.getLogger("fluid.serving.access")
-_LONGEST = 200  # most characters of a method or a path in the access log
-# Seconds after which inference requests are logged, several at once. Logging one line after each response lowers the
-# requests per second of LeNet with 64 connections by 8% (`benchmarks/serving.py`).
+_LONGEST = 200  # the maximum number of characters of a method or a path in the access log
+# The delay, in seconds, after which inference requests are logged, several in one call. Logging one line after each
+# response lowers the requests per second of LeNet with 64 connections by 8% (`benchmarks/serving.py`).
 _LOG_DELAY = 0.005
 _FOLDERS = re.compile(r"""(?<![^\s'"(=])(?:[A-Za-z]:)?[/\\][^\s'":;,()]*[/\\]""")
 _SAFE = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
 
 
 class Refusal(errors.FluidError):
-    """An error that refuses a request with an HTTP status; the response names this class as the kind of the error.
+    """An error that refuses a request with an HTTP status; the response has "Refusal" as the kind of the error.
 
     Attributes:
-      status: HTTP status.
+      status: the HTTP status code.
     """
 
     def __init__(self, status: int, message: str):
@@ -44,12 +44,12 @@ class Refusal(errors.FluidError):
 
 @dataclass(frozen=True)
 class Response:
-    """A response to one request.
+    """An HTTP response to one request.
 
     Attributes:
-      body: bytes of the body.
-      status: HTTP status.
-      content_type: media type of the body.
+      body: the bytes of the body.
+      status: the HTTP status code.
+      content_type: the media type of the body.
       headers: all other headers, by name.
     """
 
@@ -59,7 +59,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     async def send(self, send: Send) -> None:
-        """Send this response as ASGI messages."""
+        """Send this response to the client, as ASGI messages."""
         headers = [
             (b"content-length", b"%d" % len(self.body)),
             (b"content-type", self.content_type.encode("latin-1")),
@@ -72,7 +72,7 @@ class Response:
 
 @dataclass(frozen=True, kw_only=True)
 class EventStream(Response):
-    """A response in parts: server-sent events, each of which is sent as soon as its data is computed.
+    """A streamed response: server-sent events, each of which is sent as soon as its data is computed.
 
     Attributes:
       events: the bytes of each event, from `server_sent`.
@@ -83,7 +83,7 @@ class EventStream(Response):
     content_type: str = "text/event-stream"
 
     async def send(self, send: Send) -> None:
-        """Send this response as ASGI messages, one for each event."""
+        """Send this response to the client, as ASGI messages: one for each event."""
         headers = [(b"content-type", self.content_type.encode("latin-1")), *_SAFE]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         async for event in self.events:
@@ -92,24 +92,24 @@ class EventStream(Response):
 
 
 class Request:
-    """A request of a client.
+    """An HTTP request of a client, with the facts about its response that are logged and counted.
 
     Args:
       scope: the connection scope of ASGI.
-      receive: returns the next message of the client, as in ASGI.
+      receive: the `receive` function of ASGI, which returns the next message of the client.
 
     Attributes:
-      client: address of the client, as host and port, or None.
-      method: HTTP method.
-      path: unquoted, without the prefix of an enclosing application.
-      headers: values by name in lower case; of several headers with one name, the first.
-      received: bytes of the body that have arrived.
-      model: name of the model that responds; empty for an unknown model.
-      version: version of the model that responds.
-      infers: whether this is an inference request.
-      status: HTTP status of the response; 0 before, and without a response.
-      sent: bytes of the body of the response.
-      seconds: time from the head of the request to the end of its response.
+      client: the host and port of the client, or None.
+      method: the HTTP method.
+      path: the unquoted path, without the prefix of an enclosing application.
+      headers: the values by name in lower case; the first one of several headers with the same name.
+      received: the number of bytes of the body that have arrived.
+      model: the name of the model that responds; empty for an unknown model.
+      version: the version of the model that responds.
+      infers: True for an inference request.
+      status: the HTTP status of the response; 0 if there is no response yet.
+      sent: the number of bytes in the body of the response.
+      seconds: the time, in seconds, from the head of the request to the end of its response.
     """
 
     def __init__(self, scope: Any, receive: Receive):
@@ -129,7 +129,7 @@ class Request:
         self._start = time.perf_counter()
 
     def end(self) -> None:
-        """Record the time at which the response was sent."""
+        """Record the end time and the duration of this request, after its response is sent."""
         self.seconds = time.perf_counter() - self._start
         self._ended = time.time()
 
@@ -149,7 +149,8 @@ class Request:
             "model": self.model,
             "version": self.version,
         }
-        # Not Logger.info, which looks up the source line of its caller: this takes longer than all other work here.
+        # `Logger.info` is not used, because it looks up the source line of its caller, which takes longer than the rest
+        # of this method.
         record = _ACCESS_LOG.makeRecord(_ACCESS_LOG.name, logging.INFO, __file__, 0, json.dumps(line), (), None)
         _ACCESS_LOG.handle(record)
 
@@ -158,12 +159,12 @@ class AccessPolicy:
     """The access rules of an application: the token and the host names that requests must have.
 
     Args:
-      token: required in the header `Authorization: Bearer TOKEN`; None requires none.
-      hosts: accepted names in the header `Host`; None accepts all. Without a token this list prevents DNS rebinding,
-        with which a page of another site reads responses.
+      token: the token that requests must have in the header `Authorization: Bearer TOKEN`; None requires no token.
+      hosts: the accepted names in the header `Host`; None accepts all. Without a token, this list prevents DNS
+        rebinding, an attack by which a page of another site reads responses.
 
     Raises:
-      ArgumentError: the token is empty, or cannot stand in a header.
+      ArgumentError: the token is empty, or has characters that are not allowed in a header.
 
     Example:
       >>> policy = AccessPolicy("secret")
@@ -180,7 +181,7 @@ class AccessPolicy:
         self._hosts = hosts
 
     def check_host(self, headers: Mapping[str, str]) -> None:
-        """Check that the header `Host`, if there is one, has an accepted name of the server.
+        """Check that the header `Host`, if the request has one, is an accepted name of the server.
 
         Raises:
           Refusal: 403 for any other name.
@@ -190,7 +191,7 @@ class AccessPolicy:
             raise Refusal(403, "the server has no such name; it listens for this machine only")
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
-        """Check that a web page which sends a request comes from this server; if `hosts` is None, accept every page.
+        """Check that a request from a web page comes from a page of this server; if `hosts` is None, accept all pages.
 
         Raises:
           Refusal: 403 for a page of another origin.
@@ -203,7 +204,7 @@ class AccessPolicy:
         """Check that a request has the required token, with a comparison in constant time.
 
         Raises:
-          Refusal: 401 for a wrong token, or none.
+          Refusal: 401 for a wrong or missing token.
         """
         given = headers.get("authorization", "").encode("utf-8", "replace")
         if self._expected is not None and not hmac.compare_digest(given, self._expected):
@@ -214,7 +215,7 @@ def access_policy(host: str, token: str | None, allow_anonymous: bool) -> Access
     """Return the AccessPolicy of a server that listens on the address `host`.
 
     Raises:
-      ArgumentError: other machines reach the address, there is no token, and `allow_anonymous` is False.
+      ArgumentError: other machines can reach the address, there is no token, and `allow_anonymous` is False.
     """
     if _is_loopback(host):
         return AccessPolicy(token, None if token is not None else frozenset({"localhost", "127.0.0.1", "::1", host}))
@@ -244,13 +245,13 @@ def _without_port(host: str) -> str:
 
 
 class PendingBytes:
-    """A count of the bytes that clients keep in memory: requests, and responses that are not read yet.
+    """A counter of the bytes that clients occupy in memory: requests, and responses that are not read yet.
 
     Args:
-      limit: most bytes of all clients together.
+      limit: the maximum number of bytes of all clients together.
 
     Attributes:
-      size: bytes in memory now.
+      size: the number of bytes in memory now.
     """
 
     def __init__(self, limit: int):
@@ -261,14 +262,15 @@ class PendingBytes:
         """Add `size` bytes to the count.
 
         Raises:
-          Refusal: 503 beyond the limit; the bytes are counted nevertheless, so `remove` must follow.
+          Refusal: 503 if the count is above the limit. The bytes are counted nevertheless, so a call of `remove` must
+            follow.
         """
         self.size += size
         if self.size > self._limit:
             raise Refusal(503, "too many requests at once; try again later")
 
     def remove(self, size: int) -> None:
-        """Subtract bytes that are no longer in memory."""
+        """Subtract `size` bytes, which are no longer in memory, from the count."""
         self.size -= size
 
 
@@ -296,20 +298,20 @@ class Metrics(abc.ABC):
         self.registry.register(self)
 
     def text(self) -> tuple[bytes, str]:
-        """Return all metrics in the text format of Prometheus, and its content type."""
+        """Return all metrics in the text format of Prometheus, and the content type of this format."""
         return self.client.generate_latest(self.registry), self.client.CONTENT_TYPE_LATEST
 
     def describe(self) -> Iterable[Any]:
-        """Return an empty list, so that the registry does not call `collect` when this object is registered."""
+        """Return an empty list, so that prometheus_client does not call `collect` when this object is registered."""
         return []
 
     @abc.abstractmethod
     def collect(self) -> Iterable[Any]:
-        """Return the gauges; the registry calls this each time Prometheus reads the metrics."""
+        """Return the gauges. prometheus_client calls this method each time Prometheus reads the metrics."""
 
     @abc.abstractmethod
     def count(self, request: Request) -> None:
-        """Count one request, after its response was sent."""
+        """Count one request after its response is sent."""
 
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -324,20 +326,20 @@ class Application(abc.ABC):
       metrics: the metrics that the path `/metrics` returns.
 
     Attributes:
-      pending: a count of the bytes of requests in memory, and of responses that clients have not read.
-      failure: the error that keeps this application from ever being ready, or None.
-      started: whether `startup` has run.
-      draining: whether the server is about to end.
-      folders: by path, the names that replace folders of this machine in error messages to clients.
+      pending: a counter of the bytes of requests in memory, and of responses that clients have not read.
+      failure: the error because of which this application will never be ready, or None.
+      started: True after `startup` has run.
+      draining: True after the shutdown of the server has begun.
+      folders: a dict from paths of the server to the names that replace them in error messages to clients.
     """
 
     public: ClassVar[frozenset[str]]
-    """Paths that need no token."""
+    """The URL paths that clients can request without a token."""
     statuses: ClassVar[Mapping[type[errors.FluidError], int]]
-    """HTTP statuses by class of error; the first class that fits an error counts, and all other errors get 400."""
+    """The HTTP status for each class of errors; the first matching class decides, and other errors get status 400."""
     log: ClassVar[logging.Logger]
     failed: ClassVar[str]
-    """Error message of a response with status 500."""
+    """The error message in a response with status 500."""
     folders: Mapping[str, str] = {}
 
     def __init__(self, settings: Settings, access: AccessPolicy, metrics: Metrics):
@@ -346,13 +348,13 @@ class Application(abc.ABC):
         self.failure: Exception | None = None
         self.started = self.draining = False
         self._unlogged: list[Request] = []
-        # Long calls run one at a time, because several at once would starve the event loop.
+        # One thread runs long calls one after the other: several at once would leave no time to the event loop.
         self._worker = ThreadPoolExecutor(1, "fluid-worker")
 
     @property
     @abc.abstractmethod
     def ready(self) -> bool:
-        """True when this application can respond to all requests."""
+        """True if this application can respond to all requests."""
 
     @abc.abstractmethod
     def route(self, request: Request) -> tuple[str, Endpoint]:
@@ -363,11 +365,11 @@ class Application(abc.ABC):
         """
 
     async def startup(self) -> None:
-        """Start this application; the server calls this when its event loop runs."""
+        """Start this application. The server calls this method when its event loop runs."""
         self.started = True
 
     async def shutdown(self) -> None:
-        """End this application; the server calls this when all requests have their responses."""
+        """Stop this application. The server calls this method when all responses are sent."""
         self._worker.shutdown(wait=False)
         self._log_all()
 
@@ -386,7 +388,7 @@ class Application(abc.ABC):
                 self._log_soon(request)
 
     def _log_soon(self, request: Request) -> None:
-        """Count and log a request at once, or an inference request `_LOG_DELAY` seconds later."""
+        """Count and log a request: an inference request after `_LOG_DELAY` seconds, other requests immediately."""
         self._unlogged.append(request)
         if not request.infers:
             self._log_all()
@@ -409,7 +411,7 @@ class Application(abc.ABC):
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _respond(self, request: Request) -> Response:
-        """Return the response of an endpoint, or the response for the error that it raises."""
+        """Check access, and return the response of the endpoint for a request; errors become error responses."""
         try:
             self.access.check_host(request.headers)
             self.check_origin(request)
@@ -429,11 +431,12 @@ class Application(abc.ABC):
         self.access.check_origin(request.headers)
 
     def error_response(self, error: Exception) -> Response:
-        """Return the response for an error: the message without folders of this machine, and the class of the error.
+        """Return the response for an error: its message without paths of the server, and the name of its class.
 
         A client of fluid raises an error of the same class.
         """
-        if not isinstance(error, errors.FluidError):  # the client gets no message that may contain internals
+        # the message of an unexpected error may contain internals, so the client gets another message
+        if not isinstance(error, errors.FluidError):
             self.log.error("a request failed", exc_info=error)
             error = Refusal(500, self.failed)
         text = str(error)
@@ -445,7 +448,8 @@ class Application(abc.ABC):
             if text != str(error):
                 self.log.warning("a client is told of this without its folders: %s", error)
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}, 503: {"retry-after": "1"}}
-        # With these statuses the client may still send a body, which no one reads: the connection is closed.
+        # With these statuses the client may still be sending a body, which the server does not read: close the
+        # connection.
         extra = {"connection": "close"} if status in (400, 408, 413) else headers.get(status, {})
         return json_response({"error": text, "kind": type(error).__name__}, status, extra)
 
@@ -454,7 +458,7 @@ class Application(abc.ABC):
 
         Raises:
           Refusal: 413 for too many bytes, 415 for compressed bytes, 408 for a slow client, 400 for a client that
-            disconnects, 503 beyond the memory of all clients.
+            disconnects, 503 if the bytes of all clients are above the limit.
         """
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise Refusal(415, "compressed bodies are not taken; send it as it is")
@@ -488,10 +492,10 @@ class Application(abc.ABC):
             raise Refusal(413, f"a request may have {self.settings.max_body} bytes")
 
     def json_length(self, header: str | None, body: bytes) -> int | None:
-        """Return the number of bytes of JSON in a body, after which binary tensors follow; None without the header.
+        """Parse the header that holds the number of bytes of JSON before the binary tensors; return None without it.
 
         Raises:
-          Refusal: 400 for a header that is no number, 413 for too much JSON.
+          Refusal: 400 if the header is not a number, 413 for too much JSON.
         """
         if header is not None and not (header.isascii() and header.isdigit() and len(header) < 18):
             raise Refusal(400, f"the header {HEADER_LENGTH} is a number")
@@ -505,17 +509,17 @@ class Application(abc.ABC):
         return await run_in_thread(call, self._worker)
 
     async def read_metrics(self, request: Request) -> Response:
-        """Respond with all metrics, in the text format of Prometheus."""
+        """Return a response with all metrics in the text format of Prometheus."""
         self._log_all()
         body, content_type = await run_in_thread(self.metrics.text)
         return Response(body, content_type=content_type)
 
     async def is_live(self, request: Request) -> Response:
-        """Respond that the server runs."""
+        """Return a response with status 200, which shows that the server is running."""
         return json_response({"live": True})
 
     async def is_ready(self, request: Request) -> Response:
-        """Respond with 200 when the application is ready, else with 503."""
+        """Return a response with status 200 if the application is ready, else 503."""
         return json_response({"ready": self.ready}, 200 if self.ready else 503)
 
 
@@ -523,12 +527,14 @@ async def run_in_thread(call: Callable[[], T], executor: Executor | None = None)
     """Run `call` in a thread of `executor`, by default the executor of the event loop, and return its result."""
     try:
         future = asyncio.get_running_loop().run_in_executor(executor, call)
-    except RuntimeError:  # while Python ends, executors accept no calls, but requests in flight still need responses
+    # while Python exits, executors accept no calls: run the call in this thread, because a request waits for a response
+    except RuntimeError:
         return call()
     try:
         return await future
     finally:
-        del future, call  # an error refers to this frame, and `future` to the error: this cycle keeps large requests
+        # break the reference cycle between an error, its frame and `future`, which would keep large requests in memory
+        del future, call
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = {}) -> Response:  # noqa: B006
@@ -537,7 +543,7 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] = {}
 
 
 def server_sent(data: bytes, kind: str = "message") -> bytes:
-    """Return a server-sent event with JSON in one line as its data.
+    """Return the bytes of a server-sent event; `data` is JSON in one line.
 
     Example:
       >>> server_sent(b'{"a": 1}')
@@ -547,12 +553,12 @@ def server_sent(data: bytes, kind: str = "message") -> bytes:
 
 
 def without_folders(text: str, folders: Mapping[str, str] = {}) -> str:  # noqa: B006
-    """Return an error message without the folders of this machine, which clients must not see.
+    """Return an error message without paths of the server, which clients must not see.
 
     Args:
       text: the message.
-      folders: by path, absolute or relative, the names that replace folders which stand in quotes in the message. Of
-        all other absolute paths, only the last part stays.
+      folders: a dict from absolute or relative paths to the names that replace them if they are in quotes in the
+        message. Other absolute paths are shortened to their last component.
 
     Example:
       >>> without_folders("'/srv/secret/digits.fluid' and 'runs/a' are damaged", {"runs/a": "the folder of versions"})

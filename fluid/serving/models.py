@@ -1,4 +1,4 @@
-"""Models: the models of a server; each is loaded, compiled, given a Batcher, and replaced by newer versions."""
+"""The models of a server: load and compile them, run them with a Batcher, and replace them by newer versions."""
 
 import logging
 import pathlib
@@ -19,25 +19,25 @@ from fluid.serving.settings import Settings
 LOG = logging.getLogger("fluid.serving")
 FILE = "model.fluid"
 NUMBER = re.compile("[1-9][0-9]{0,17}", re.ASCII)
-_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # neither "." nor "..", which clients resolve in URLs
+_NAME = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,128}", re.ASCII)  # excludes "." and "..", which clients resolve in URLs
 
 
 class Version:
     """One version of a model, with its Batcher.
 
     Args:
-      source: name of the source, a key of `sources` of Models; a file with several entry points has several models.
-      model: name of the model, which clients use.
-      version: number of the version.
+      source: the name of the source, a key of `sources` of Models; a file with several entry points has several models.
+      model: the name of the model, which clients use.
+      version: the number of the version.
       session: the Session with the parameters of the model.
       program: the Program of the model.
-      settings: batching and limits.
+      settings: the settings of batching, and the limits of requests.
       count_batch: called with the name of the model, the version and the number of rows of each batch.
       finished: called with the jobs of each batch that has ended.
-      seeds: returns seeds for requests without a seed; None begins with a seed from the operating system.
+      seeds: a source of seeds for requests without a seed; None begins with a seed from the operating system.
 
     Attributes:
-      ready: whether this version is compiled, and not closed.
+      ready: True if this version is compiled and not closed.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Version:
         )
 
     def warm_up(self) -> None:
-        """Compile this version, which is ready afterwards."""
+        """Compile this version of a model for all batch sizes; then set `ready`."""
         self.runner.warm_up()
         self.ready = True
         LOG.info("model %s version %s is ready, %d compilations", self.model, self.version, self.runner.compilations)
 
     def close(self) -> None:
-        """Run all waiting jobs of this version, and end its Batcher."""
+        """Run all waiting jobs of this model version, and stop its Batcher."""
         self.ready = False
         self.batcher.close()
 
@@ -86,19 +86,19 @@ class Version:
 
 
 class Models:
-    """All models of a server by name, each in the one version that is served.
+    """All models of a server by name, with one served version of each.
 
     Args:
-      sources: by name: the file of `trainer.save_inference_model`, a folder of versions as in `models/digits/3`, or an
-        Inferencer. A file with several entry points has a model for each entry point: "translator.encode".
-      settings: batching and limits.
+      sources: a dict by name: a file of `trainer.save_inference_model`, a folder of versions such as `models/digits/3`,
+        or an Inferencer. A file with several entry points has a model for each, such as "translator.encode".
+      settings: the settings of batching, and the limits of requests.
       count_batch: called with the name of the model, the version and the number of rows of each batch.
       finished: called with the jobs of each batch that has ended.
       place: a device, see `fluid.place.device_of`.
 
     Raises:
       ArtifactError: a file is missing or damaged.
-      ArgumentError: a name cannot stand in a URL.
+      ArgumentError: the name of a model has characters that are not allowed.
     """
 
     def __init__(
@@ -115,8 +115,9 @@ class Models:
         self._place = place
         self._versions: dict[str, Version] = {}
         self._folders: dict[str, pathlib.Path] = {}
-        self._tried: dict[pathlib.Path, tuple[int, int]] = {}  # by folder: time and size of a file that `reload` tried
-        self._unreadable: dict[str, str] = {}  # by source: the error of a folder that cannot be read
+        # for each version folder: the time and size of the model file that `reload` has tried to load
+        self._tried: dict[pathlib.Path, tuple[int, int]] = {}
+        self._unreadable: dict[str, str] = {}  # for each source: the error of its folder, if the folder cannot be read
         for name, source in sources.items():
             _check_name(name)
             found = self._first(name, source)
@@ -125,7 +126,7 @@ class Models:
 
     @property
     def ready(self) -> bool:
-        """True when every model is compiled, and none is closed."""
+        """True if every model is compiled, and no model is closed."""
         return all(version.ready for version in self)
 
     def names(self) -> list[str]:
@@ -133,14 +134,15 @@ class Models:
         return list(self._versions)
 
     def __iter__(self) -> Iterator[Version]:
-        return iter(self._versions.values())  # safe in any thread, because `_replace` makes a new dict
+        # safe while another thread replaces models, because `_replace` creates a new dict
+        return iter(self._versions.values())
 
     def find(self, name: str, version: str | None = None) -> Version:
         """Return the served version of a model.
 
         Args:
-          name: name of the model.
-          version: number of the version, or None for any.
+          name: the name of the model.
+          version: the number of the version; None accepts any version.
 
         Raises:
           UnknownNameError: there is no such model or version.
@@ -164,10 +166,10 @@ class Models:
     def reload(self) -> bool:
         """Replace models by newer versions from their folders; an old version serves until the new one is compiled.
 
-        A file that cannot be loaded is reported once, and tried again when it has changed.
+        A file that cannot be loaded is logged once, and is loaded again only after it has changed.
 
         Returns:
-          Whether any model was replaced.
+          True if any model was replaced.
         """
         replaced = False
         for name, folder in self._folders.items():
@@ -188,12 +190,12 @@ class Models:
         return replaced
 
     def close(self) -> None:
-        """Run all waiting jobs of all models, and end their Batchers."""
+        """Run all waiting jobs of all models, and stop their Batchers."""
         for version in self:
             version.close()
 
     def _load_newer(self, name: str, number: int, path: pathlib.Path) -> list[Version]:
-        """Load and compile the models of a newer version; return an empty list when any of them cannot be served."""
+        """Load and compile the models of a newer version; return an empty list if any of the models fails."""
         found: list[Version] = []
         try:
             stat = (path / FILE).stat()
@@ -205,7 +207,7 @@ class Models:
             self._check_models(name, found)
             for version in found:
                 version.warm_up()
-        except Exception as error:  # the server continues with the earlier version
+        except Exception as error:  # log the error only: the server continues with the earlier version
             LOG.error("version %d of the model %s is not served: %s", number, name, error)
             for version in found:
                 version.close()
@@ -213,7 +215,7 @@ class Models:
         return found
 
     def _check_models(self, source: str, found: list[Version]) -> None:
-        """Check that the name of each model can stand in a URL, and that no other source has a model of this name."""
+        """Check that the name of each model is valid in a URL, and that no other source has a model of this name."""
         for version in found:
             _check_name(version.model)
             if version.model in self._versions and self._versions[version.model].source != source:
@@ -228,7 +230,7 @@ class Models:
             version.close()
 
     def _first(self, name: str, source: Any) -> list[Version]:
-        """Load the models of a source when the server starts; of a folder of versions, load the newest version."""
+        """Load the models of a source when the server starts; load the newest version from a folder of versions."""
         if isinstance(source, Inferencer):
             if source.remote is not None:
                 raise errors.ArgumentError(f"the model {name!r} is at {source.remote.url} already; give a file of it")
@@ -246,8 +248,8 @@ class Models:
         return self._load(name, str(numbers[-1]), path / str(numbers[-1]))
 
     def _load(self, name: str, version: str, path: pathlib.Path) -> list[Version]:
-        """Load the models of an exported file, one for each entry point."""
-        from fluid import export  # imported on use: the import takes 0.1 s, and some commands load no model
+        """Load an exported file, and return one model version for each entry point in it."""
+        from fluid import export  # imported only when needed: the import takes 0.1 s, and some commands load no model
 
         exported = export.load(path)
         programs = {entry: exported.program(entry, self._place) for entry in exported.entries}
@@ -259,7 +261,7 @@ class Models:
 
 
 def version_numbers(folder: pathlib.Path) -> list[int]:
-    """Return the numbers of the versions in `folder` that have a model file, in increasing order."""
+    """Return, in increasing order, the numbers of the versions in `folder` that have a model file."""
     names = [path.name for path in folder.iterdir() if NUMBER.fullmatch(path.name)]
     return sorted(int(name) for name in names if (folder / name / FILE).is_file())
 

@@ -1,4 +1,4 @@
-"""Servers: an ASGI application run by uvicorn, in a thread of a program or for a whole process."""
+"""Servers: run an ASGI application by uvicorn, in a thread or as a process of its own."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from fluid.serving.settings import Settings
 LOG = logging.getLogger("fluid.serving")
 _BACKLOG = 2048
 _LAST_PORT = 65535
-_RESERVE = 128  # open files reserved for models, logs, and connections beyond max_connections
+_RESERVE = 128  # the number of open files reserved for models, logs, and connections above max_connections
 Models = Mapping[str, Any] | str | os.PathLike[str]
 
 
 class HTTPServer:
-    """An ASGI application run by uvicorn, in a thread of a program (`start`) or for a whole process (`run`).
+    """A server of an ASGI application by uvicorn, in a separate thread (`start`) or in the main thread (`run`).
 
     Args:
-      make_app: called with the access policy; returns the application.
+      make_app: a function that returns the application for an access policy.
       host, port, token, allow_anonymous, settings: see `fluid.serve`.
 
     Attributes:
       app: the application.
-      url: address of the server.
+      url: the URL of the server.
     """
 
     def __init__(
@@ -65,20 +65,21 @@ class HTTPServer:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C; then drain: respond to all requests, and return."""
+        """Serve until SIGTERM or Ctrl-C; then respond to all requests in flight, and return."""
         self._server.run([self._socket])
 
     def start(self) -> None:
-        """Serve in a thread, and return when the application is ready; Python calls `close` when it ends.
+        """Serve in a thread, and return when the application is ready; Python calls `close` when it exits.
 
         Raises:
-          RemoteError: the application has failed, and will not be ready.
+          RemoteError: the application has failed, and will never be ready.
         """
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), name="fluid-server", daemon=True
         )
         self._thread.start()
-        atexit.register(self.close)  # Python must not end while a thread runs JAX
+        # close the server before Python exits, because Python must not exit while a thread runs JAX
+        atexit.register(self.close)
         while not self.app.ready:
             if not self._thread.is_alive() or self.app.failure is not None:
                 self.close()
@@ -86,7 +87,7 @@ class HTTPServer:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Respond to all requests in flight, and end the server."""
+        """Respond to all requests in flight, and stop the server."""
         atexit.unregister(self.close)
         self._drain()
         if self._thread is not None:
@@ -102,7 +103,7 @@ class HTTPServer:
     def _drain(self, *signalled: Any) -> None:
         self.app.draining = True
         if self._server.should_exit and signalled:
-            self._server.force_exit = True  # a second SIGTERM or Ctrl-C ends the server at once
+            self._server.force_exit = True  # a second SIGTERM or Ctrl-C ends the server immediately
         self._server.should_exit = True
 
     def _uvicorn_server(self) -> Any:
@@ -124,12 +125,13 @@ class HTTPServer:
 
         class DrainingServer(uvicorn.Server):
             def handle_exit(self, sig: int, frame: Any) -> None:
-                # The handler of uvicorn would raise the signal again when the server ends: the exit status is not 0.
+                # The method of uvicorn is replaced, because it would raise the signal again at the end of the server,
+                # and the exit status would not be 0.
                 drain(sig)
 
             async def shutdown(self, sockets: Any = None) -> None:
                 state: Any = self.server_state
-                state.ending = True  # a connection that is accepted from now on closes after its first response
+                state.ending = True  # new connections close after their first response
                 late = [one for listening in sockets or () for one in _accept_backlog(listening)]
                 for server in self.servers:
                     server.close()
@@ -145,14 +147,14 @@ class HTTPServer:
 
 
 class Server(HTTPServer):
-    """A server of models over HTTP; `fluid.serve` makes and starts a Server, and the end of a `with` block closes it.
+    """A server of models over HTTP. `fluid.serve` creates and starts a Server; the end of a `with` block closes it.
 
     Args:
       models, host, port, token, allow_anonymous, place, reload_every, settings: see `fluid.serve`.
 
     Attributes:
       app: the application.
-      url: address of the server.
+      url: the URL of the server.
     """
 
     def __init__(
@@ -169,14 +171,15 @@ class Server(HTTPServer):
         settings = settings or Settings()
 
         def make_app(access: AccessPolicy) -> Application:
-            from fluid.serving.app import App  # imported on use, because OnlineTrainer and other commands need no App
+            # imported only when needed, because OnlineTrainer and other commands need no App
+            from fluid.serving.app import App
 
             return App(_by_name(models), settings, access, place, reload_every)
 
         super().__init__(make_app, host, port, token, allow_anonymous, settings)
 
     def run(self) -> None:
-        """Serve until SIGTERM or Ctrl-C; then drain: respond to all requests, and return."""
+        """Serve until SIGTERM or Ctrl-C; then respond to all requests in flight, and return."""
         LOG.info("serving %s at %s", ", ".join(self.app.models.names()), self.url)
         self.app.on_loaded = freeze_garbage
         super().run()
@@ -196,25 +199,25 @@ def serve(
     reload_every: float | None = None,
     **settings: Any,
 ) -> Server:
-    """Serve models over HTTP, by the Open Inference Protocol (version 2), in a thread of this program.
+    """Serve models over HTTP by the Open Inference Protocol (version 2), in a thread of this process.
 
     Args:
-      models: by name: files of `trainer.save_inference_model`, folders of their versions, `digits/3/model.fluid`, or
-        Inferencers; or one file, whose model has the name of the file.
-      host: the address to listen on. An address that other machines reach needs a token.
-      port: 0 for any free port.
-      token: required of clients as `Authorization: Bearer TOKEN`.
-      allow_anonymous: listen on any address without a token.
+      models: a dict by name: files of `trainer.save_inference_model`, folders of versions such as
+        `digits/3/model.fluid`, or Inferencers; or a single file, whose model has the name of the file.
+      host: the address to listen on. An address that other machines can reach requires a token.
+      port: the port to listen on; 0 for any free port.
+      token: the token that clients must send as `Authorization: Bearer TOKEN`; None requires no token.
+      allow_anonymous: True allows any address without a token.
       place: a device, see `fluid.place.device_of`.
-      reload_every: seconds between searches for new versions in folders; None searches never.
+      reload_every: the number of seconds between searches for new versions in folders; None never searches.
       settings: see `fluid.serving.Settings`: max_batch, max_delay_ms, buckets, timeout, max_body and others.
 
     Returns:
-      The Server, when all models are compiled: `with fluid.serve(...) as server`, `server.url`, `server.close()`.
+      The Server, after all models are compiled: `with fluid.serve(...) as server`, `server.url`, `server.close()`.
 
     Raises:
       ArtifactError: a file is missing or damaged.
-      ArgumentError: a setting makes no sense, the port is taken, or other machines reach the address without a token.
+      ArgumentError: a setting is invalid, the port is in use, or other machines can reach the address without a token.
 
     Example:
       >>> import fluid, numpy as np
@@ -241,7 +244,7 @@ def create_app(
 ) -> Any:
     """Return the ASGI application of `fluid.serve`, to run it with another server: `uvicorn module:app`.
 
-    The other server has to limit the number of connections and the size of request heads.
+    The other server must limit the number of connections and the size of request heads.
 
     Args:
       models, token, place, reload_every, settings: see `fluid.serve`.
@@ -264,7 +267,7 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
 
     Raises:
       ArgumentTypeError: there is no such setting.
-      ArgumentError: a setting makes no sense.
+      ArgumentError: the value of a setting is invalid.
     """
     known = Settings.__dataclass_fields__
     for name in given:
@@ -274,14 +277,14 @@ def checked_settings(given: Mapping[str, Any]) -> Settings:
 
 
 def freeze_garbage() -> None:
-    """Exclude all present objects from garbage collection: one over JAX and the models takes 100 ms."""
-    gc.unfreeze()  # versions that were replaced since the last call may be garbage
+    """Exclude all existing objects from garbage collection, which takes 100 ms with JAX and the models."""
+    gc.unfreeze()  # include model versions that were replaced since the last call: they may be garbage
     gc.collect()
     gc.freeze()
 
 
 def _by_name(models: Models) -> Mapping[str, Any]:
-    """Return the models by name; a single file gives its name without the ending, and a single Inferencer "model"."""
+    """Return the models by name; a single file has its own name without the ending, a single Inferencer "model"."""
     if isinstance(models, str | os.PathLike):
         models = {pathlib.Path(models).stem: models}
     if not isinstance(models, Mapping):
@@ -297,10 +300,10 @@ def _by_name(models: Models) -> Mapping[str, Any]:
 
 
 def _most_connections(wanted: int) -> int:
-    """Return the number of connections that the limit of open files of the process allows, at most `wanted`."""
+    """Return the number of connections that the process's limit of open files allows, at most `wanted`."""
     try:
         import resource
-    except ImportError:  # Windows has no such limit
+    except ImportError:  # Windows has no module `resource`, and no limit of this kind
         return wanted
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
@@ -309,12 +312,13 @@ def _most_connections(wanted: int) -> int:
 
 
 def _accept_backlog(listening: socket.socket) -> list[socket.socket]:
-    """Accept and return the connections that wait in the backlog of a socket; closing the socket would reset them."""
+    """Accept and return the waiting connections of a listening socket, because closing it would reset them."""
     found = []
-    with contextlib.suppress(OSError):  # raised when no connection waits, or no file descriptor is left
+    with contextlib.suppress(OSError):  # raised if no connection is waiting, or if no file descriptor is left
         while True:
             found.append(listening.accept()[0])
-    with contextlib.suppress(OSError):  # only Linux allows `shutdown` here; the event loop closes the socket later
+    # only Linux allows `shutdown` of a listening socket; the event loop closes the socket later
+    with contextlib.suppress(OSError):
         listening.shutdown(socket.SHUT_RDWR)
     return found
 
@@ -325,13 +329,14 @@ def _listening(host: str, port: int) -> socket.socket:
     Raises:
       ArgumentError: the port is in use or not a port number, or the address is not an address of this machine.
     """
-    if type(port) is not int or not 0 <= port <= _LAST_PORT:  # getaddrinfo takes a larger number modulo 65536
+    # refuse larger numbers, because getaddrinfo uses them modulo 65536
+    if type(port) is not int or not 0 <= port <= _LAST_PORT:
         raise errors.ArgumentError(
             f"found port={port!r}, expected a number from 1 to {_LAST_PORT}, or 0 for any free one"
         )
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # With the protocol number, because asyncio sets TCP_NODELAY on no other sockets. Without TCP_NODELAY, a
+        # Pass the protocol number, because asyncio sets TCP_NODELAY only on sockets with it. Without TCP_NODELAY, a
         # response waits 40 ms for the acknowledgement of its head.
         found = socket.socket(family, kind, protocol)
         try:

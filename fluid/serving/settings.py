@@ -1,4 +1,4 @@
-"""Settings: how a server batches requests, and its limits for clients."""
+"""The class Settings: the batching of requests in a server, and the limits for its clients."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ class Settings:
     """Settings of a server: batching and limits. The defaults suit a model that takes some milliseconds for a batch.
 
     Args:
-      max_batch: most rows of a batch, and of a request.
-      max_delay_ms: most milliseconds that a request waits for others. A batch waits until it has as many requests as
-        the last batch had: after a batch of one request the next request runs at once.
-      batch_sizes: numbers of rows to which batches are padded, each a compilation; None for powers of two.
-      buckets: numbers of steps to which sequences are padded, each a compilation. Longer sequences are refused.
-      outer_buckets: numbers of sequences to which rows of nested sequences are padded, one for each of `buckets`.
-      max_shapes: most shapes of rows that are compiled after the start, each for all numbers of rows. They occur if
-        feeds have open sizes besides the rows and the steps.
-      max_queue: most requests that wait for a model; more get status 503.
-      timeout: seconds from a complete request to its response; after them, status 504.
-      read_timeout: seconds that a client has to send a request; after them, status 408.
-      write_timeout: seconds that a client has to read a response; after them, its connection is closed.
-      max_body: most bytes of a request.
-      max_json: most bytes of JSON in a request; numbers take about ten times as many bytes of memory while they are
-        parsed.
-      max_pending: most bytes of all requests in memory, and of all responses that clients do not read. More requests
-        get status 503, and more unread responses close their connections.
-      max_header: most bytes of the head of a request.
-      max_inputs: most input tensors of a request.
-      max_connections: most open connections; more get status 503. The limit of open files of the process, less a
-        reserve of 128, bounds the number too.
-      drain: seconds that requests in flight have for their responses after SIGTERM.
+      max_batch: the maximum number of rows in a batch, and in a request.
+      max_delay_ms: the maximum time, in milliseconds, that a request waits for other requests. A batch waits until it
+        has as many requests as the last batch. After a batch of one request, the next request runs immediately.
+      batch_sizes: the numbers of rows to which batches are padded, each a compilation; None for powers of two.
+      buckets: the numbers of time steps to which sequences are padded, each a compilation; longer ones are refused.
+      outer_buckets: the numbers of sequences to which rows of nested sequences are padded, one for each of `buckets`.
+      max_shapes: the maximum number of row shapes that are compiled after the start, each for all numbers of rows. Only
+        feeds with unknown sizes, besides the rows and the time steps, need these compilations.
+      max_queue: the maximum number of requests that wait for a model; more requests get status 503.
+      timeout: the maximum time, in seconds, from a complete request to its response; afterwards, status 504.
+      read_timeout: the time, in seconds, in which a client must send a request; afterwards, status 408.
+      write_timeout: the time, in seconds, in which a client must read a response; afterwards, its connection is closed.
+      max_body: the maximum size of a request, in bytes.
+      max_json: the maximum size of the JSON in a request, in bytes; numbers take about ten times as much memory while
+        they are parsed.
+      max_pending: the maximum size, in bytes, of all requests in memory and of all responses that clients have not
+        read. Above the limit, requests get status 503, and connections with unread responses are closed.
+      max_header: the maximum size of the head of a request, in bytes.
+      max_inputs: the maximum number of input tensors of a request.
+      max_connections: the maximum number of open connections; more get status 503. The process's limit of open files,
+        less a reserve of 128, limits the number too.
+      drain: the time, in seconds, that requests in flight have for their responses after SIGTERM.
 
     Raises:
-      ArgumentError: a value makes no sense.
+      ArgumentError: the value of a setting is invalid.
 
     Example:
       >>> Settings(max_batch=8).sizes()

@@ -1,6 +1,6 @@
-"""Recorded programs: the default programs and the Executor of PaddlePaddle Fluid, over a Session.
+"""The static API of PaddlePaddle Fluid: layers record their calls into programs, which an Executor runs.
 
-Write `import fluid.static as fluid` in a program that has `import paddle.fluid as fluid`.
+To run a program that imports `paddle.fluid as fluid`, write `import fluid.static as fluid` instead.
 """
 
 from fluid import (

@@ -1,4 +1,4 @@
-"""Gradients of recorded programs."""
+"""Gradients of the variables of a recorded program: `append_backward` and `gradients`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["append_backward", "calc_gradient", "gradients"]
 
 
 class Gradient(Variable):
-    """The gradient of a loss with respect to a variable; can be fetched, but no layer can read it.
+    """The gradient of a loss with respect to a variable; `Executor.run` can fetch it, but no layer can read it.
 
     Args:
       of: the variable.
@@ -44,7 +44,7 @@ class Gradient(Variable):
         self.loss = loss
 
     def held(self) -> Any:
-        """Raise ProgramError: layers cannot read a Gradient."""
+        """Raise a ProgramError, because layers cannot read a Gradient."""
         raise errors.ProgramError(
             f"{self.name!r} can be fetched, and no layer can read it; use fluid.gradients(loss, parameter), or clip "
             f"gradients with fluid.clip.set_gradient_clip(...), and let optimizer.minimize(loss) apply them"
@@ -57,16 +57,16 @@ def append_backward(
     no_grad_set: Sequence[Variable | str] | None = None,
     callbacks: Any = None,
 ) -> list[tuple[Variable, Gradient]]:
-    """Make the gradients of a loss available for fetching.
+    """Let `Executor.run` fetch the gradients of a loss with respect to parameters.
 
     Args:
       loss: a variable of one float.
       parameter_list: variables or names of parameters; by default all trainable parameters.
-      no_grad_set: variables or names of parameters to leave out; feeds, such as labels, have no influence.
-      callbacks: accepted for programs written for Fluid, but has no effect: there is nothing to call back for.
+      no_grad_set: variables or names of parameters to leave out; feeds, such as labels, are ignored.
+      callbacks: accepted for programs written for Fluid, but has no effect: no gradient ops are created.
 
     Returns:
-      Pairs of each parameter and its gradient.
+      A list of pairs `(parameter, gradient)`.
 
     Raises:
       ArgumentError: `no_grad_set` holds a variable that is neither a parameter nor a feed.
@@ -90,12 +90,12 @@ def gradients(
     target_gradients: Any = None,
     no_grad_set: Sequence[Variable | str] | None = None,
 ) -> list[Variable]:
-    """Return the gradients of the sum of all elements of `targets` with respect to `inputs`; layers can read them.
+    """Return the gradients of the sum of all elements of `targets` with respect to `inputs`, for use in layers.
 
     Args:
       targets: one or several float variables.
       inputs: variables or parameters.
-      target_gradients: not supported; multiply the targets before.
+      target_gradients: not supported; multiply `targets` by these factors instead.
       no_grad_set: variables, or their names, through which no gradient flows.
 
     Returns:
@@ -125,7 +125,9 @@ def gradients(
 
 
 class _Differentiated:
-    """A function that computes gradients inside a run: it repeats the recorded calls as a function of the inputs.
+    """A function that computes gradients while a program runs.
+
+    The function runs the recorded calls again as a function of `inputs`, which JAX differentiates.
 
     Args:
       program: the program that records the gradients.
@@ -142,21 +144,21 @@ class _Differentiated:
         self._targets = targets
         self._inputs = inputs
         self._ends = frozenset(ends)
-        # Calls that compute an input are not repeated.
+        # The inputs are independent variables of the gradient, so the calls that compute an input do not run again.
         self._calls = [
             call for call in program.ops if call.function is not minimized and not set(call.outputs) & set(inputs)
         ]
         self.captures = tuple(program.list_vars())
 
     def __call__(self) -> list[Any]:
-        """Return the gradient for each input."""
+        """Return a list with one gradient for each of the inputs."""
         outer = outer_environment("fluid.gradients")
         held = [outer[v] for v in self._inputs]
         found = jax.grad(self._total)([dense_of(value) for value in held], held, outer)
         return [_with_data(value, gradient) for value, gradient in zip(held, found, strict=True)]
 
     def _total(self, data: list[Any], held: list[Any], outer: Environment) -> Any:
-        """Return the sum of the targets, computed with `data` as the inputs; `held` has the lengths of sequences."""
+        """Return the sum of all targets for the input arrays `data`; `held` provides the lengths of sequences."""
         pairs = list(zip(self._inputs, map(_with_data, held, data), strict=True))
         frame = core.current_frame("fluid.gradients")
         child = core.inner_frame(frame)
@@ -173,7 +175,7 @@ class _Differentiated:
 
 
 def _with_data(value: Any, data: Any) -> Any:
-    """Return `data` with the lengths of `value`, if `value` is a batch of sequences; else `data` itself."""
+    """Return `data` as a batch of sequences with the lengths of `value`; unchanged if `value` is an array."""
     return value.with_data(data) if isinstance(value, SEQUENCES) else data
 
 
@@ -181,7 +183,7 @@ calc_gradient = gradients
 
 
 def excluded_parameters(caller: str, program: Program, no_grad_set: Sequence[Variable | str] | None) -> list[str]:
-    """Return the names of the parameters in a `no_grad_set`; feeds are left out, because gradients end there anyway.
+    """Return the names of the parameters in a `no_grad_set`; feeds in the set are ignored.
 
     Raises:
       ArgumentError: a variable is neither a parameter nor a feed.
@@ -199,7 +201,7 @@ def excluded_parameters(caller: str, program: Program, no_grad_set: Sequence[Var
 def pairs_of(
     loss: Variable, parameters: Sequence[Variable | str] | None, excluded: Sequence[str]
 ) -> list[tuple[Variable, Gradient]]:
-    """Return the pairs of each parameter and its gradient.
+    """Return a list of pairs `(parameter, gradient)`, without the excluded parameters.
 
     Args:
       loss: the loss to differentiate.

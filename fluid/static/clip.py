@@ -1,4 +1,4 @@
-"""Gradient clipping, for an optimizer or for a program."""
+"""Gradient clipping, for one optimizer or for all losses of a program."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ Clip = GradientClipByGlobalNorm | GradientClipByNorm | GradientClipByValue
 
 
 def set_gradient_clip(clip: Clip, param_list: Sequence[Any] | None = None, program: Program | None = None) -> None:
-    """Clip the gradients of all losses that a program minimises from now on.
+    """Clip the gradients of each loss that a program minimises after this call.
 
     Args:
-      clip: a clip from this module.
+      clip: a gradient clip of this module, for example GradientClipByGlobalNorm.
       param_list: not supported; pass `ParamAttr(gradient_clip=clip)` to the parameters instead.
       program: the program; by default the default main program.
 

@@ -1,4 +1,4 @@
-"""Names of `fluid.core` that PaddlePaddle Fluid programs use."""
+"""The names of PaddlePaddle's `fluid.core` that programs use, such as CPUPlace, Scope and VarDesc."""
 
 import jax
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class VarDesc:
-    """A namespace for the names that Fluid gives to dtypes, such as `VarDesc.VarType.FP32`.
+    """A namespace for Fluid's names of dtypes, such as `VarDesc.VarType.FP32`.
 
     Example:
       >>> import fluid.static as fluid
@@ -31,7 +31,7 @@ class VarDesc:
     """
 
     class VarType:
-        """The dtypes, as `dtype=` of layers takes them."""
+        """The dtypes as strings, which layers accept as `dtype=`."""
 
         BOOL = "bool"
         FP16 = "float16"

@@ -1,4 +1,4 @@
-"""Evaluators: metrics over all minibatches between `reset` and `eval`, which a program computes and accumulates."""
+"""Evaluators: metrics that a program accumulates over all minibatches, from `reset` to `eval`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,14 +17,14 @@ __all__ = ["Accuracy", "ChunkEvaluator", "DetectionMAP", "EditDistance"]
 
 
 class Evaluator:
-    """The base of evaluators: counts in the scope, to which every run of the program adds, also in test mode.
+    """The base class of evaluators: counters in the scope, which every run of the program increases, even in test mode.
 
     Args:
-      kind: the beginning of the names of the counts.
+      kind: the prefix of the names of the counters.
 
     Attributes:
       metrics: the variables with the metrics of the current minibatch.
-      states: the variables with the counts.
+      states: the variables of the counters.
     """
 
     def __init__(self, kind: str):
@@ -35,7 +35,7 @@ class Evaluator:
         self._name = unique_name.generate(kind)
 
     def reset(self, executor: Any, reset_program: Any = None) -> None:
-        """Set all counts to zero; the startup program does so as well. `reset_program` has no effect."""
+        """Set all counters to zero, as a run of the startup program does. `reset_program` has no effect."""
         del executor, reset_program
         for state in self.states:
             found = global_scope().find_var(state.name)
@@ -43,7 +43,7 @@ class Evaluator:
                 found.set(np.zeros(state.shape))
 
     def _count(self, suffix: str, value: Any, dtype: str = "int64") -> None:
-        """Create a count `NAME_suffix`; every run adds `value`, a variable of one element, to the count."""
+        """Create a counter `NAME_suffix`; every run adds `value`, a variable of one element, to the counter."""
         name = f"{self._name}_{suffix}"
         state = layers.create_global_var([1], 0, dtype, persistable=True, name=name)
         state.counts = True
@@ -51,7 +51,7 @@ class Evaluator:
         self.states.append(state)
 
     def _counts(self) -> list[float]:
-        """Return the counts so far.
+        """Return the current values of all counters as a list of numbers.
 
         Raises:
           ProgramError: the startup program has not run.
@@ -66,13 +66,13 @@ class Evaluator:
 
 
 class Accuracy(Evaluator):
-    """The share of rows whose label is among the `k` largest scores, over all minibatches.
+    """The fraction of rows whose label is among the classes with the `k` largest scores, over all minibatches.
 
     Args:
       input: the scores, `[batch, classes]`.
       label: integers `[batch, 1]`.
-      k: the number of largest scores among which a label counts as correct.
-      kwargs: accepted for programs written for Fluid, but have no effect.
+      k: a row is correct if the score of its label is one of the `k` largest scores.
+      kwargs: accepted for programs written for Fluid, but without effect.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -96,7 +96,7 @@ class Accuracy(Evaluator):
         self._count("correct", correct)
 
     def eval(self, executor: Any, eval_program: Any = None) -> np.ndarray:
-        """Return the share of correct rows so far, float32 `[1]`; 0 before the first minibatch."""
+        """Return the fraction of correct rows since the last reset, float32 `[1]`; 0 before the first minibatch."""
         del executor, eval_program
         total, correct = self._counts()
         return np.array([correct / total if total else 0.0], "float32")
@@ -107,7 +107,7 @@ class ChunkEvaluator(Evaluator):
 
     Args:
       input: the predicted tags.
-      label: the right tags.
+      label: the correct tags.
       chunk_scheme: "IOB", "IOE", "IOBES" or "plain".
       num_chunk_types: number of types of chunks.
       excluded_chunk_types: types that are not counted.
@@ -140,7 +140,7 @@ class ChunkEvaluator(Evaluator):
             self._count(f"num_{which}_chunks", count)
 
     def eval(self, executor: Any, eval_program: Any = None) -> tuple[np.ndarray, ...]:
-        """Return precision, recall and F1 so far, each float32 `[1]`."""
+        """Return precision, recall and F1 since the last reset, each float32 `[1]`."""
         del executor, eval_program
         metric = metrics.ChunkEvaluator()
         metric.update(*self._counts())
@@ -148,13 +148,13 @@ class ChunkEvaluator(Evaluator):
 
 
 class EditDistance(Evaluator):
-    """The mean edit distance, and the share of sequences with an error, over all minibatches.
+    """The mean edit distance, and the fraction of sequences with an error, over all minibatches.
 
     Args:
-      input: integers, sequences; see `fluid.layers.edit_distance`.
-      label: integers, sequences.
+      input: the predicted sequences of integers; see `fluid.layers.edit_distance`.
+      label: the correct sequences of integers.
       ignored_tokens: integers that are removed from both sequences before the comparison.
-      kwargs: accepted for programs written for Fluid, but have no effect.
+      kwargs: accepted for programs written for Fluid, but without effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -181,10 +181,10 @@ class EditDistance(Evaluator):
         self._count("instance_error", wrong)
 
     def eval(self, executor: Any, eval_program: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean distance and the share of sequences with an error so far, each float32 `[1]`.
+        """Return the mean distance and the fraction of wrong sequences since the last reset, each float32 `[1]`.
 
         Raises:
-          ProgramError: nothing was measured since the start or the last `reset`.
+          ProgramError: the program has not run since the start or the last `reset`.
         """
         del executor, eval_program
         total, rows, wrong = self._counts()
@@ -197,9 +197,9 @@ class EditDistance(Evaluator):
 
 
 class DetectionMAP(Evaluator):
-    """Mean average precision of detected boxes, of each minibatch and of all; see `fluid.metrics.DetectionMAP`.
+    """Mean average precision of detected boxes, for each and for all minibatches; see `fluid.metrics.DetectionMAP`.
 
-    The host computes the metric, and keeps the scores of all detections. Every run must fetch the accumulated value.
+    The host computes the metric, and stores the scores of all detections. Every run must fetch the accumulated value.
 
     Args:
       input: detections from `layers.detection_output`.
@@ -213,7 +213,7 @@ class DetectionMAP(Evaluator):
       ap_version: "integral" or "11point".
 
     Raises:
-      ArgumentTypeError: a variable is not a sequence for each image.
+      ArgumentTypeError: a variable has no sequence for each image.
 
     Example:
       >>> import fluid.static as fluid
@@ -250,30 +250,32 @@ class DetectionMAP(Evaluator):
         self.metrics += program.apply(_Measured(self._measure), (self.states[0], given))
 
     def get_map_var(self) -> tuple[Variable, Variable]:
-        """Return the variables of the precision of this minibatch, and of all since `reset`, each float32 `[1]`."""
+        """Return two variables, float32 `[1]`: the precision of the current minibatch, and of all since `reset`."""
         return self.metrics[0], self.metrics[1]
 
     def reset(self, executor: Any, reset_program: Any = None) -> None:
-        """Forget all minibatches; `reset_program` has no effect."""
+        """Delete the results of all minibatches; `reset_program` has no effect."""
         super().reset(executor, reset_program)
         self._all.reset()
         self._seen = 0
 
     def _measure(self, run: int, images: Sequence[core.SequenceBatch]) -> tuple[float, float]:
-        """Add a minibatch; return the precision of this minibatch, and of all minibatches since the last reset.
+        """Add a minibatch to the metric; return its precision, and the precision of all minibatches since the reset.
 
         Args:
           run: the number of this run since the last reset, from 1 on.
-          images: detections, labels, boxes and, if given, marks of difficult objects, each as a sequence by image.
+          images: detections, labels, boxes and optional flags of difficult objects, each as one sequence per image.
         """
-        if run == 1:  # the startup program resets the count as well
+        # `run` is also 1 after a run of the startup program, which resets the counter of runs.
+        if run == 1:
             self._all.reset()
         elif run not in (self._seen, self._seen + 1):
             raise errors.ProgramError(
                 f"evaluator.DetectionMAP: this is run {run} since the last reset, and {self._seen} of them fetched the "
                 f"accumulated value; fetch get_map_var()[1] in each run, and call reset(exe) before the first one"
             )
-        elif run == self._seen:  # the host is called again in the same run
+        # JAX may call the host function twice in one run: the minibatch counts once.
+        elif run == self._seen:
             return self._latest
         self._seen = run
         self._batch.reset()
@@ -284,7 +286,7 @@ class DetectionMAP(Evaluator):
 
 
 class _Measured:
-    """A function that passes the detections and objects of each image to a function on the host.
+    """A function that passes the detections and the true objects of each image to a function on the host.
 
     Args:
       measure: the function on the host.
@@ -295,7 +297,7 @@ class _Measured:
         self._measure = measure
 
     def __call__(self, run: Any, given: Sequence[core.SequenceBatch]) -> list[Any]:
-        """Return the precision of this minibatch, and of all minibatches since the last reset."""
+        """Return two precisions: of the current minibatch, and of all minibatches since the last reset."""
 
         def host(run: np.ndarray, *arrays: np.ndarray) -> list[np.ndarray]:
             pairs = zip(arrays[::2], arrays[1::2], strict=True)

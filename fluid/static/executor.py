@@ -1,8 +1,8 @@
 """Executor: runs recorded programs over a Session, with feeds of any shape, in one process or in several.
 
-In Fluid the declared shape of a feed is only a remark: a run takes the shapes of the fed arrays. Where shapes or levels
-differ from the declaration, the program is discovered again as it is fed. In several processes each process feeds its
-rows, and all compute the whole minibatch.
+In Fluid the declared shape of a feed is only a hint: a run uses the shapes of the fed arrays. If the shape or LoD level
+of a fed value differs from the declaration, the program is traced and compiled again. In multi-process training each
+process feeds its own rows, and all processes compute the whole minibatch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fluid.static.tape.variable import SEQUENCES, Variable
 
 
 def check_processes(what: str, count: int) -> None:
-    """Check that exactly `count` processes are connected; `what` names the caller in the message.
+    """Check that exactly `count` processes are connected; `what` names the caller in the error message.
 
     Raises:
       DistributedError: more or fewer processes are connected.
@@ -49,7 +49,7 @@ def check_processes(what: str, count: int) -> None:
 
 
 def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict[str, Any]]:
-    """Return the feed of each process, in the order of the processes.
+    """Return a list of feeds, one from each process, in the order of the processes.
 
     All processes must call this function for each run; they wait for each other.
 
@@ -77,7 +77,7 @@ def feeds_of_all(feed: Mapping[str, Any], divided: Collection[str]) -> list[dict
 
 
 def _part(name: str, value: Any) -> tuple[np.ndarray, list[list[int]]]:
-    """Return the array of a feed, and at each LoD level the lengths of its sequences."""
+    """Return the array of a fed value, and the lengths of its sequences at each LoD level."""
     if isinstance(value, list | tuple):
         raise errors.ArgumentTypeError(
             f"the feed {name!r} is a list, and the rows of several processes are put together; feed an array or a "
@@ -90,11 +90,11 @@ def _part(name: str, value: Any) -> tuple[np.ndarray, list[list[int]]]:
 
 
 def _bytes_of_all(data: np.ndarray, sizes: list[int]) -> list[bytes]:
-    """Return the bytes of `data` from each process; `sizes` has the number of bytes in each process.
+    """Return the bytes of each process's array `data`; `sizes` has the number of bytes of each process.
 
     The processes exchange bytes, because a device would convert numbers to other dtypes.
     """
-    from jax.experimental import multihost_utils  # loaded on use: a single process never needs it
+    from jax.experimental import multihost_utils  # imported on use: only multi-process training needs it
 
     flat = np.frombuffer(data.tobytes(), np.uint8)
     every = multihost_utils.process_allgather(np.pad(flat, (0, max(sizes) - flat.size)))
@@ -145,7 +145,7 @@ def run_as_fed(
 
 
 def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
-    """Return a declaration with the shape and level of a fed value; the declaration itself if the value fits.
+    """Return a declaration with the shape and LoD level of a fed value; `spec` itself if the value fits `spec`.
 
     Args:
       spec: the declaration.
@@ -161,7 +161,8 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
         return spec
     lengths = value.recursive_sequence_lengths() if isinstance(value, LoDTensor) else []
     shape = tuple(value.shape() if isinstance(value, LoDTensor) else value.shape)
-    level = len(lengths) if spec.lod_level else 0  # a feed that is declared as dense ignores lengths
+    # A LoDTensor that is fed to a dense feed is read as an array, without its sequence lengths.
+    level = len(lengths) if spec.lod_level else 0
     if level:
         fits = level == spec.lod_level and fit(shape, (None, *spec.shape[1:])) is not None
     else:
@@ -174,12 +175,12 @@ def as_fed(spec: FeedSpec, value: Any) -> FeedSpec:
 def check_single_steps(
     needed: Mapping[tuple[str, int], str], specs: Mapping[str, FeedSpec], feed: Mapping[str, Any]
 ) -> None:
-    """Check the lengths of fed sequences that layers combine with dense rows, which have one row for each sample.
+    """Check the lengths of fed sequences that layers combine with dense arrays, which have one row for each sample.
 
     Each sequence must have one step, or the number of steps that `sequence_reshape` joins to one step.
 
     Args:
-      needed: by name of the feed and expected number of steps, the reason for the message.
+      needed: by `(name of a feed, expected number of steps)`, the reason that the error message gives.
       specs: the declarations by name.
       feed: arrays by name.
 
@@ -196,14 +197,14 @@ def check_single_steps(
 
 
 def _holds_sequences(spec: FeedSpec, shape: tuple[int, ...]) -> bool:
-    """Return whether an array of this shape holds sequences of equal lengths: `[batch, time, ...]`."""
+    """Return whether an array of the shape `shape` holds sequences of equal lengths: `[batch, time, ...]`."""
     whole = (*(None,) * (1 + spec.lod_level), *spec.shape[1:])
     padded = (*shape, 1) if len(shape) == 1 + spec.lod_level and spec.shape[1:] == (1,) else shape
     return len(shape) > spec.lod_level and fit(padded, whole) is not None
 
 
 def _check_rows(declared: Mapping[str, FeedSpec], fed: Mapping[str, FeedSpec], feed: Mapping[str, Any]) -> None:
-    """Refuse an array of one row beside feeds of several rows: most likely a column that was given as a row."""
+    """Raise a FeedError if one feed has one row and others have several: the user probably fed a column as a row."""
     rows = {n: len(feed[n]) for n, s in declared.items() if s.shape[:1] == (None,) and isinstance(feed[n], np.ndarray)}
     if set(rows.values()) == {1}:
         return
@@ -213,7 +214,7 @@ def _check_rows(declared: Mapping[str, FeedSpec], fed: Mapping[str, FeedSpec], f
 
 
 def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
-    """Raise a FeedError if a value does not fit its declaration; `cause` becomes the cause of the error."""
+    """Raise a FeedError if `value` does not fit its declaration `spec`; `cause` is the `__cause__` of the error."""
     try:
         read_feed(spec, value)
     except errors.FeedError as error:
@@ -221,7 +222,7 @@ def _refuse(spec: FeedSpec, value: Any, cause: Exception | None) -> None:
 
 
 def _remark(spec: FeedSpec, found: FeedSpec, value: Any, step: CompiledStep) -> None:
-    """Warn once for each feed that its shape differs from its declaration, and once if many shapes were compiled."""
+    """Warn once for each feed whose shape differs from its declaration, and once if many shapes were compiled."""
     core.warn_once(
         spec,
         "shape",
@@ -248,20 +249,20 @@ def _shown(spec: FeedSpec) -> str:
 
 
 def _sizes(declared: FeedSpec, fed: FeedSpec) -> list[int]:
-    """Return the shape to declare, with -1 for the sizes that vary."""
+    """Return the shape that a feed should declare, with -1 for each size that differs from the fed size."""
     if len(declared.shape) != len(fed.shape):
         return [-1] * len(fed.shape)
     return [-1 if d is None or d != f else d for d, f in zip(declared.shape, fed.shape, strict=True)]
 
 
-# A variable to fetch, or its name.
+# The type of an item of `fetch_list`: a variable to fetch, or its name.
 Fetched = Variable | str
-# A feed: arrays by name, or one dict of arrays for each device.
+# The type of `feed=`: arrays by name, or a list with one dict of arrays for each device.
 Feed = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 
 class Executor:
-    """An executor of recorded programs.
+    """A runner of recorded programs, as in PaddlePaddle Fluid.
 
     Args:
       place: a device; None for JAX's default.
@@ -293,7 +294,7 @@ class Executor:
         use_program_cache: bool = True,
         use_prune: bool = False,
     ) -> list[Any]:
-        """Run a program once. A startup program initializes the parameters.
+        """Run a program once, and return the fetched values. A startup program initializes the parameters.
 
         Args:
           program: a Program or CompiledProgram; by default the default main program.
@@ -301,7 +302,7 @@ class Executor:
           fetch_list: the variables to return, or their names.
           feed_var_name: accepted for programs written for Fluid, but has no effect: no variable holds feeds.
           fetch_var_name: accepted for programs written for Fluid, but has no effect: no variable holds fetches.
-          scope: the scope that keeps values between runs; by default the global scope.
+          scope: the scope that stores values between runs; by default the global scope.
           return_numpy: True returns NumPy arrays, False LoDTensors.
           use_program_cache: accepted for programs written for Fluid, but has no effect: programs are compiled once.
           use_prune: accepted for programs written for Fluid, but has no effect: only fetches and updates are computed.
@@ -310,8 +311,8 @@ class Executor:
           The fetched values, in the order of `fetch_list`.
 
         Raises:
-          ProgramError: parameters have no values yet.
-          FeedError: a feed does not fit; UnknownNameError: the program has no variable of this name.
+          ProgramError: the parameters are not initialized yet.
+          FeedError: a feed does not fit the program; UnknownNameError: the program has no variable of a fetched name.
           ArgumentError: a batch of sequences is fetched with `return_numpy=True`.
         """
         del feed_var_name, fetch_var_name, use_program_cache, use_prune
@@ -348,11 +349,11 @@ class Executor:
         return [_handed_out(name, fetched[name], return_numpy) for name in names]
 
     def close(self) -> None:
-        """Do nothing: values stay in the scope."""
+        """Do nothing: the values of variables stay in the scope."""
 
 
 def plain_program(program: Any) -> Program:
-    """Return the Program that an argument means: a Program, the program of a CompiledProgram, or the default program.
+    """Return a Program: `program` itself, the Program in a CompiledProgram, or for None the default main program.
 
     Raises:
       ArgumentTypeError: the argument is of another type.
@@ -368,7 +369,7 @@ def plain_program(program: Any) -> Program:
 
 
 def fetch_var(name: Fetched, scope: Scope | None = None, return_numpy: bool = True) -> Any:
-    """Return the value that a scope holds: a parameter, a state, a learning rate or another persistable variable.
+    """Return the value of a parameter, state, learning rate or other persistable variable in a scope.
 
     Args:
       name: a variable or its name.
@@ -400,10 +401,10 @@ _fetch_var = fetch_var
 
 
 def name_of(item: Fetched) -> str:
-    """Return the name of a variable; a name is returned unchanged.
+    """Return the name of `item`, which is a variable or already a name.
 
     Raises:
-      ProgramError: the variable is a gradient of another loss than the loss that the program differentiates.
+      ProgramError: the variable is the gradient of a loss that the program does not differentiate.
     """
     if isinstance(item, Gradient) and item.program.differentiated(item.of.name) is not item.loss:
         raise errors.ProgramError(
@@ -414,7 +415,7 @@ def name_of(item: Fetched) -> str:
 
 
 def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
-    """Convert a result to a NumPy array or a LoDTensor for the user."""
+    """Convert a result of a run to a NumPy array or LoDTensor, which the user receives."""
     if isinstance(value, SEQUENCES):
         if return_numpy:
             raise errors.ArgumentError(
@@ -429,7 +430,7 @@ def _handed_out(name: str, value: Any, return_numpy: bool) -> Any:
 
 
 def _joined(feed: Feed) -> dict[str, Any]:
-    """Join a list of feeds, one for each device, into one feed."""
+    """Concatenate a list of feeds, one for each device, along the batch dimension to one feed."""
     if feed is None or isinstance(feed, Mapping):
         return dict(feed or {})
     return {name: _concatenated([part[name] for part in feed]) for name in feed[0]} if feed else {}

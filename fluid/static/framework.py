@@ -1,4 +1,4 @@
-"""Names of `fluid.framework` that PaddlePaddle Fluid programs use."""
+"""The names of PaddlePaddle's `fluid.framework` that programs use, such as Program and name_scope."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ __all__ = [
     "shared",
 ]
 
-_VERSION = "1.8.5"  # the version of PaddlePaddle whose names and numbers fluid.static has
+_VERSION = "1.8.5"  # the PaddlePaddle version that fluid.static imitates
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def name_scope(prefix: str | None = None) -> Iterator[None]:
     """Do nothing: as in PaddlePaddle Fluid, names of parameters and variables have no prefix.
 
     Args:
-      prefix: shown in PaddlePaddle's listing of a program only.
+      prefix: accepted but unused; PaddlePaddle shows the prefix only when it prints a program.
 
     Example:
       >>> import fluid.static as fluid
@@ -56,8 +56,8 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
     """Make every call of a function use the same parameters and states, as `fluid.shared` does in program functions.
 
     Args:
-      function: a function that calls layers, and takes and returns variables. It must not assign to variables from
-        outside.
+      function: a function that calls layers, and takes and returns variables. The function must not assign to
+        variables from outside.
       name: prefix of the parameters; by default the name of the function.
 
     Returns:
@@ -85,17 +85,17 @@ def shared(function: Callable[..., Any] | None = None, *, name: str | None = Non
 
 
 def _call_shared(net: core.Shared, *args: Any, **kwargs: Any) -> Any:
-    """Call a shared function inside a run; replace variables among its results by their values."""
+    """Call a shared function while a program runs; replace the variables among its results by their values."""
     return outer_environment(net.name).read(net(*args, **kwargs))
 
 
 def _get_var(name: str, program: Program | None = None) -> Variable:
-    """Return a variable of a program, by default the default main program, by its name."""
+    """Return the variable called `name` of a program; by default of the default main program."""
     return (program or default_main_program()).var(name)
 
 
 def require_version(min_version: str, max_version: str | None = None) -> None:
-    """Check that a program was written for a version of PaddlePaddle whose names `fluid.static` has: up to 1.8.
+    """Check that a program was written for a PaddlePaddle version that `fluid.static` imitates: 1.8.5 or earlier.
 
     Args:
       min_version: the first version of PaddlePaddle that the program runs with, such as `"1.6.0"`.
@@ -126,7 +126,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def cpu_places(device_count: int | None = None) -> list[CPUPlace]:
-    """Return one CPUPlace for each of `device_count` processors, one by default.
+    """Return a list of `device_count` CPUPlaces; one by default.
 
     Example:
       >>> import fluid.static as fluid
@@ -149,7 +149,7 @@ def cuda_places(device_ids: Sequence[int] | None = None) -> list[CUDAPlace]:
 
 
 def in_dygraph_mode() -> bool:
-    """Return False: layers are recorded, or called in a program function.
+    """Return False: fluid has no dygraph mode; layers are recorded, or called in a program function.
 
     Example:
       >>> import fluid.static as fluid
@@ -160,7 +160,7 @@ def in_dygraph_mode() -> bool:
 
 
 def memory_optimize(input_program: Any, *args: Any, **kwargs: Any) -> None:
-    """Do nothing: XLA reuses memory in every program.
+    """Do nothing: XLA already reuses memory in every program.
 
     Example:
       >>> import fluid.static as fluid
@@ -169,7 +169,7 @@ def memory_optimize(input_program: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def release_memory(input_program: Any, *args: Any, **kwargs: Any) -> None:
-    """Do nothing, like `memory_optimize`.
+    """Do nothing: XLA already releases unused memory in every program.
 
     Example:
       >>> import fluid.static as fluid

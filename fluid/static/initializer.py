@@ -1,4 +1,4 @@
-"""The initializers of `fluid.initializer`, and Fluid's functions for the processor that computes initial values."""
+"""The initializers of `fluid.initializer`, and Fluid's functions that choose the device for initial values."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ __all__ += [n for n, v in vars(initializer).items() if isinstance(v, type) and v
 
 @contextlib.contextmanager
 def init_on_cpu() -> Iterator[None]:
-    """Do nothing: XLA decides where initial values are computed.
+    """Do nothing: XLA decides on which device initial values are computed.
 
     Example:
       >>> import fluid.static as fluid
@@ -24,7 +24,7 @@ def init_on_cpu() -> Iterator[None]:
 
 
 def force_init_on_cpu() -> bool:
-    """Return False: `init_on_cpu` has no effect.
+    """Return False, because `init_on_cpu` has no effect.
 
     Example:
       >>> import fluid.static as fluid

@@ -1,4 +1,4 @@
-"""Save and load the values of a scope with an Executor, and save and load inference models."""
+"""Save and load the values of a scope, and inference models, by functions that take an Executor."""
 
 import logging
 import pathlib
@@ -48,12 +48,12 @@ __all__ = [
 
 
 class InferenceModel(NamedTuple):
-    """The result of `load_inference_model`, with the fields in Fluid's order.
+    """The result of `load_inference_model`, a tuple with the fields in Fluid's order.
 
     Attributes:
-      program: the program for the Executor.
+      program: the loaded program, which the Executor runs.
       feed_target_names: names of the feeds of the program.
-      fetch_targets: variables of the results of the program.
+      fetch_targets: the result variables of the program, for `fetch_list`.
     """
 
     program: Program
@@ -62,7 +62,7 @@ class InferenceModel(NamedTuple):
 
 
 class SavedModel(Program):
-    """A program read from a file.
+    """A program that was loaded from a file of an inference model.
 
     Args:
       inner: the program that a Session runs.
@@ -80,12 +80,12 @@ class SavedModel(Program):
         self.for_test = True
 
     def discovered(self) -> core.Program:
-        """Return the program for a Session."""
+        """Return the `fluid.Program` that a Session runs."""
         return self.inner
 
     @property
     def version(self) -> int:
-        """Return 1: nothing can be recorded into a saved program, so its version never changes."""
+        """Return 1: layers cannot be recorded into a loaded program, so its version never changes."""
         return 1
 
 
@@ -100,27 +100,27 @@ def save_inference_model(
     export_for_deployment: bool = True,
     program_only: bool = False,
 ) -> list[str]:
-    """Write the part of a program that computes some variables to one file, in test mode and with its parameters.
+    """Write the part of a program that computes `target_vars`, in test mode and with parameters, to one file.
 
     `fluid.Inferencer(param_path=dirname)` and `load_inference_model` read the file.
 
     Args:
       dirname: a folder; created if it does not exist.
-      feeded_var_names: names of the feeds; without names, the feeds that a `py_reader` of the program gives.
+      feeded_var_names: names of the feeds; without names, the feeds of the program's `py_reader`.
       target_vars: the variables that will be fetched.
       executor: the executor that runs the program.
       main_program: the program; by default the default main program.
       model_filename: the file in the folder; `model.fluid` by default.
-      params_filename: accepted for programs written for Fluid, but has no effect: one file holds all.
-      export_for_deployment: accepted for programs written for Fluid, but has no effect: the file is for deployment.
-      program_only: accepted for programs written for Fluid, but has no effect: one file holds all.
+      params_filename: accepted for programs written for Fluid, but has no effect: the model file holds the parameters.
+      export_for_deployment: accepted for programs written for Fluid, but has no effect.
+      program_only: accepted for programs written for Fluid, but has no effect: the file always holds the parameters.
 
     Returns:
       The names of the target variables.
 
     Raises:
       ArtifactError: the program cannot be exported, or the file cannot be written.
-      FeedError: the targets depend on other feeds.
+      FeedError: the targets depend on feeds that `feeded_var_names` lacks.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -141,7 +141,7 @@ def save_inference_model(
     tested = program.clone(for_test=True).discovered()
     params = scope.session.scope.copies([*tested.parameters, *tested.states])
     path = in_folder(dirname, model_filename or "model.fluid", make=True)
-    # With `feed=None`, the export keeps all feeds that the targets depend on, such as the feeds of readers.
+    # With `feed=None`, the exported model has all feeds that the targets depend on, such as the feeds of readers.
     feeds = None if program.readers and not feeded_var_names else list(feeded_var_names)
     io.save_inference_model(path, tested, params, feed=feeds, fetch=names)
     return names
@@ -159,9 +159,9 @@ def load_inference_model(
     Args:
       dirname: the folder.
       executor: the executor that will run the model.
-      model_filename: the file in the folder; found by default.
+      model_filename: the name of the model file; by default the file that `save_inference_model` writes.
       params_filename: for a model of PaddlePaddle, the file that holds all parameters.
-      pserver_endpoints: accepted for programs written for Fluid, but has no effect: there are no such servers.
+      pserver_endpoints: accepted for programs written for Fluid, but has no effect: there are no parameter servers.
 
     Returns:
       `(program, feed_target_names, fetch_targets)`.
@@ -197,7 +197,7 @@ original wrote
 
 
 def _target(program: Program, name: str, array: core.Array) -> Variable:
-    """Return a variable for a result of a program from a file."""
+    """Return a variable for the result `name` of a loaded program; `array` declares its shape and dtype."""
     structs = [
         jax.ShapeDtypeStruct(tuple(batch if d is None else d for d in array.shape), array.dtype) for batch in BATCHES
     ]
@@ -205,7 +205,7 @@ def _target(program: Program, name: str, array: core.Array) -> Variable:
 
 
 def scope_of(executor: Any, program: Program) -> Scope:
-    """Return the global scope, after adding the program to the scope.
+    """Add `program` to the global scope, and return the scope.
 
     Raises:
       ArgumentTypeError: `executor` is not an Executor.
@@ -222,7 +222,7 @@ def scope_of(executor: Any, program: Program) -> Scope:
 
 
 def in_folder(dirname: PathLike, filename: str, make: bool = False) -> pathlib.Path:
-    """Return the path of a file in a folder; create the folder if `make` is set."""
+    """Return the path of the file `filename` in the folder `dirname`; create the folder if `make` is True."""
     folder = local_path(dirname, errors.ParameterFileError)
     if make:
         try:
@@ -243,7 +243,7 @@ Variables = Sequence[Variable | str] | None
 
 
 def is_parameter(var: Variable) -> bool:
-    """Return whether a variable is a parameter, for `predicate=`; as in Fluid, moving statistics of layers are, too.
+    """Return whether a variable is a parameter or a moving statistic; usable as `predicate=` of `save_vars`.
 
     Example:
       >>> import fluid.static as fluid
@@ -257,7 +257,7 @@ def is_parameter(var: Variable) -> bool:
 
 
 def is_persistable(var: Variable) -> bool:
-    """Return whether the value of a variable is kept between runs, for `predicate=`.
+    """Return whether a scope stores the value of a variable between runs; usable as `predicate=` of `save_vars`.
 
     Example:
       >>> import fluid.static as fluid
@@ -271,10 +271,10 @@ def is_persistable(var: Variable) -> bool:
 
 
 def get_inference_program(target_vars: Any, main_program: Program | None = None) -> Program:
-    """Return a copy of a program in test mode, as `clone(for_test=True)`; a run computes the fetches only.
+    """Return a copy of a program in test mode, like `clone(for_test=True)`; a run computes only the fetched variables.
 
     Args:
-      target_vars: accepted for programs written for Fluid, but has no effect: fetches choose.
+      target_vars: accepted for programs written for Fluid, but has no effect: `fetch_list` selects the results.
       main_program: a Program; by default the default main program.
 
     Example:
@@ -296,13 +296,13 @@ def save_vars(
     predicate: Chosen = None,
     filename: str | None = None,
 ) -> None:
-    """Write values of the global scope to one file: parameters and other values that are kept between runs.
+    """Write values of the global scope to one file: parameters and other persistable variables.
 
     Args:
       executor: the executor that runs the program.
       dirname: a folder; created if it does not exist.
       main_program: the program; by default the default main program.
-      vars: variables or names to write; by default all that are kept between runs.
+      vars: variables or names to write; by default all persistable variables.
       predicate: called with each variable, instead of `vars`; returns True to write the variable.
       filename: the file in the folder; `params.fluid` by default.
 
@@ -338,8 +338,8 @@ def load_vars(
 ) -> None:
     """Load a file that `save_vars` wrote, or parameters of PaddlePaddle, into the global scope.
 
-    Arguments as for `save_vars`. As in Fluid, nothing is loaded, with a warning here, if `predicate` is True for no
-    variable. A predicate that checks whether a variable has its own file works for folders of PaddlePaddle only.
+    Arguments as for `save_vars`. If `predicate` is True for no variable, the function warns, and loads nothing. A
+    predicate that checks whether a variable has its own file works only for folders of PaddlePaddle.
 
     Raises:
       ParameterFileError: the file does not exist, or has another format.
@@ -375,7 +375,7 @@ def save_params(executor: Executor, dirname: PathLike, main_program: Any = None,
 
 
 def load_params(executor: Executor, dirname: PathLike, main_program: Any = None, filename: str | None = None) -> None:
-    """Load the parameters and moving statistics of a program from a file of `save_params`; see `load_vars`.
+    """Load the parameters and moving statistics of a program from a file that `save_params` wrote; see `load_vars`.
 
     Example:
       >>> import fluid.static as fluid
@@ -417,8 +417,8 @@ def load_persistables(
 ) -> None:
     """Load a file that `save_persistables` wrote, or a folder of PaddlePaddle, into the global scope.
 
-    Of PaddlePaddle, parameters, states, counters and learning rates are loaded. The optimizer state stays unchanged,
-    with a warning.
+    From a folder of PaddlePaddle, the function loads parameters, states, counters and learning rates. It warns that the
+    optimizer state stays unchanged.
 
     Args:
       executor: the executor that runs the program.
@@ -457,7 +457,8 @@ def load_persistables(
             dirname,
         )
         return
-    if wanted:  # a program without `minimize`, for example for testing, has no optimizer state
+    # A program that minimises no loss, for example a test program, has no optimizer state: `wanted` is empty.
+    if wanted:
         check_match(slots, wanted, str(dirname))
         new = [jax.numpy.array(slots[name]) for name in wanted]
         held = scope.session.scope
@@ -469,7 +470,7 @@ def load_persistables(
 
 
 def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:
-    """Return the names of the values to save or load."""
+    """Return the names of the variables to save or load: `vars`, or all for which `predicate` is True."""
     if vars is not None:
         return [program.var(name_of(item)).name for item in vars]
     every = [v for v in program.list_vars() if isinstance(v, Persistent)]
@@ -477,7 +478,7 @@ def _chosen(program: Program, vars: Variables, predicate: Chosen) -> list[str]:
 
 
 def _slots(scope: Scope, program: Program) -> Any:
-    """Return the optimizer state of a program, as a tree."""
+    """Return the optimizer state of a program as a JAX pytree; empty for a program without layers."""
     if not program.version:
         return ()
     return scope.session.scope.slots[scope.program(program, None).name]
@@ -486,7 +487,7 @@ def _slots(scope: Scope, program: Program) -> Any:
 def _load(
     scope: Scope, program: Program, names: list[str], dirname: PathLike, filename: str | None, default: str
 ) -> dict[str, Any]:
-    """Load the values `names` into the scope; return all arrays of the file by name."""
+    """Load the variables `names` from a file or folder into the scope; return all loaded arrays by name."""
     path = in_folder(dirname, filename) if filename else file_in(in_folder(dirname, ""), default)
     is_original = path.parent.is_dir() and not path.exists() or (path.exists() and not _is_zip(path))
     specs = scope.session.scope.specs
@@ -502,9 +503,9 @@ def _load(
 
 
 def _as_kept(array: np.ndarray) -> np.ndarray:
-    """Convert 64-bit integers, such as a counter of PaddlePaddle, to the integer dtype of JAX, if all numbers fit.
+    """Convert 64-bit integers, such as a counter of PaddlePaddle, to the integer dtype of JAX.
 
-    Other arrays are returned unchanged.
+    Return an array unchanged if it has no integers, or if a number does not fit into JAX's integer dtype.
     """
     kept = array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
     return kept if array.dtype.kind == "i" and np.array_equal(kept, array) else array

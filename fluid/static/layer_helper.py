@@ -1,4 +1,4 @@
-"""`LayerHelper`: parameters, results and ops of layers that a user writes."""
+"""`LayerHelper`: a helper that creates the parameters, results and ops of a user's custom layer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,12 +15,12 @@ __all__ = ["LayerHelper"]
 
 
 class LayerHelper:
-    """The parameters, results and ops of one call of a layer that a user writes.
+    """A helper that creates the parameters, results and ops of one call of a user's custom layer.
 
     Args:
-      layer_type: the kind of the layer, with which its automatic name begins.
-      kwargs: the arguments of the layer, as in `LayerHelper("scaled", **locals())`: `name`, `input`, `param_attr`,
-        `bias_attr` and `act` are read.
+      layer_type: the type of the layer; the automatic name of the layer begins with it.
+      kwargs: the arguments of the layer, as in `LayerHelper("scaled", **locals())`. The helper reads `name`, `input`,
+        `param_attr`, `bias_attr` and `act`.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -43,29 +43,29 @@ class LayerHelper:
 
     @property
     def main_program(self) -> Program:
-        """Return the default main program."""
+        """Return the default main program, into which the layer is recorded."""
         return default_main_program()
 
     @property
     def startup_program(self) -> Program:
-        """Return the default startup program."""
+        """Return the default startup program, which initializes the parameters of the layer."""
         return default_startup_program()
 
     @property
     def param_attr(self) -> ParamAttr | None:
-        """Return the `param_attr` of the layer as a ParamAttr; None if it is False."""
+        """Return the `param_attr` of the layer as a ParamAttr; None if the user passed False."""
         return to_attr(self.kwargs.get("param_attr"))
 
     @property
     def bias_attr(self) -> ParamAttr | None:
-        """Return the `bias_attr` of the layer as a ParamAttr; None if it is False."""
+        """Return the `bias_attr` of the layer as a ParamAttr; None if the user passed False."""
         return to_attr(self.kwargs.get("bias_attr"))
 
     def multiple_input(self, input_param_name: str = "input") -> list[Variable]:
         """Return the inputs of the layer as a list.
 
         Raises:
-          ArgumentError: the helper was not passed this argument.
+          ArgumentError: the helper has no argument `input_param_name`.
         """
         if input_param_name not in self.kwargs:
             raise errors.ArgumentError(
@@ -79,7 +79,7 @@ class LayerHelper:
         """Return the only input of the layer.
 
         Raises:
-          ArgumentError: the layer has no input or several inputs in this argument.
+          ArgumentError: the argument `input_param_name` has no input or several inputs.
         """
         found = self.multiple_input(input_param_name)
         if len(found) != 1:
@@ -87,7 +87,7 @@ class LayerHelper:
         return found[0]
 
     def iter_inputs_and_params(self, input_param_name: str = "input") -> Iterator[tuple[Variable, ParamAttr | None]]:
-        """Yield each input of the layer with its ParamAttr; `param_attr` is one for all inputs, or a list of one each.
+        """Yield each input of the layer with its ParamAttr; `param_attr` is one ParamAttr or one per input.
 
         Raises:
           ArgumentError: the list `param_attr` is longer or shorter than the list of inputs.
@@ -110,7 +110,7 @@ class LayerHelper:
         is_bias: bool = False,
         default_initializer: Any = None,
     ) -> Any:
-        """Create a parameter `NAME.w_K`, or `NAME.b_K` of a bias; arguments as for `layers.create_parameter`.
+        """Create the parameter `NAME.w_K`, or `NAME.b_K` for a bias; arguments as for `layers.create_parameter`.
 
         Returns:
           The parameter; None if `attr` is False.
@@ -131,7 +131,7 @@ class LayerHelper:
     create_tmp_variable = create_variable_for_type_inference
 
     def create_variable(self, name: str | None = None, **kwargs: Any) -> Variable:
-        """Return a variable without a value; see `Program.create_var`."""
+        """Return a new variable without a value; see `Program.create_var`."""
         return self.main_program.create_var(name or unique_name.generate(f"{self.name}.var"), **kwargs)
 
     def create_global_variable(
@@ -142,7 +142,7 @@ class LayerHelper:
         dtype: Any = "float32",
         **others: Any,
     ) -> Variable:
-        """Return a variable that is kept between runs and begins with zeros; without a value if not `persistable`."""
+        """Return a new variable: zeros that the scope stores between runs; without a value if not `persistable`."""
         if not persistable:
             return self.create_variable(name, **others)
         name = name or unique_name.generate(f"{self.name}.var")
@@ -162,13 +162,13 @@ class LayerHelper:
         attrs: Mapping[str, Any] | None = None,
         stop_gradient: bool = False,
     ) -> Call:
-        """Record an op by its type; see `Program.append_op`."""
+        """Record an op in the default main program; see `Program.append_op`."""
         return self.main_program.append_op(type, inputs, outputs, attrs, stop_gradient)
 
     def append_bias_op(self, input_var: Variable, dim_start: int = 1, dim_end: int | None = None) -> Variable:
-        """Return the variable plus a bias of the shape `input_var.shape[dim_start:dim_end]`.
+        """Return `input_var` plus a new bias of the shape `input_var.shape[dim_start:dim_end]`.
 
-        Without a bias, that is with `bias_attr=False`, return the variable unchanged.
+        With `bias_attr=False`, return `input_var` unchanged.
         """
         if self.bias_attr is None:
             return input_var
@@ -177,7 +177,7 @@ class LayerHelper:
         return layers.elementwise_add(input_var, bias, axis=dim_start)
 
     def append_activation(self, input_var: Variable) -> Variable:
-        """Return the variable after the activation `act` of the layer; unchanged without one."""
+        """Return `input_var` after the activation `act` of the layer; return `input_var` itself if `act` is None."""
         act = self.kwargs.get("act")
         if act is None:
             return input_var

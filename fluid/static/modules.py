@@ -1,4 +1,4 @@
-"""Modules of PaddlePaddle Fluid whose names other modules define here, as in `fluid.static.param_attr.ParamAttr`."""
+"""Import paths of PaddlePaddle Fluid for names that other modules define, as `fluid.static.param_attr.ParamAttr`."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from fluid.static import contrib, core, layers, parallel, transpiler
 _LAYERS = (
     "control_flow detection device io learning_rate_scheduler loss metric_op nn ops rnn sequence_lod tensor".split()
 )
-# By module of PaddlePaddle Fluid: the names of the module, which `fluid.static` itself has.
+# The names in each of these modules of PaddlePaddle Fluid. `fluid.static` itself defines all the names.
 _NAMES = {
     "data_feeder": ["DataFeeder"],
     "inferencer": ["Inferencer"],
@@ -20,7 +20,7 @@ _NAMES = {
     "parallel_executor": ["BuildStrategy", "ExecutionStrategy", "ParallelExecutor"],
     "param_attr": ["ParamAttr", "WeightNormParamAttr"],
 }
-# Packages of Fluid's `contrib`, and their modules, whose names raise an ImportError here.
+# Packages of PaddlePaddle's `contrib` with their modules. They are not implemented: each name raises an ImportError.
 _REFUSED = {
     "quantize": ["quantize_transpiler"],
     "slim": ["core", "distillation", "graph", "nas", "prune", "quantization", "searcher"],
@@ -28,7 +28,7 @@ _REFUSED = {
 
 
 def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: Sequence[str]) -> None:
-    """Add the module `name` to a package; the module looks up its names in the module `source` on use."""
+    """Add a module `name` to a package; the new module takes its attributes from the module `source` on use."""
     module: Any = types.ModuleType(f"{package.__name__}.{name}", f"The names of `{name}` of PaddlePaddle Fluid.")
     module.__all__ = list(names)
     module.__getattr__ = lambda wanted: getattr(source, wanted)
@@ -37,7 +37,7 @@ def _add(package: types.ModuleType, name: str, source: types.ModuleType, names: 
 
 
 def _refuse(package: types.ModuleType, name: str) -> types.ModuleType:
-    """Add a module to a package, each name of which raises an ImportError with the reason."""
+    """Add a module `name` to a package; each attribute of the module raises an ImportError that gives the reason."""
     module: Any = types.ModuleType(f"{package.__name__}.{name}", "A module of Fluid that is refused.")
 
     def missing(wanted: str) -> Any:

@@ -1,4 +1,4 @@
-"""Compositions of layers, recorded when called outside a program function: `fluid.nets` and others."""
+"""The networks of `fluid.nets`, and `embedding` and `one_hot`; outside a program function their calls are recorded."""
 
 import functools
 from typing import Any

@@ -1,4 +1,4 @@
-"""Optimizers whose `minimize` is recorded, with a number, schedule or variable as learning rate; and averages."""
+"""Optimizers and parameter averages for recorded programs; a learning rate is a number, schedule or variable."""
 
 import contextlib
 import functools
@@ -21,10 +21,10 @@ __all__ = optimizer.__all__  # noqa: PLE0605
 
 
 class LearningRate(Variable):
-    """A variable for the learning rate of an optimizer that was given a number; can be fetched, but not read by layers.
+    """The variable of a learning rate that is a number; `Executor.run` can fetch it, but layers cannot read it.
 
     Args:
-      program: the Program that minimises.
+      program: the Program that minimises the loss.
       name: the name, `learning_rate_N`.
 
     Example:
@@ -42,11 +42,11 @@ class LearningRate(Variable):
         super().__init__(program, name, (struct, struct))
 
     def held(self) -> Any:
-        """Raise ProgramError: layers cannot read a LearningRate."""
+        """Raise a ProgramError, because layers cannot read a LearningRate."""
         raise self._refused("no layer can read it")
 
     def check_assignable(self) -> None:
-        """Raise ProgramError: layers cannot assign a LearningRate."""
+        """Raise a ProgramError, because layers cannot assign a LearningRate."""
         raise self._refused("no layer can assign it")
 
     def _refused(self, what: str) -> errors.ProgramError:
@@ -58,11 +58,11 @@ class LearningRate(Variable):
 
 
 class Recorded:
-    """The methods that the optimizers of this module add to the optimizers of `fluid.optimizer`.
+    """A mixin with the methods that make an optimizer of `fluid.optimizer` work in recorded programs.
 
     Attributes:
       rate: the variable of the learning rate, if layers compute the learning rate; else None.
-      rates: by program that minimises, the variable of the learning rate, if the learning rate is a number.
+      rates: by program, the variable of the learning rate, if the learning rate is a number.
     """
 
     rate: Variable | None
@@ -91,15 +91,15 @@ class Recorded:
 
         Args:
           loss: a variable of one float.
-          startup_program: accepted for programs written for Fluid, but has no effect: the startup program in force
+          startup_program: accepted for programs written for Fluid, but has no effect: the current startup program
             creates the optimizer state.
           parameter_list: variables or names of the parameters to change; by default all trainable parameters. The
-            statistics of batch_norm, which `program.all_parameters()` holds too, stay as they are.
-          no_grad_set: variables or names of parameters that stay unchanged; feeds have no influence.
-          grad_clip: a clip of `fluid.clip` for the gradients of all parameters.
+            statistics of batch_norm, which `program.all_parameters()` contains too, stay unchanged.
+          no_grad_set: variables or names of parameters that stay unchanged; feeds are ignored.
+          grad_clip: a gradient clip of `fluid.clip` for all parameters.
 
         Returns:
-          An empty list of operators, and the pairs of each parameter and its gradient.
+          An empty list of operators, and a list of pairs `(parameter, gradient)`.
         """
         chosen = self if grad_clip is None else replaced(self, grad_clip=grad_clip)
         if in_a_function():
@@ -117,9 +117,9 @@ class Recorded:
         return [], pairs_of(loss, names, excluded)
 
     def _add_rate(self, program: Program, position: int) -> None:
-        """Add a variable for the learning rate of the minimisation with the index `position` to the program.
+        """Add a variable for the learning rate of the program's minimisation with the index `position`.
 
-        An optimizer has one such variable in each program.
+        An optimizer has one LearningRate in each program.
         """
         if program not in self.rates:
             self.rates[program] = LearningRate(program, unique_name.generate("learning_rate"))
@@ -128,7 +128,7 @@ class Recorded:
         program.rates[variable.name] = (*program.rates.get(variable.name, ()), position)
 
     def _global_learning_rate(self, program: Program | None = None) -> Variable | None:
-        """Return the variable of the learning rate in a program, as in Fluid; None before `minimize`."""
+        """Return the variable of the learning rate in a program, as Fluid does; None before `minimize`."""
         return self.rates.get(program or default_main_program()) if self.rate is None else self.rate
 
     def backward(
@@ -139,15 +139,15 @@ class Recorded:
         no_grad_set: Sequence[Any] | None = None,
         callbacks: Any = None,
     ) -> list[tuple[Variable, Gradient]]:
-        """Return the pairs of each parameter and its gradient for `apply_gradients`; the first half of `minimize`."""
+        """Return a list of pairs `(parameter, gradient)` for `apply_gradients`; the first half of `minimize`."""
         del startup_program
         return append_backward(loss, parameter_list, no_grad_set, callbacks)
 
     def apply_gradients(self, params_grads: Sequence[tuple[Variable, Gradient]]) -> list[Any]:
-        """Minimise the loss of the gradients by changing the parameters of the pairs; the second half of `minimize`.
+        """Record the update of the parameters in `params_grads` by their gradients; the second half of `minimize`.
 
         Raises:
-          ProgramError: there are no pairs, or a gradient is not a gradient that `backward` returned.
+          ProgramError: `params_grads` is empty, or has a gradient that `backward` did not return.
         """
         if not params_grads or any(not isinstance(g, Gradient) or g.of is not p for p, g in params_grads):
             raise errors.ProgramError(
@@ -159,17 +159,17 @@ class Recorded:
 
 
 class RecordedAverage:
-    """The methods that the averages of this module add to the averages of `fluid.optimizer`."""
+    """A mixin with the methods that make a parameter average of `fluid.optimizer` work in recorded programs."""
 
     def update(self) -> None:
-        """Average the parameters of all minimisations that the default main program has recorded so far."""
+        """Average the parameters that the minimisations of the default main program update."""
         if in_a_function():
             Average.update(self)  # type: ignore[arg-type]
         else:
             default_main_program().replace_optimizers(lambda found: Average.track(self, found))  # type: ignore[arg-type]
 
     def apply(self, executor: Any, need_restore: bool = True) -> contextlib.AbstractContextManager[None]:
-        """Replace the parameters of the global scope by their averages within a `with` block."""
+        """Return a context manager that replaces the parameters of the global scope by their averages."""
         return Average.apply(self, _session_of(executor), need_restore)  # type: ignore[arg-type]
 
     def restore(self, executor: Any) -> None:
@@ -178,7 +178,7 @@ class RecordedAverage:
 
 
 class RecordedModelAverage(RecordedAverage):
-    """A ModelAverage that starts to average parameters when it is created, as in Fluid."""
+    """A mixin for ModelAverage, which, as in Fluid, averages parameters from its creation on."""
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -187,12 +187,12 @@ class RecordedModelAverage(RecordedAverage):
 
 
 def _session_of(executor: Any) -> Any:
-    """Return the Session that an Executor uses; a Session is returned unchanged."""
+    """Return the Session that an Executor uses; return a Session unchanged."""
     return global_scope().session if hasattr(executor, "place") and hasattr(executor, "close") else executor
 
 
 def _rate_of(found: Any) -> Variable | None:
-    """Return the variable of a learning rate, from an optimizer or its inner optimizer; None if it is no variable."""
+    """Return the learning rate of an optimizer, or of its inner optimizer, if it is a variable; else None."""
     inner = getattr(found, "inner_optimizer", None)
     return getattr(found, "rate", None) if inner is None else _rate_of(inner)
 
@@ -202,7 +202,7 @@ def _names(items: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _without_states(program: Program, names: Sequence[str]) -> tuple[str, ...]:
-    """Return `names` without the names of states, such as the statistics of batch_norm."""
+    """Return the names in `names` that are not names of states, such as the statistics of batch_norm."""
     return tuple(name for name in names if name not in program.arrays or program.arrays[name].trainable is not None)
 
 

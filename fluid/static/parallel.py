@@ -1,4 +1,4 @@
-"""Fluid's classes for several devices: accepted, and run like a program of the Executor."""
+"""Fluid's classes for several devices, such as ParallelExecutor; they run programs on one device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fluid.static.scope import Scope
 
 
 class BuildStrategy:
-    """Fluid's options for building a program: any attribute may be set, and has no effect.
+    """Fluid's options for building a program; any attribute may be set, but has no effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -22,13 +22,13 @@ class BuildStrategy:
     """
 
     class ReduceStrategy:
-        """Fluid's options for summing gradients."""
+        """Fluid's names of the ways to sum gradients of several devices; they have no effect."""
 
         AllReduce = 0
         Reduce = 1
 
     class GradientScaleStrategy:
-        """Fluid's options for scaling gradients of several devices."""
+        """Fluid's names of the ways to scale gradients of several devices; they have no effect."""
 
         CoeffNumDevice = 0
         One = 1
@@ -36,7 +36,7 @@ class BuildStrategy:
 
 
 class ExecutionStrategy:
-    """Fluid's options for running a program: any attribute may be set, and has no effect.
+    """Fluid's options for running a program; any attribute may be set, but has no effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -46,7 +46,7 @@ class ExecutionStrategy:
 
 
 class CompiledProgram:
-    """A program for the Executor.
+    """A wrapper of a Program, which the Executor runs like the Program itself.
 
     Args:
       program_or_graph: the Program.
@@ -71,12 +71,12 @@ class CompiledProgram:
         share_vars_from: Any = None,
         places: Any = None,
     ) -> CompiledProgram:
-        """Return this object: one device computes the whole batch, with the results that several devices would have."""
+        """Return the CompiledProgram itself: one device computes the whole batch. The arguments have no effect."""
         del loss_name, build_strategy, exec_strategy, share_vars_from, places
         return self
 
     def with_inference_optimize(self, config: Any) -> CompiledProgram:
-        """Return this object: XLA optimises every program."""
+        """Return the CompiledProgram itself: XLA optimises every program."""
         del config
         return self
 
@@ -93,11 +93,11 @@ class ParallelExecutor:
       build_strategy: accepted for programs written for Fluid, but has no effect.
       num_trainers: the number of processes that train the program; see `fluid.DistributeTranspiler`.
       trainer_id: accepted for programs written for Fluid, but has no effect.
-      scope: the scope that keeps values between runs; by default the global scope.
+      scope: the scope that stores values between runs; by default the global scope.
 
     Raises:
-      DistributedError: the launch has another number of processes.
-      ProgramError: `num_trainers` processes train the program, and it was not transpiled for them.
+      DistributedError: the number of launched processes is not `num_trainers`.
+      ProgramError: `num_trainers` is more than 1, but DistributeTranspiler has not prepared the program.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -136,7 +136,7 @@ class ParallelExecutor:
 
     @property
     def device_count(self) -> int:
-        """Return the number of devices, 1."""
+        """Return 1, the number of devices that run the program."""
         return 1
 
     def run(
@@ -146,9 +146,9 @@ class ParallelExecutor:
         feed_dict: Feed = None,
         return_numpy: bool = True,
     ) -> list[Any]:
-        """Run the program once; see `Executor.run`. A list of feeds is one minibatch in several parts."""
+        """Run the program once; see `Executor.run`. A list of feeds is concatenated to one minibatch."""
         given = feed if feed is not None else feed_dict
         return self._executor.run(self._program, given, fetch_list, scope=self._scope, return_numpy=return_numpy)
 
     def drop_local_exe_scopes(self) -> None:
-        """Do nothing: there are no local scopes."""
+        """Do nothing: the executor has no local scopes."""

@@ -1,4 +1,4 @@
-"""Profiles by the calls of PaddlePaddle Fluid; JAX records for TensorBoard's profile plugin, XProf or Perfetto."""
+"""PaddlePaddle Fluid's profiler functions; JAX records profiles for TensorBoard's plugin, XProf or Perfetto."""
 
 import contextlib
 import shutil
@@ -13,7 +13,7 @@ from fluid._util.paths import PathLike, local_path
 
 __all__ = ["cuda_profiler", "profiler", "reset_profiler", "start_profiler", "stop_profiler"]
 
-_running: list[str] = []  # the folder of the profile that is recorded, if there is one
+_running: list[str] = []  # the temporary folder of the running profile; empty without a profile
 
 
 @contextlib.contextmanager
@@ -23,16 +23,16 @@ def profiler(
     profile_path: PathLike = "profile",
     tracer_option: str = "Default",
 ) -> Iterator[None]:
-    """Record a profile within a `with` block.
+    """Record a profile of the code in a `with` block.
 
     Args:
-      state: accepted for programs written for Fluid, but has no effect: JAX records the host and its devices.
-      sorted_key: accepted for programs written for Fluid, but has no effect: viewers sort.
+      state: accepted for programs written for Fluid, but has no effect: JAX always records the host and its devices.
+      sorted_key: accepted for programs written for Fluid, but has no effect: the viewer sorts.
       profile_path: the directory for the profile.
-      tracer_option: accepted for programs written for Fluid, but has no effect: viewers show all levels.
+      tracer_option: accepted for programs written for Fluid, but has no effect: the viewer shows all levels.
 
     Raises:
-      ArgumentError: a profile is recorded already.
+      ArgumentError: another profile is running.
 
     Example:
       >>> import pathlib
@@ -51,7 +51,7 @@ def profiler(
 
 @contextlib.contextmanager
 def cuda_profiler(output_file: PathLike, output_mode: str | None = None, config: Any = None) -> Iterator[None]:
-    """Record a profile within a `with` block into the directory `output_file`; the other arguments have no effect.
+    """Record a profile of the code in a `with` block into the directory `output_file`; other arguments have no effect.
 
     Example:
       >>> import fluid.static as fluid
@@ -64,10 +64,10 @@ def cuda_profiler(output_file: PathLike, output_mode: str | None = None, config:
 
 
 def start_profiler(state: str = "All", tracer_option: str = "Default") -> None:
-    """Start to record a profile; the arguments have no effect.
+    """Start to record a profile until `stop_profiler`; the arguments have no effect.
 
     Raises:
-      ArgumentError: a profile is recorded already.
+      ArgumentError: another profile is running.
 
     Example:
       >>> import fluid.static as fluid
@@ -83,10 +83,10 @@ def start_profiler(state: str = "All", tracer_option: str = "Default") -> None:
 
 
 def stop_profiler(sorted_key: str | None = None, profile_path: PathLike = "profile") -> None:
-    """Write the profile into the directory `profile_path`; `sorted_key` has no effect.
+    """Stop recording, and write the profile into the directory `profile_path`; `sorted_key` has no effect.
 
     Raises:
-      ArgumentError: no profile is recorded.
+      ArgumentError: no profile is running.
 
     Example:
       >>> import fluid.static as fluid
@@ -105,7 +105,7 @@ def stop_profiler(sorted_key: str | None = None, profile_path: PathLike = "profi
 
 
 def reset_profiler() -> None:
-    """Forget the profile so far, if one is recorded, and begin anew.
+    """Discard the data of the running profile, and start a new profile; do nothing without a running profile.
 
     Example:
       >>> import fluid.static as fluid

@@ -1,4 +1,4 @@
-"""Readers of Fluid over fluid's feeder: `py_reader` with start, end and reset, PyReader and DataLoader."""
+"""Fluid's DataFeeder, PyReader and DataLoader, which convert the user's rows or minibatches to feeds."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -10,20 +10,20 @@ from fluid.static.executor import as_fed, name_of
 from fluid.static.tape.program import Program, default_main_program
 from fluid.static.tape.variable import Variable, dense_of
 
-# A function that returns an iterable, or the iterable itself.
+# The type of a reader's data source: an iterable, or a function that returns an iterable.
 Source = Callable[[], Iterable[Any]] | Iterable[Any]
 
 
 class DataFeeder:
-    """A converter of minibatches of rows to feeds.
+    """A converter of minibatches, which are lists of rows, to feeds, which are arrays by name.
 
     Args:
       feed_list: variables or names of feeds, in the order of the fields of a row.
-      place: accepted for programs written for Fluid, but has no effect: the Executor places what it is fed.
+      place: accepted for programs written for Fluid, but has no effect: the Executor chooses the device.
       program: the program that declares the feeds; by default the default main program.
 
     Raises:
-      UnknownNameError: the program declares no such feed.
+      UnknownNameError: the program declares no feed of a name in `feed_list`.
 
     Example:
       >>> import fluid.static as fluid
@@ -43,11 +43,11 @@ class DataFeeder:
         self._feeder = Feeder({name: _spec(found, name) for name in names}, names)
 
     def feed(self, iterable: Iterable[Any]) -> dict[str, Any]:
-        """Convert a minibatch, a list of rows, to a feed."""
+        """Convert a minibatch, which is a list of rows, to a feed: a dict of arrays by name."""
         return self._feeder.feed(list(iterable))
 
     def feed_parallel(self, iterable: Iterable[Any], num_places: int | None = None) -> Iterator[dict[str, Any]]:
-        """Convert each of several minibatches to a feed."""
+        """Yield a feed for each minibatch in `iterable`; `num_places` has no effect."""
         del num_places
         for minibatch in iterable:
             yield self.feed(minibatch)
@@ -59,13 +59,13 @@ class DataFeeder:
         num_places: int | None = None,
         drop_last: bool = True,
     ) -> Callable[[], Iterator[dict[str, Any]]]:
-        """Convert a reader of minibatches, which are lists of rows, to a reader of feeds."""
+        """Convert a reader of minibatches, which are lists of rows, to a reader of feeds, which are dicts of arrays."""
         del multi_devices, num_places, drop_last
         return lambda: (self.feed(minibatch) for minibatch in reader())
 
 
 class PyReader:
-    """A reader that feeds a program, or an iterable of feeds.
+    """A reader of minibatches, which feeds a program itself, or which yields feeds for `Executor.run`.
 
     Args:
       feed_list: the variables to feed, from `layers.data`.
@@ -107,7 +107,7 @@ class PyReader:
                 program.readers.append(self)
 
     def __call__(self) -> Iterator[Any]:
-        """Return an iterator over the feeds."""
+        """Return an iterator that yields one feed for each minibatch."""
         return iter(self)
 
     def __iter__(self) -> Iterator[Any]:
@@ -115,19 +115,19 @@ class PyReader:
             yield [feed[name] for name in self.names] if self._return_list else [feed]
 
     def decorate_sample_list_generator(self, reader: Source, places: Any = None) -> None:
-        """Set a source of minibatches that are lists of rows."""
+        """Set the data source: an iterable of minibatches, which are lists of rows, or a function that returns one."""
         del places
         self._source = reader
 
     def decorate_sample_generator(
         self, sample_generator: Callable[[], Iterable[Any]], batch_size: int, drop_last: bool = True, places: Any = None
     ) -> None:
-        """Set a source of rows, which are grouped into minibatches."""
+        """Set the data source: a function that returns an iterable of rows, `batch_size` of which form a minibatch."""
         del places
         self._source = batch(sample_generator, batch_size, drop_last=drop_last)
 
     def decorate_batch_generator(self, reader: Source, places: Any = None) -> None:
-        """Set a source of minibatches that are tuples or lists of columns."""
+        """Set the data source: an iterable of minibatches, which are tuples of columns, or a function returning one."""
         del places
 
         def columns() -> Iterator[Any]:
@@ -143,10 +143,10 @@ class PyReader:
     set_batch_generator = decorate_batch_generator
 
     def start(self) -> None:
-        """Start to feed the program.
+        """Start feeding the program from the beginning of the data source.
 
         Raises:
-          ProgramError: the reader is started already.
+          ProgramError: the reader is running already.
         """
         if self._running is not None:
             raise errors.ProgramError("this reader feeds already; reader.reset() lets it begin again")
@@ -154,23 +154,23 @@ class PyReader:
 
     @property
     def queue(self) -> "PyReader":
-        """Return the reader itself: nothing waits in a queue, since batches are read while the device works."""
+        """Return the reader itself as its queue, for programs that print `reader.queue.size()`."""
         return self
 
     def size(self) -> int:
-        """Return 1 while the reader feeds the program, and 0 otherwise, for programs that print the size of a queue."""
+        """Return 1 while the reader feeds the program, and 0 otherwise, in place of the size of Fluid's queue."""
         return int(self._running is not None)
 
     def reset(self) -> None:
-        """Stop feeding, so that the reader can be started again."""
+        """Stop feeding the program, so that `start` can begin again."""
         self._running = None
 
     def read(self) -> dict[str, Any]:
-        """Return the next feed.
+        """Return the feed of the next minibatch.
 
         Raises:
           EOFException: the reader is at its end.
-          ProgramError: the reader is not started.
+          ProgramError: `start` was not called.
         """
         if self._running is None:
             raise errors.ProgramError("the program is fed by a reader that was not started; first reader.start()")
@@ -188,7 +188,7 @@ class PyReader:
             yield self._in_other_shapes(minibatch) or self._feeder.feed(minibatch, number)
 
     def _in_other_shapes(self, minibatch: Any) -> dict[str, Any] | None:
-        """Return the columns of a minibatch by name if one has another shape than declared, else None."""
+        """Return the columns of a minibatch by name, if one differs from its declared shape; else None."""
         if not isinstance(minibatch, tuple) or len(minibatch) != len(self.names):
             return None
         columns = dict(zip(self.names, minibatch, strict=True))
@@ -196,7 +196,7 @@ class PyReader:
 
 
 class DataLoader:
-    """A namespace for `DataLoader.from_generator`.
+    """A namespace for `DataLoader.from_generator`, which returns a PyReader.
 
     Example:
       >>> import fluid.static as fluid
@@ -218,7 +218,7 @@ class DataLoader:
         use_multiprocess: bool = False,
         drop_last: bool = True,
     ) -> PyReader:
-        """Return a PyReader with these arguments; `use_multiprocess` and `drop_last` have no effect."""
+        """Return a PyReader; arguments as for `PyReader`. `use_multiprocess` and `drop_last` have no effect."""
         del use_multiprocess, drop_last
         return PyReader(feed_list, capacity, use_double_buffer, iterable, return_list)
 

@@ -1,4 +1,4 @@
-"""Scopes: the values that are kept between runs, over one Session."""
+"""Scopes: a Scope stores the values of persistable variables between runs, in a Session."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fluid.static.tape.program import Program
 
 
 class Tensor:
-    """A handle that reads and sets one value of a Scope.
+    """A handle that reads and sets the value of one variable in a Scope.
 
     Args:
       scope: the Scope.
-      name: the name of the value.
+      name: the name of the variable.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -42,16 +42,16 @@ class Tensor:
         self._name = name
 
     def get_tensor(self) -> Tensor:
-        """Return this handle itself."""
+        """Return the Tensor itself: in Fluid, `find_var(name).get_tensor()` returns the tensor of a variable."""
         return self
 
     def set(self, array: Any, place: Any = None) -> None:
-        """Set the value to an array of the current shape; `place` is accepted and ignored."""
+        """Set the value of the variable to an array of the same shape; `place` is ignored."""
         del place
         self._scope.put(self._name, np.asarray(array))
 
     def shape(self) -> list[int]:
-        """Return the shape of the value."""
+        """Return the shape of the variable's value as a list."""
         return list(np.asarray(self).shape)
 
     def lod(self) -> list[list[int]]:
@@ -63,13 +63,13 @@ class Tensor:
 
 
 class Scope:
-    """The values that are kept between runs, by name: parameters, moving averages, counters; stored in a Session.
+    """A store of the values that persist between runs, by name: parameters, moving averages, counters.
 
     Args:
-      outer: a scope whose values the new scope shows until a startup program runs in the new scope; see `new_scope`.
+      outer: the outer scope; the new scope shows its values until a startup program runs in the new scope.
 
     Attributes:
-      kept: by name, the values of other variables that are kept between runs, such as persistable results of layers.
+      kept: by name, the values that the Session does not store, such as persistable results of layers.
       collective: True if the values are on the devices of all processes of a launch.
 
     Example:
@@ -89,7 +89,7 @@ class Scope:
 
     @property
     def session(self) -> Session:
-        """Return the Session of this scope, which the first program that runs in the scope creates.
+        """Return the Session of the scope; the first run of a program creates it.
 
         Raises:
           ProgramError: no program has run in the scope yet.
@@ -99,7 +99,7 @@ class Scope:
         return self._session
 
     def find_var(self, name: str) -> Tensor | None:
-        """Return the Tensor of the value with this name, in this scope or an outer scope; None if there is no value."""
+        """Return a Tensor for the variable `name` in this or an outer scope; None if the variable has no value."""
         known = self._session is not None and name in self._session.scope and name in self._initialised
         if known or name in self.kept or self._minimisations(name):
             return Tensor(self, name)
@@ -108,23 +108,23 @@ class Scope:
     var = find_var
 
     def new_scope(self) -> Scope:
-        """Return a new inner scope: it shows the values of this scope until a startup program runs in the new scope."""
+        """Return a new inner scope; it shows the values of this scope until a startup program runs in the new scope."""
         return Scope(self)
 
     @property
     def running(self) -> Scope:
-        """Return the scope in which programs run: this one, or an outer one if no startup program ran in this one."""
+        """Return the scope in which programs run: this scope if it has a Session, else the next outer scope."""
         return self if self._session is not None or self._outer is None else self._outer.running
 
     def value(self, name: str) -> Any:
-        """Return the array with this name; a learning rate is float32 `[1]`, as in Fluid."""
+        """Return the value of the variable `name` as an array; a learning rate is float32 `[1]`, as in Fluid."""
         if found := self._minimisations(name):
             program, position = found[-1]
             return np.array([self.session.learning_rates(program)[position]], "float32")
         return self.kept[name] if name in self.kept else self.session.scope[name]
 
     def put(self, name: str, array: np.ndarray) -> None:
-        """Set the array with this name, or the learning rate with this name in all programs that have it."""
+        """Set the value of the variable `name`; set a learning rate in all programs that use it."""
         if name in self.kept:
             self.kept[name] = array
         for program, position in self._minimisations(name):
@@ -137,7 +137,7 @@ class Scope:
             held[name] = array.astype(held.specs[name].dtype)
 
     def rates_set(self, program: Program) -> dict[str, np.ndarray]:
-        """Return the learning rates of a program that the user has set, by name."""
+        """Return by name the learning rates of a program that the user has set."""
         given = self.session.engine.rates.given
         return {
             name: self.value(name)
@@ -146,7 +146,7 @@ class Scope:
         }
 
     def _minimisations(self, name: str) -> list[tuple[core.Program, int]]:
-        """Return `(program in Session, index of the minimisation)` for each minimisation with this learning rate."""
+        """Return a pair `(program, index of the minimisation)` for each minimisation with the learning rate `name`."""
         trained = [(written, added) for written, _, added in self._programs.values() if added.minimizes]
         return [(added, position) for written, added in trained for position in written.rates.get(name, ())]
 
@@ -181,7 +181,7 @@ class Scope:
         return self._session
 
     def program(self, program: Program, place: Place) -> core.Program:
-        """Return the program as added to the Session; add it first if it is new or has recorded more layers."""
+        """Return the Session's version of a Program; add the Program to the Session if it is new or has new layers."""
         session = self.on(place, program.random_seed, program.collective)
         known = self._programs.get(id(program))
         if known is not None and known[1] == program.version:
@@ -193,14 +193,14 @@ class Scope:
         return added
 
     def later(self, program: Program) -> Later | None:
-        """Return the calls that run after a training step of a program in this scope; None if there are none."""
+        """Return the recorded calls that run after a training step of a program in this scope; None without calls."""
         version = self._programs[id(program)][1]
         if self._later.get(id(program), (None, None))[0] != version:
             self._later[id(program)] = (version, None if program.for_test else program.later())
         return self._later[id(program)][1]
 
     def initialise(self, startup: Program, place: Place) -> None:
-        """Initialize the parameters and states of all main programs that belong to a startup program."""
+        """Initialize the parameters and states of all main programs that use a startup program."""
         collective = any(main.collective for main in startup.mains)
         for main in startup.mains:
             seed = startup.random_seed or main.random_seed
@@ -218,7 +218,7 @@ class Scope:
             self._initialised |= set(first)
 
     def _drop_other_shapes(self, main: Program, place: Place) -> None:
-        """Drop the programs that use a parameter of `main` with another shape: as in Fluid, the last startup counts."""
+        """Drop the programs that use a parameter of `main` with another shape, as Fluid does at each startup run."""
         old = self.session
         known = {n: old.scope.specs[n] for n in main.arrays if n in old.scope.specs}
         changed = {n for n, s in known.items() if (s.shape, s.dtype) != (main.arrays[n].shape, main.arrays[n].dtype)}
@@ -239,13 +239,13 @@ class Scope:
         self._initialised &= set(new.scope.arrays)
 
     def load(self, arrays: Mapping[str, Any]) -> None:
-        """Set parameters and states by name, of programs that the Session of this scope has."""
+        """Set parameters and states of the programs in the Session; `arrays` has the values by name."""
         for name, array in arrays.items():
             self.session.scope[name] = array
         self._initialised |= set(arrays)
 
     def keep(self, name: str, value: Any) -> None:
-        """Store a value that a run leaves for later runs."""
+        """Store the value of the variable `name` for later runs."""
         if name in self.session.scope:
             self.load({name: value})
         else:
@@ -266,7 +266,7 @@ class Scope:
 
 
 def _take_over(session: Session, old: str, new: str) -> None:
-    """Copy optimizer state and learning rates from a program's old version to its new one, if the shapes agree."""
+    """Copy optimizer state and learning rates from the program `old` to its new version `new`, if the shapes agree."""
     slots = session.scope.slots
     before, after = (jax.tree.map(np.shape, slots[name]) for name in (old, new))
     if jax.tree.flatten(before) == jax.tree.flatten(after):
@@ -279,7 +279,7 @@ _scope: ContextVar[Scope] = ContextVar("fluid_static_scope", default=_global)  #
 
 
 def global_scope() -> Scope:
-    """Return the scope in which programs run.
+    """Return the current scope, in which the Executor runs programs by default.
 
     Example:
       >>> import fluid.static as fluid
@@ -292,7 +292,7 @@ def global_scope() -> Scope:
 
 @contextlib.contextmanager
 def scope_guard(scope: Scope) -> Iterator[None]:
-    """Run programs in a scope within a `with` block.
+    """Make a scope the global scope within a `with` block.
 
     Args:
       scope: the scope.

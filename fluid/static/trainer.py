@@ -1,4 +1,4 @@
-"""Trainer and Inferencer that record the layers of their functions once, as in PaddlePaddle Fluid; and their events."""
+"""Trainer and Inferencer that record the layers of their functions once, as PaddlePaddle Fluid does."""
 
 import functools
 from typing import Any
@@ -27,7 +27,7 @@ class Trainer(fluid.Trainer):
       program_func: a function that calls layers, and returns the loss, or a list with the loss first; or any other
         value that `fluid.Trainer` accepts.
       args: further arguments of `fluid.Trainer`.
-      train_func: Fluid's name of `program_func`.
+      train_func: another name of `program_func`, which Fluid uses.
       settings: further arguments of `fluid.Trainer`.
 
     Example:
@@ -70,8 +70,8 @@ def written_down(function: Any) -> Any:
     """Record the layers that a function calls; return the program function that runs the recorded layers.
 
     Args:
-      function: a function that calls layers, and returns variables. A Program, or a value that cannot be called, is
-        returned unchanged.
+      function: a function that calls layers, and returns variables. `written_down` returns a Program, or a
+        value that cannot be called, unchanged.
     """
     if not callable(function) or isinstance(function, Program):
         return function

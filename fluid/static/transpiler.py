@@ -1,4 +1,4 @@
-"""Transpilers of PaddlePaddle Fluid: training in several processes, and programs for inference."""
+"""Transpilers of PaddlePaddle Fluid, which prepare programs for multi-process training or for inference."""
 
 import logging
 from typing import Any
@@ -22,10 +22,10 @@ _COLLECTIVE = ("nccl2", "collective")
 
 
 class DistributeTranspilerConfig:
-    """The way to train in several processes; any attribute may be set, and only `mode` has an effect.
+    """Options for multi-process training; any attribute may be set, but only `mode` has an effect.
 
     Attributes:
-      mode: "nccl2" or "collective" for collective training; "pserver", the default of Fluid, is refused.
+      mode: "nccl2" or "collective" for collective training; Fluid's default "pserver" raises an ArgumentError.
 
     Example:
       >>> import fluid.static as fluid
@@ -44,7 +44,7 @@ class DistributeTranspilerConfig:
 
 
 class DistributeTranspiler:
-    """Fluid's preparation of a program for several processes; here the processes train it by collective communication.
+    """A preparation of a program for multi-process training, by collective communication.
 
     Start the script by `python -m fluid launch --processes N train.py`. Every process feeds its own rows, as in Fluid,
     and XLA computes the gradient over the rows of all processes. So all processes must run the same programs in the
@@ -75,20 +75,20 @@ class DistributeTranspiler:
         startup_program: Any = None,
         current_endpoint: str = "127.0.0.1:6174",
     ) -> None:
-        """Let a program train in all processes of the launch; call it before the startup program runs.
+        """Prepare a program for training in all launched processes; call `transpile` before the startup program runs.
 
         Args:
-          trainer_id: accepted for programs written for Fluid, but has no effect: the launch numbers the processes.
+          trainer_id: accepted for programs written for Fluid, but has no effect: `fluid launch` numbers the processes.
           program: the program; by default the default main program.
           pservers: accepted for programs written for Fluid, but has no effect.
           trainers: the number of processes, or their addresses separated by commas.
-          sync_mode: accepted for programs written for Fluid, but has no effect: all processes take each step together.
-          startup_program: accepted for programs written for Fluid, but has no effect: it belongs to the program.
+          sync_mode: accepted for programs written for Fluid, but has no effect: training is always synchronous.
+          startup_program: accepted for programs written for Fluid, but has no effect: the program has its own.
           current_endpoint: accepted for programs written for Fluid, but has no effect.
 
         Raises:
           ArgumentError: the mode is not collective.
-          DistributedError: the launch has another number of processes.
+          DistributedError: the number of launched processes is not `trainers`.
         """
         del trainer_id, pservers, sync_mode, startup_program, current_endpoint
         if self._config.mode not in _COLLECTIVE:
@@ -118,20 +118,20 @@ class DistributeTranspiler:
         return self._program
 
     def get_pserver_program(self, endpoint: str) -> Program:
-        """Raise ArgumentError: there are no parameter servers."""
+        """Raise an ArgumentError: fluid has no parameter servers, only collective training."""
         raise _no_servers(f"get_pserver_program({endpoint!r})")
 
     def get_pserver_programs(self, endpoint: str) -> Program:
-        """Raise ArgumentError: there are no parameter servers."""
+        """Raise an ArgumentError: fluid has no parameter servers, only collective training."""
         raise _no_servers(f"get_pserver_programs({endpoint!r})")
 
     def get_startup_program(self, endpoint: str, *args: Any, **kwargs: Any) -> Program:
-        """Raise ArgumentError: there are no parameter servers."""
+        """Raise an ArgumentError: fluid has no parameter servers, only collective training."""
         raise _no_servers(f"get_startup_program({endpoint!r})")
 
 
 class InferenceTranspiler:
-    """Fluid's preparation of a program for inference, which joins layers: here XLA does so in every program.
+    """Fluid's optimization of a program for inference; it does nothing, because XLA fuses layers in every program.
 
     Example:
       >>> import fluid.static as fluid
@@ -139,7 +139,7 @@ class InferenceTranspiler:
     """
 
     def transpile(self, program: Program, place: Any = None, scope: Any = None) -> None:
-        """Leave the program unchanged."""
+        """Do nothing: XLA fuses the layers of every program."""
         del program, place, scope
 
 

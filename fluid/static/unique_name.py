@@ -1,4 +1,4 @@
-"""Automatic names, whose numbers continue from program to program, unless a guard restarts them at 0."""
+"""Automatic names of layers and variables, such as `fc_0`; a guard restarts their numbers at 0."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ __all__ = ["counters", "generate", "guard", "switch"]
 
 
 class Counters(dict[str, int]):
-    """The next number of the automatic names with each stem; a stem is for example "fc".
+    """The next number of the automatic names, by the stem of the name; "fc" is the stem of `fc_0`.
 
     Args:
-      prefix: the beginning of all names.
+      prefix: the prefix of all names.
 
     Example:
       >>> Counters("teacher_").prefix
@@ -30,7 +30,7 @@ _counters: ContextVar[dict[str, int]] = ContextVar("fluid_static_names", default
 
 
 def counters() -> dict[str, int]:
-    """Return the next number for each stem, for example "fc"; recorded layers use these counters.
+    """Return the counters of automatic names: the next number for each stem, for example "fc".
 
     Example:
       >>> import fluid.static as fluid
@@ -42,7 +42,7 @@ def counters() -> dict[str, int]:
 
 
 def prefix() -> str:
-    """Return the beginning of all automatic names; empty outside of `guard("prefix")`.
+    """Return the prefix of all automatic names; empty outside of `guard("prefix")`.
 
     Example:
       >>> import fluid.static as fluid
@@ -54,7 +54,7 @@ def prefix() -> str:
 
 
 def generate(key: str) -> str:
-    """Return a new name: `KEY_N`.
+    """Return a new name `KEY_N`: the key with the next number.
 
     Example:
       >>> import fluid.static as fluid
@@ -68,7 +68,7 @@ def generate(key: str) -> str:
 
 
 def switch(new: dict[str, int] | None = None) -> dict[str, int]:
-    """Restart automatic names at 0, or continue with the counters `new`; return the previous counters.
+    """Restart the numbers of automatic names at 0, or use the counters `new`; return the previous counters.
 
     Example:
       >>> import fluid.static as fluid
@@ -84,14 +84,14 @@ def switch(new: dict[str, int] | None = None) -> dict[str, int]:
 
 @contextlib.contextmanager
 def guard(new_generator: str | None = None) -> Iterator[None]:
-    """Restart automatic names within a `with` block, so that two programs share values of equal names.
+    """Restart the numbers of automatic names within a `with` block; two programs then share parameters of equal names.
 
     Args:
-      new_generator: a prefix of all names in the block. As in Fluid, names of parameters have it twice, since the name
-        of a layer is a part of them.
+      new_generator: a prefix of all names in the block. As in Fluid, parameter names contain the prefix twice, because
+        they contain the name of the layer.
 
     Raises:
-      ArgumentTypeError: `new_generator` is no string.
+      ArgumentTypeError: `new_generator` is not a string.
 
     Example:
       >>> import fluid.static as fluid

@@ -1,4 +1,4 @@
-"""Populations: many independent trainings of one program, with different seeds and numbers, as one XLA program."""
+"""Populations: many independent trainings with different seeds and hyperparameters, compiled to one XLA program."""
 
 from fluid.sweeps.population import Population
 

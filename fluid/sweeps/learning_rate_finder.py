@@ -1,4 +1,4 @@
-"""Tuning: `find_learning_rate`, which finds a good learning rate before a training begins."""
+"""Learning rate finder: the function `find_learning_rate`, which suggests a learning rate before training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fluid.runtime.compiled_step import bind
 from fluid.trainer import Trainer
 from fluid.trainer.dry_run import unchanged
 
-# The decay per step of the running mean of the losses. The sweep ends when this mean has grown too much.
+# `_KEPT`: the decay of the moving mean of losses. `find_learning_rate` ends early if this mean grows too much.
 _KEPT = 0.9
 
 
@@ -35,8 +35,8 @@ class RateSweep:
 
     Attributes:
       rates: the learning rates of the completed steps, ascending, float64 `[steps]`.
-      losses: the losses of the completed steps, each before the update of its step, float64 `[steps]`; the last one may
-        be infinite or NaN.
+      losses: the losses of the completed steps, each computed before the update of its step, float64 `[steps]`; the
+        last loss may be infinite or NaN.
       suggestion: the learning rate at which the smoothed loss falls fastest; None if the smoothed loss never falls.
 
     Example:
@@ -52,9 +52,9 @@ class RateSweep:
 
     @property
     def suggestion(self) -> float | None:
-        """The learning rate at which the smoothed loss falls fastest, as a function of the logarithm of the rate.
+        """The learning rate at the steepest fall of the smoothed loss; None if the smoothed loss never falls.
 
-        None if the smoothed loss never falls.
+        The slope is computed with respect to the logarithm of the learning rate.
         """
         smoothed = self.smoothed
         end = int(np.argmin(smoothed)) + 1 if len(smoothed) else 0
@@ -66,7 +66,7 @@ class RateSweep:
 
     @property
     def smoothed(self) -> np.ndarray:
-        """The smoothed losses, `[finite]`: means of the finite losses in windows around each finite loss.
+        """The smoothed losses, `[n]` for n finite losses: the mean of the finite losses in a window around each loss.
 
         A window contains about a tenth of all steps.
         """
@@ -75,7 +75,7 @@ class RateSweep:
         return np.array([finite[max(i - width, 0) : i + width + 1].mean() for i in range(len(finite))])
 
     def plot(self, path: PathLike | None = None) -> Any:
-        """Plot the losses over the learning rates, with a line at the suggestion.
+        """Plot the losses over the learning rates, with a vertical line at the suggested learning rate.
 
         Args:
           path: the path of a file to write, such as "rates.png"; None writes no file.
@@ -87,7 +87,7 @@ class RateSweep:
           ArgumentError: the package matplotlib is not installed.
         """
         try:
-            from matplotlib.figure import Figure  # without pyplot there is no global state, and no window
+            from matplotlib.figure import Figure  # not `pyplot`, which has global state and may open a window
         except ImportError as error:
             raise errors.ArgumentError(
                 "the plot of a sweep needs the package matplotlib, which is not installed: pip install matplotlib"
@@ -119,23 +119,23 @@ def find_learning_rate(
     which: int = 0,
     feed_order: FeedOrder = None,
 ) -> RateSweep:
-    """Train for a few steps with a growing learning rate, and record the loss of each step.
+    """Train for a few steps with a growing learning rate, record the losses, and suggest a learning rate.
 
-    The method is described in Smith (2017), section 3.3; here the learning rates grow exponentially. Afterwards,
-    everything is restored: parameters, states, optimizer state, counters, random numbers, the learning rate, and the
-    position of a reader of fluid. A later training uses the step that the sweep has compiled.
+    The method is from Smith (2017), section 3.3, with learning rates that grow exponentially. At the end, the function
+    restores all values: parameters, states, optimizer state, counters, random numbers, the learning rate, and the
+    position of a reader of fluid. A later training reuses the compiled step.
 
     Args:
-      target: a Trainer, which is restored afterwards; or a program function.
-      reader: as in `Trainer.train`; restarted when it ends before the sweep. An iterator that can be read only once
-        loses the minibatches that the sweep reads.
+      target: a Trainer, which is restored at the end; or a program function.
+      reader: as in `Trainer.train`; restarted if it ends before the last step. If it is an iterator that can be read
+        only once, the minibatches that this function reads are lost.
       optimizer: the optimizer of a program function that does not call `minimize`, as for Trainer.
       start: the learning rate of the first step, above 0.
       end: the learning rate of the last step, above `start`.
       steps: the number of steps, at least 2.
-      diverged: the sweep ends early when the running mean of the loss exceeds the minimum of this mean by this factor.
-      which: the index of the `minimize` whose learning rate grows, if the program calls it several times; the others
-        keep their learning rates.
+      diverged: a factor; training ends early when the moving mean of the loss exceeds its minimum by this factor.
+      which: if the program calls `minimize` several times, the index of the call whose learning rate grows. The other
+        calls keep their learning rates.
       feed_order: as in `Trainer.train`.
 
     Returns:
@@ -143,8 +143,8 @@ def find_learning_rate(
 
     Raises:
       ArgumentError: not 0 < `start` < `end`, `diverged` is not above 1, `steps` is below 2, `which` is no index of a
-        `minimize`, or the Trainer has several programs.
-      UnknownNameError: the optimizer is a bare optax transformation, whose learning rate is unknown.
+        `minimize` call, or the Trainer has several programs.
+      UnknownNameError: the optimizer is an optax transformation, whose learning rate is unknown.
 
     Example:
       >>> import fluid, numpy as np
@@ -194,11 +194,11 @@ def find_learning_rate(
 
 
 def _losses(trainer: Trainer, reader: ReaderLike, feed_order: FeedOrder) -> Generator[float, None, None]:
-    """Yield the losses of training steps, pass after pass without end; each step runs when its loss is requested."""
+    """Yield the losses of training steps, over infinitely many epochs; each `next` runs one step."""
     session = trainer.session
     program = trainer.program
     step = bind(session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
-    # Use new Buckets, so that the sweep does not influence the sizes to which a training pads sequences.
+    # Use new Buckets (padded sizes of sequences), so that this function does not change the padding of later training.
     convert = Converter(session.engine, program.feeds, feed_order, session.engine.buckets(program))
     pipeline = InputPipeline(minibatches(reader), [convert])
     for _ in itertools.count():

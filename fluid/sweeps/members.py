@@ -1,10 +1,10 @@
-"""Members: the trainings of a population as one, from the compiled step to tests and ensembles.
+"""Members: computations for all trainings (members) of a population at once: steps, tests and ensembles.
 
-`Members` is the strategy of an Engine that runs the step of one training over the stacked arrays of many trainings.
-Arguments of the program function that differ among members are named values, which each step overrides. Numbers of the
-optimizer are replaced in its update rule while the step is traced. When a member has stopped, the step selects for each
-member between its old and its new arrays. `PopulationSession` holds the stacked arrays. Tests run for all members at
-once, outputs of an ensemble are the means over members, and a reader may have data for each member.
+`Members` is an Engine strategy that runs the step of one training on stacked arrays `[members, ...]` by `jax.vmap`.
+If an argument of the program function differs among members, it is a named value that each step overrides. If a number
+of the optimizer differs, the update rule gets the member's number while JAX traces the step. For a stopped member, the
+step selects the old arrays instead of the new arrays. `PopulationSession` holds the stacked arrays. A test covers all
+members at once. The outputs of an ensemble are means over members. A reader may have separate data for each member.
 """
 
 import copy
@@ -42,34 +42,33 @@ from fluid.trainer.events import EventHandler
 from fluid.trainer.handlers import Handler
 from fluid.trainer.programs import Member
 
-# The axis of the members in each argument of a step; None for the step counter and the learning rates, which all
-# members share.
+# `_STATE` and `_CONSTANTS`: for each argument of a step, the axis of members for `jax.vmap`. It is None for the step
+# counter and the learning rates, which all members share.
 _STATE: Any = TrainingState(arrays=0, slots=0, step=None)  # type: ignore[arg-type]
 _CONSTANTS: Any = Constants(arrays=0, root=0, rates=None, members=0)  # type: ignore[arg-type]
 
 
 class Members(Single):
-    """A strategy that computes the steps of all members of a population at once, by `jax.vmap` of one training's step.
+    """A strategy that computes the steps of all trainings (members) of a population at once, by `jax.vmap`.
 
-    All members share a feed, unless the feed has one axis more than its declaration: then it has an entry for each
-    member, along the axis after the axis of the batch. A stopped member still computes the step, but its arrays do not
-    change. The step is compiled again when the first member stops, because a step that may keep old arrays has to copy
-    them.
+    All members share a feed that has its declared number of axes. A feed with one more axis has separate data for each
+    member, along the axis after the batch axis. A stopped member still computes the step, but its arrays do not change.
+    When the first member stops, the step is compiled again: a step that may return old arrays must copy them.
 
     Args:
-      varied: the values that differ among the members.
-      seeds: seeds of the initial values and random layers of each member.
+      varied: the hyperparameters that differ among the members.
+      seeds: for each member, the seed of its initial values and random layers.
       combine: a function that is applied to the stacked results of a test-mode run, such as their mean over members;
         None returns the stacked results.
 
     Attributes:
       size: the number of members.
-      varied: the values that differ among the members.
-      seeds: seeds of the initial values and random layers of each member.
-      arguments: arrays `[size]` on the device, by name of an argument of the program function.
-      numbers: arrays `[size]` on the device, by name of a number of the optimizer.
-      active: bool `[size]` on the host, True for members that are trained.
-      flags: `active` on the device; None while all members are active.
+      varied: the hyperparameters that differ among the members.
+      seeds: for each member, the seed of its initial values and random layers.
+      arguments: varied arguments of the program function, by name: arrays `[size]` on the device.
+      numbers: varied numbers of the optimizer, by name: arrays `[size]` on the device.
+      active: bool `[size]` on the host, True for members in training, False for stopped members.
+      flags: the array `active` on the device; None while all members are active.
     """
 
     size: int
@@ -87,35 +86,39 @@ class Members(Single):
 
     @property
     def variant(self) -> str:  # type: ignore[override]
-        """The reason why a step needs a separate compilation, "members have stopped"; "" while all are active."""
+        """The text "members have stopped" if a step needs a separate compilation for stopped members, else ""."""
         return "" if self.flags is None else "members have stopped"
 
     def move(self, place: Callable[[Any], Any]) -> None:
-        """Copy the values that differ among the members, and the flags of active members, to a device with `place`."""
+        """Copy the varied hyperparameters and the flags of active members to a device.
+
+        Args:
+          place: puts a pytree of arrays on the device.
+        """
         self._place = place
         self.arguments = place(self.varied.arguments)
         self.numbers = place(self.varied.numbers)
         self.activate(self.active)
 
     def activate(self, active: np.ndarray) -> None:
-        """Set which members are trained from the next step on: bool `[size]`, False for a stopped member."""
+        """Set the members that later steps train: bool `[size]`, False for a stopped member."""
         self.active = np.array(active, bool)
         self.flags = None if active.all() else self._place(self.active)
 
     def specs(self, specs: Mapping[str, ParameterSpec]) -> Mapping[str, ParameterSpec]:
-        """Return the specs of parameters and states with a leading axis of members in each shape."""
+        """Return a copy of `specs`, by name, with a leading axis of members in the shape of each array."""
         return {n: replace(spec, shape=(self.size, *spec.shape)) for n, spec in specs.items()}
 
     def draw(self, seed: int) -> Draw:
-        """Return the random root of each member, `[size, ...]`, and step number 0, for a test-mode run with `seed`."""
+        """Return a random key for each member, as key data `[size, ...]`, and step number 0, for a test-mode run."""
         return np.stack([root_of(seed_of(seed, i)) for i in range(self.size)]), np.int32(0)
 
     def constants(self) -> Any:
-        """Return the value of `Constants.members`: the flags of active members, and the values that differ."""
+        """Return the value of `Constants.members`: the flags of active members, and the varied hyperparameters."""
         return {"active": self.flags, "arguments": self.arguments, "numbers": self.numbers}
 
     def functions(self, step: Step) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Return two functions: the training step and the test-mode step of all members at once."""
+        """Return two functions that run all members at once: the training step and the test-mode step."""
 
         def train(state: TrainingState, constants: Constants, feeds: Any, overrides: Any) -> Any:
             def one(state: TrainingState, constants: Constants, feeds: Any) -> Any:
@@ -137,7 +140,7 @@ class Members(Single):
         return train, test
 
     def learning_rates(self, rates: Rates, program: str, rules: Sequence[Rule], slots: Any) -> list[jax.Array]:
-        """Return the learning rates of the next training step for each `minimize`, as arrays `[size]` on the device."""
+        """Return the members' learning rates of the next step, one array `[size]` for each `minimize` call."""
         if self.varied.replaces_rate(rules):
             return [self.numbers[RATE]]
         given = rates.of(program)
@@ -149,7 +152,7 @@ class Members(Single):
         return jax.vmap(one, axis_size=self.size)(slots, self.numbers)
 
     def unused(self, engine: Engine, program: Program) -> set[str]:
-        """Return the names in `vary` whose values have no effect on a training step."""
+        """Return the names of the varied hyperparameters that have no effect on a training step."""
         step = Step(program, engine.rules[program.name], Request(TRAIN, None, tuple(program.feeds)), engine.function)
         state, constants = engine.arguments(step)
         one = jax.tree.map(_of_one, (state, constants._replace(members=None)))
@@ -166,9 +169,9 @@ class Members(Single):
     def _train_one(
         self, step: Step, state: TrainingState, constants: Constants, feeds: Any, overrides: Any
     ) -> tuple[TrainingState, Any]:
-        """Run one training step of one member, inside `jax.vmap`; arguments and results as for `Step.train`.
+        """Run one training step of one member, inside `jax.vmap`; for arguments and results, see `Step.train`.
 
-        A member that is not active keeps its arrays and its optimizer state.
+        For a stopped member, return the old arrays and the old optimizer state.
         """
         active, arguments, numbers = (constants.members[name] for name in ("active", "arguments", "numbers"))
         own = copy.copy(step)
@@ -178,7 +181,7 @@ class Members(Single):
         after, results = own.train(state, constants._replace(members=None), feeds, {**arguments, **overrides})
 
         def changed(new: Any, old: Any) -> Any:
-            new = new.astype(old.dtype)  # unlike Python numbers, traced numbers promote the dtype
+            new = new.astype(old.dtype)  # traced hyperparameters may promote the dtype, Python numbers do not
             return new if active is None else jnp.where(active, new, old)
 
         arrays = jax.tree.map(changed, after.arrays, dict(state.arrays))
@@ -186,7 +189,7 @@ class Members(Single):
 
 
 def _feed_axes(program: Program, feeds: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return the axis of the members in each feed; None for a feed that all members share."""
+    """Return the index of the member axis in each feed, by name; None for a feed that all members share."""
     axes: dict[str, int | None] = {}
     for name, value in feeds.items():
         declared = len(program.feeds[name].shape)
@@ -196,7 +199,7 @@ def _feed_axes(program: Program, feeds: Mapping[str, Any]) -> dict[str, int | No
 
 
 def _of_one(array: Any) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of one member's part of a stacked array: without the leading axis."""
+    """Return the shape and dtype of a stacked array `[members, ...]` without the leading axis of members."""
     return jax.ShapeDtypeStruct(array.shape[1:], array.dtype)
 
 
@@ -205,7 +208,7 @@ _VARIED = "@vary/"
 
 
 class StackedOnDevice(OneDevice):
-    """A layout that places the arrays of a population on one device, each with a leading axis of members.
+    """A layout that puts the arrays of a population on one device, each with a leading axis of members.
 
     Args:
       device: the device.
@@ -217,7 +220,7 @@ class StackedOnDevice(OneDevice):
         self._size = size
 
     def on(self, device: jax.Device) -> "StackedOnDevice":
-        """Return this layout on another device."""
+        """Return a copy of this layout for the device `device`."""
         return StackedOnDevice(device, self._size)
 
     def initial(self, program: Any, root: jax.Array | None) -> dict[str, Any]:
@@ -235,21 +238,21 @@ class StackedOnDevice(OneDevice):
         return stacked
 
     def slots(self, rule: Any, parameters: Mapping[str, Any]) -> Any:
-        """Return the stacked initial optimizer state of all members."""
+        """Return the initial optimizer state of an update rule, with a leading axis of members in each array."""
         return self.place(rule.first_slots(parameters, members=self._size))
 
 
 class PopulationSession(Session):
-    """A Session with many trainings of one program, the members of a population.
+    """A Session for a population: many trainings (members) of one program at once.
 
-    The arrays and optimizer states in the scope, and the random roots, have a leading axis of members. All members
-    share one step counter.
+    The arrays, optimizer states and random keys in its scope have a leading axis of members. All members share one step
+    counter.
 
     Args:
       program: the program.
-      members: the members of the population.
+      members: the strategy that runs the members.
       place: a device; None for JAX's default.
-      mode: the mode of calls of `run` that do not name a mode, see Session.
+      mode: the default mode of `run`, see Session.
       options: further arguments of Engine.
     """
 
@@ -264,10 +267,10 @@ class PopulationSession(Session):
         self._open(engine, [program], mode)
 
     def _take_params(self, source: Source, program: Program | None = None, *rest: Any, **allowed: Any) -> LoadReport:
-        """Set parameters and states of all members from stacked arrays, or from the arrays of one training.
+        """Set the parameters and states of all members from stacked arrays, or from the arrays of one training.
 
         Args:
-          source: the arrays by name, each `[members, ...]`, or without the axis of members to set all members equally.
+          source: the arrays by name: `[members, ...]`, or without the axis of members to set all members equally.
           program: ignored, because there is only one program; callers of a Session pass this argument.
           rest: as for `Session._take_params`.
           allowed: as for `Session._take_params`.
@@ -278,14 +281,14 @@ class PopulationSession(Session):
         return super()._take_params(source._replace(arrays={**source.arrays, **stacked}), None, *rest, **allowed)
 
     def learning_rates(self, program: Any = None) -> tuple[Any, ...]:
-        """Return the learning rates of the next step, one for each `minimize`: float32 `[members]`."""
+        """Return the learning rates of the next step: an array float32 `[members]` for each `minimize` call."""
         return tuple(np.asarray(rate) for rate in self.engine.current_rates(self.engine.find(program)))
 
     def set_learning_rates(self, rates: Any, program: Any = None) -> None:
-        """Set learning rates that all members share; arguments as for Session.
+        """Set the learning rates of all members to equal values; for the arguments, see `Session.set_learning_rates`.
 
         Raises:
-          ArgumentError: `vary` sets a learning rate for each member.
+          ArgumentError: `vary` sets a separate learning rate for each member.
         """
         if RATE in self._members.numbers:
             raise errors.ArgumentError(
@@ -295,19 +298,19 @@ class PopulationSession(Session):
         super().set_learning_rates(rates, program)
 
     def state(self) -> dict[str, Any]:
-        """Return all arrays that a later session needs to continue, by name.
+        """Return all arrays that another session needs to continue the training, by name.
 
-        Beside the arrays of a Session, these are the flags of active members, `@active`, and the varied values,
+        They are the arrays of `Session.state`, the flags of active members, `@active`, and the varied hyperparameters,
         `@vary/NAME`.
         """
         differing = {f"{_VARIED}{n}": v for n, v in {**self._members.arguments, **self._members.numbers}.items()}
         return {**super().state(), **differing, _ACTIVE: self.engine.place(self._members.active)}
 
     def restore(self, state: Mapping[str, Any], own: Collection[str] = ()) -> None:
-        """Restore the result of `state` from a session of an equal program; arguments as for `Session.restore`.
+        """Restore the arrays that `state` of a session with an equal program returned; see `Session.restore`.
 
         Raises:
-          ParameterError: the varied values differ from the saved ones; then nothing is changed.
+          ParameterError: the varied hyperparameters differ from the saved values; then nothing is restored.
         """
         for name, values in self._members.varied.values.items():
             before = np.asarray(state[f"{_VARIED}{name}"])
@@ -322,7 +325,7 @@ class PopulationSession(Session):
 
 
 class GatheredOfMembers(Gathered):
-    """The collected outputs and metrics of each member over a data set; `values` stacks them over the members.
+    """A collector of the outputs and metrics of each member of a population in a test over a data set.
 
     Args:
       program: the program.
@@ -335,25 +338,25 @@ class GatheredOfMembers(Gathered):
         self._each = [Gathered(program, metrics, rows) for _ in range(size)]
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Add the results of one minibatch, with a leading axis of members, after waiting for the device."""
+        """Wait for the device, and add the results of one minibatch, which have a leading axis of members."""
         here = jax.device_get(found)
         for member, gathered in enumerate(self._each):
             gathered.add(jax.tree.map(lambda array, i=member: array[i], here), names)
 
     @property
     def kept(self) -> dict[int, int]:
-        """The number of bytes of the rows that are kept for all members, by the index of the output."""
+        """The number of bytes of collected rows over all members, by the index of the output."""
         each = [gathered.kept for gathered in self._each]
         return {index: sum(kept[index] for kept in each) for index in each[0]}
 
     def values(self) -> list[Any]:
-        """Return one value for each output, then one for each metric, with a leading axis of members."""
+        """Return one value for each output, then one value for each metric, all with a leading axis of members."""
         columns = zip(*(gathered.values() for gathered in self._each), strict=True)
         return [jax.tree.map(lambda *values: np.stack(values), *column) for column in columns]
 
 
 class MembersEvaluator(Evaluator):
-    """An evaluator that tests all members of a population and keeps the results of the last test.
+    """An evaluator that tests all members of a population, and stores the results of the last test.
 
     Args:
       session: the session of the population.
@@ -368,9 +371,9 @@ class MembersEvaluator(Evaluator):
     def test(
         self, member: Member, reader: ReaderLike, feed_order: FeedOrder, metrics: Metrics, *rest: Any, **more: Any
     ) -> Results:
-        """Test all members over one pass of a reader, as `Evaluator.test`; each result has a leading axis of members.
+        """Test all members over one pass of a reader; for the arguments, see `Evaluator.test`.
 
-        The results are kept for `best`, except in a test with `fetch`.
+        Each result has a leading axis of members. The results are stored for `best`, except in a test with `fetch`.
         """
         results = super().test(member, reader, feed_order, metrics, *rest, **more)
         if more.get("fetch") is None:
@@ -378,7 +381,7 @@ class MembersEvaluator(Evaluator):
         return results
 
     def best(self, name: str | None, mode: str) -> int:
-        """Return the index of the member with the best value of the last test; see `Population.best`."""
+        """Return the index of the member with the best value in the last test; for arguments, see `Population.best`."""
         if self._results is None:
             raise errors.ArgumentError(
                 "best() compares the results of the last test, and there is none; population.test(reader) makes one"
@@ -402,15 +405,15 @@ class MembersEvaluator(Evaluator):
 
 
 class MembersValidation(Validation):
-    """The Validation of a population, which refuses handlers that expect the numbers of a single training."""
+    """A Validation for a population; it raises an error for handlers that expect the numbers of a single training."""
 
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
-        """Return the handlers of a call of `train` with the added handlers; arguments as for Validation.
+        """Return the handlers of a call of `train`, and additional handlers; for arguments, see `Validation.around`.
 
         Raises:
-          ArgumentError: a handler, or `restore_best`, expects one number but gets an array with one number per member.
+          ArgumentError: a handler, or `restore_best`, expects one number and not an array with one number per member.
         """
         for handler in handlers:
             if isinstance(handler, Handler) and not handler.for_members:
@@ -428,7 +431,7 @@ class MembersValidation(Validation):
 
 
 def mean_of_members(results: Any) -> Any:
-    """Return each result of a test-mode run, `[members, ...]`, as its mean over the members, `[...]`.
+    """Return the mean over the members, `[...]`, of each result `[members, ...]` of a test-mode run.
 
     Raises:
       ArgumentError: a result is a sequence, or is not floating-point.
@@ -437,7 +440,7 @@ def mean_of_members(results: Any) -> Any:
 
 
 def each_member(results: Any) -> Any:
-    """Return each result of a test-mode run, `[members, batch, ...]`, as `[batch, members, ...]`.
+    """Transpose each result `[members, batch, ...]` of a test-mode run to `[batch, members, ...]`.
 
     Raises:
       ArgumentError: a result is a sequence.
@@ -446,10 +449,12 @@ def each_member(results: Any) -> Any:
 
 
 class Separately:
-    """A value for `Inferencer(params=)` with which it returns the outputs of each member; see `Population.each`.
+    """A value for `Inferencer(params=...)`, to return the outputs of each member of a population instead of their mean.
+
+    `Population.each` returns it.
 
     Args:
-      make: a function that returns the session of the Inferencer for a program function, a place and a precision.
+      make: a function of a program function, a place and a precision that returns the session of the Inferencer.
     """
 
     def __init__(self, make: Callable[..., PopulationSession]):
@@ -488,7 +493,7 @@ _END = object()
 
 
 def separate(readers: Sequence[ReaderLike]) -> Reader:
-    """Return a reader whose items hold one minibatch of each reader, for one member each; see `Population.separate`."""
+    """Return a reader that gives each member of a population separate minibatches; see `Population.separate`."""
     found = as_readers("Population.separate", readers)
 
     def iterate(epoch: int, start: int) -> Rows:

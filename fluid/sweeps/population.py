@@ -1,4 +1,4 @@
-"""Population: a Trainer of many independent trainings of one program, which run as one XLA program."""
+"""Population: a Trainer for many independent trainings of one program at once, compiled to one XLA program."""
 
 from __future__ import annotations
 
@@ -39,43 +39,43 @@ from fluid.trainer.programs import ProgramFunction, declared_programs, discovere
 
 
 class Population(Trainer):
-    """Many trainings of one program at once, with different seeds and numbers; see `docs/population.md`.
+    """A trainer that runs many trainings of one program at once, with different seeds and hyperparameters.
 
-    The trainings are the members of the population. They share the program, the shapes and, by default, the
-    minibatches. Each member has its own parameters, states, optimizer state and random numbers. It ends with the arrays
-    that a Trainer with its seed and numbers would have. All members run as one XLA program, which for small models is
-    many times faster than one training after the other. Everything that a Trainer returns, a Population returns with a
-    leading axis of members: metrics of events and tests are arrays `[members]`, `population.params` `[members, ...]`.
+    The trainings are called the members of the population. They share the program, the shapes and, by default, the
+    minibatches. Each member has separate parameters, states, optimizer state and random numbers, equal to the values of
+    a Trainer with the member's seed and hyperparameters. All members run as one XLA program, which for small models is
+    many times faster than successive trainings. A Population returns the results of a Trainer with a leading axis of
+    members: metrics of events and tests are arrays `[members]`, and `population.params` are arrays `[members, ...]`.
+    See also `docs/population.md`.
 
     Args:
       program_func: as for Trainer. It may take the arguments that `vary` names.
       optimizer: as for Trainer.
       size: the number of members; by default the number of seeds, or of values in `vary`.
-      seeds: seeds of the initial values and random layers of each member; `0, 1, 2 ...` by default.
-      vary: other differences among the members: a list with one number per member, by name. A name is an argument of
-        the program function or a number of the optimizer. An argument, as in `def program(dropout=0.5)`, is passed as a
-        scalar that stands for the numbers of all members. A number of the optimizer is `learning_rate`, `beta1`,
-        `weight_decay` or the like. Varied learning rates replace a number, and multiply a schedule.
+      seeds: for each member, the seed of its initial values and random layers; `0, 1, 2 ...` by default.
+      vary: hyperparameters that differ among the members: a list with one number per member, by name. A name is an
+        argument of the program function, or a number of the optimizer such as `learning_rate`, `beta1` or
+        `weight_decay`. An argument, such as `dropout` in `def program(dropout=0.5)`, is passed as a traced scalar.
+        Varied learning rates replace a constant rate, and multiply a schedule.
       place: a device; None for JAX's default.
       precision: as for Trainer.
       buckets: as for Trainer.
       max_compilations: as for Trainer.
       checkpoint_config: as for Trainer, without `keep_best`: the best checkpoint differs among the members.
       step: as for Trainer.
-      params: initial arrays by name: stacked `[members, ...]`, or the arrays of one training, from which all members
-        start.
+      params: initial arrays by name: stacked arrays `[members, ...]`, or the arrays of one training for all members.
       param_path: a file with initial arrays.
 
     Attributes:
-      session: the Session underneath; its scope has arrays `[members, ...]`.
+      session: the Session that runs the steps; its scope has arrays `[members, ...]`.
       program: the Program.
       seeds: the seed of each member.
       vary: the numbers of each member, by name.
 
     Raises:
-      UnknownNameError: a name in `vary` is neither an argument nor a number of the optimizer.
-      ArgumentError: the length of a list in `vary` or `seeds` differs from the number of members; a value changes
-        nothing, decides the structure of the program, or is out of range.
+      UnknownNameError: a name in `vary` is neither an argument of the program function nor a number of the optimizer.
+      ArgumentError: the length of a list in `vary` or `seeds` differs from the number of members; a value has no
+        effect, changes the structure of the program, or is out of range.
       FluidError: as from Trainer.
 
     Example:
@@ -156,11 +156,11 @@ class Population(Trainer):
         self._keep_checkpoints(checkpoint_config, MembersValidation)
 
     def _check_varied(self, engine: Engine, program: Program) -> None:
-        """Check that each value that differs among the members changes a training step.
+        """Check that each varied hyperparameter has an effect on a training step.
 
         Raises:
-          UnknownNameError: a name is neither an argument nor a number of the optimizer.
-          ArgumentError: a number changes nothing, or decides the structure of the optimizer.
+          UnknownNameError: a name is neither an argument of the program function nor a number of the optimizer.
+          ArgumentError: a hyperparameter has no effect, or a Python branch of the optimizer depends on it.
         """
         self._varied.check_names(engine.rules[program.name])
         try:
@@ -181,13 +181,13 @@ class Population(Trainer):
         return len(self.seeds)
 
     def __getitem__(self, member: int) -> ReadOnlyArrays:
-        """Return copies of the parameters and states of one member, as `Trainer.params` of its own Trainer.
+        """Return copies of the parameters and states of one member, by name, as `Trainer.params` does for a Trainer.
 
         Args:
-          member: index of the member, from 0; negative indices count from the end.
+          member: the index of the member, from 0; negative indices count from the end.
 
         Raises:
-          ArgumentError: there is no such member.
+          ArgumentError: the index is out of range.
         """
         size = len(self)
         index = whole_number("population", "member", member, least=-size, most=size - 1)
@@ -201,12 +201,14 @@ class Population(Trainer):
 
     @property
     def active(self) -> np.ndarray:
-        """The members that are trained: bool `[members]`, False for members that were stopped."""
+        """The state of each member: bool `[members]`, True for members in training, False for stopped members."""
         return self._stacked.active.copy()
 
     @property
     def each(self) -> Separately:
-        """The members for an Inferencer that returns the outputs of each, `[batch, members, ...]`, instead of the mean.
+        """A value for `fluid.Inferencer(params=...)`, to return the outputs of each member instead of their mean.
+
+        The outputs have the shape `[batch, members, ...]`.
 
         Example:
           >>> import fluid
@@ -225,19 +227,19 @@ class Population(Trainer):
         return Separately(functools.partial(self._inference_session, each_member))
 
     def inference_session(self, function: ProgramFunction, place: Place, precision: str | None) -> PopulationSession:
-        """Return the session of `fluid.Inferencer(function, params=population)`: outputs are means over the members."""
+        """Return a session for `fluid.Inferencer(function, params=population)`, with means over members as outputs."""
         return self._inference_session(mean_of_members, function, place, precision)
 
     @staticmethod
     def separate(readers: Sequence[ReaderLike]) -> Reader:
-        """Return a reader for `train` with separate minibatches for each member, instead of shared ones.
+        """Return a reader for `train` that gives each member separate minibatches, instead of shared minibatches.
 
         Args:
           readers: one reader for each member, with equal numbers and sizes of minibatches. Sequences are not
             supported.
 
         Raises:
-          ReaderError: one reader ends before the others; raised while reading.
+          ReaderError: one reader ends before the others; raised when `train` reads the data.
 
         Example:
           >>> import fluid, numpy as np
@@ -253,10 +255,10 @@ class Population(Trainer):
         return separate(readers)
 
     def stop(self, members: Sequence[int] | None = None) -> None:
-        """End the training of all members, or of some, after the current step.
+        """Stop the training of all members, or of some members, after the current step.
 
-        A stopped member keeps its parameters, states and optimizer state until the next call of `train`. Training ends
-        when all members have stopped.
+        The parameters, states and optimizer state of a stopped member stay unchanged until the next call of `train`.
+        Training ends when all members have stopped.
 
         Args:
           members: indices of the members; all by default.
@@ -269,18 +271,18 @@ class Population(Trainer):
             super().stop()
 
     def best(self, name: str | None = None, mode: str = "auto") -> int:
-        """Return the index of the member with the best value of the last test, including tests during training.
+        """Return the index of the member with the best value in the last test, including tests during training.
 
         Args:
-          name: name of the value: an output of the program or a metric; the first output by default. Outputs without
-            names are called `loss`, `output_1` and so on.
-          mode: "min" or "max": the better direction. By default the name decides, and the first output, the loss, is
-            best at its minimum. Infinities and NaNs are never best.
+          name: the name of the value: an output of the program or a metric; the first output by default. Outputs
+            without names are called `loss`, `output_1` and so on.
+          mode: "min" or "max": the direction of better values. By default, the direction is derived from the name; for
+            the first output, the loss, it is "min". Members with an infinite or NaN value are ignored.
 
         Raises:
           ArgumentError: there was no test, the value is not a single number per member, no member has a finite value,
-            or the name does not imply a direction.
-          UnknownNameError: no value of the test has that name.
+            or no direction can be derived from the name.
+          UnknownNameError: no value of the test has this name.
         """
         return self._evaluator.best(name, mode)
 
@@ -306,10 +308,10 @@ class Population(Trainer):
 
 
 def _checked(function: Any) -> ProgramFunction:
-    """Check the argument `program_func`, and return it.
+    """Check that the argument `program_func` is one program function, and return it.
 
     Raises:
-      ArgumentTypeError: there is no program function, or there are several.
+      ArgumentTypeError: the argument is missing, or is not a function.
     """
     if not callable(function) or isinstance(function, type | Program):
         raise errors.ArgumentTypeError(
@@ -323,8 +325,8 @@ def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[in
     """Return the seed of each member, from the arguments `size`, `seeds` and `vary` of Population.
 
     Raises:
-      ArgumentError: no argument gives the number of members, it is below 2, or `size` and `seeds` give different
-        numbers; or a seed is not an integer of at least 0.
+      ArgumentError: no argument sets the number of members, the number is below 2, or `size` and `seeds` imply
+        different numbers; or a seed is not an integer of at least 0.
     """
     given = next((len(v) for v in vary.values() if hasattr(v, "__len__")), None) if isinstance(vary, Mapping) else None
     count = size if size is not None else len(seeds) if seeds is not None else given
@@ -332,7 +334,7 @@ def _seeds(size: int | None, seeds: Sequence[int] | None, vary: Any) -> tuple[in
         raise errors.ArgumentError(
             "Population: how many members there are is not said, expected size=16, seeds=[...] or a list in vary"
         )
-    # At least two members: with one, use Trainer, which returns scalars instead of arrays.
+    # Require at least two members: for one member, a Trainer is better, because it returns scalars instead of arrays.
     count = whole_number("Population", "size", count, least=2)
     seeds = range(count) if seeds is None else seeds
     if len(seeds) != count:

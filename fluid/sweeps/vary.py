@@ -1,4 +1,4 @@
-"""Varied values of a population: arguments of the program function, and numbers of the optimizer."""
+"""Varied hyperparameters of a population: arguments of the program function, and numbers of the optimizer."""
 
 import contextlib
 import dataclasses
@@ -19,18 +19,18 @@ from fluid.runtime.fetch import RATE
 from fluid.runtime.parameter_updates import Rule
 
 Vary = Mapping[str, Sequence[float]]
-"""The type of `fluid.Population(vary=...)`: one number per member, by name."""
+"""The type of the argument `vary` of `fluid.Population`: lists with one number per member, by name."""
 
-# The batch size with which a program function is traced to find errors.
+# `_BATCH`: the dummy batch size of traces that check a program function for errors.
 _BATCH = 37
-# Numbers of an optimizer that decide the structure of its state, or how often it updates.
+# `_STRUCTURE`: settings of optimizers that cannot vary: they change the optimizer state or the frequency of updates.
 _STRUCTURE = ("accumulate_steps", "k")
 
 
 class Varied:
-    """The values that differ among the members of a population, by name: the argument `vary` of Population.
+    """The hyperparameters that differ among the members of a population, from the argument `vary` of Population.
 
-    A name is an argument of the program function, or else a number of the optimizer.
+    A name in `vary` is an argument of the program function, or else a number of the optimizer.
 
     Args:
       function: the program function.
@@ -43,8 +43,8 @@ class Varied:
       numbers: for each varied number of the optimizer, by name, its values, float32 `[size]`.
 
     Raises:
-      ArgumentError: the length of a list differs from the number of members, or an item is no number.
-      ArgumentTypeError: `vary` is no dict of lists.
+      ArgumentError: the length of a list differs from the number of members, or an item is not a number.
+      ArgumentTypeError: `vary` is not a dict of lists.
 
     Example:
       >>> def program(dropout=0.5): ...
@@ -65,20 +65,20 @@ class Varied:
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """All varied values, of arguments and of numbers of the optimizer, as arrays `[size]` by name."""
+        """All varied hyperparameters (arguments and numbers of the optimizer), as arrays `[size]` by name."""
         return {**self.arguments, **self.numbers}
 
     def program(self, function: Callable[..., Any]) -> Callable[[], Any]:
         """Return a program function without arguments, in which the varied arguments are named values.
 
-        A step of the population overrides these named values with the value of each member.
+        A step of the population overrides these named values with the numbers of the members.
 
         Args:
-          function: the trained program function, or another function that takes some of the varied arguments. A
-            function that takes none of them is returned unchanged.
+          function: the program function, or another function with some of the varied arguments. A function without
+            varied arguments is returned unchanged.
 
         Raises:
-          ProgramError: the function needs another argument, beside varied ones.
+          ProgramError: the function has varied arguments, and also another required argument.
         """
         parameters = _arguments(function)
         mine = {name: values[0] for name, values in self.arguments.items() if name in parameters}
@@ -95,17 +95,18 @@ class Varied:
 
     @contextlib.contextmanager
     def explaining(self, precision: str | None) -> Iterator[None]:
-        """Surround a block that traces the program function, and explain an error that a traced scalar causes.
+        """Convert errors in a `with` block that traces the program function, if a varied argument causes them.
 
         Raises:
-          ArgumentError: a varied argument decides the structure of the program: the program function works with a
-            plain number, and fails with a traced scalar, which stands for the numbers of all members.
+          ArgumentError: the program function works with a plain number, but raises an error with a traced scalar,
+            because a varied argument changes the structure of the program.
         """
         try:
             yield
         except Exception as error:
             plain = self._plain(0)
-            # To find the argument that causes the error, pass one traced scalar at a time, and plain numbers otherwise.
+            # To find the argument that causes the error, pass a traced scalar for one argument at a time, and plain
+            # numbers for all other arguments.
             name = next((n for n in plain if _fails(self._with_one_traced(n, plain), precision)), None)
             if name is None or _fails(functools.partial(self._function, **plain), precision):
                 raise
@@ -123,9 +124,9 @@ class Varied:
         )
 
     def check_values(self, precision: str | None) -> None:
-        """Trace the program function with the smallest and the largest values as plain numbers.
+        """Trace the program function with the smallest and the largest value of each varied argument.
 
-        Layers check the range of plain numbers, but cannot check traced scalars.
+        The values are plain numbers, because layers check the range of plain numbers, but not of traced scalars.
 
         Raises:
           FluidError: a layer refuses a number.
@@ -136,15 +137,15 @@ class Varied:
             discover(functools.partial(self._function, **plain), "program", precision, _BATCH, {})
 
     def check_names(self, rules: Sequence[Rule]) -> None:
-        """Check that each varied name that is no argument of the program function is a number of the optimizer.
+        """Check that each varied name is either an argument of the program function or a number of the optimizer.
 
         Args:
           rules: the update rules of the program.
 
         Raises:
           UnknownNameError: a name is neither an argument nor a number of the optimizer.
-          ArgumentError: a name is both; a number is varied, and the program calls `minimize` several times; or a value
-            is out of range.
+          ArgumentError: a name is both; a number of the optimizer varies, and the program calls `minimize` several
+            times; or a value is out of range.
         """
         known = {name for rule in rules for name in _numbers(rule.optimizer)}
         arguments = sorted(_arguments(self._function))
@@ -166,15 +167,15 @@ class Varied:
                 f"this may be of any of them; expected one optimizer: fluid.Population(program, optimizer, ...)"
             )
         for name, values in self.numbers.items():
-            for value in values:  # the optimizer checks each value in its __post_init__
+            for value in values:  # create an optimizer with each value: its `__post_init__` checks the value
                 _with_number(rules[0].optimizer, name, float(value), _checked)
 
     def rules(self, rules: Sequence[Rule], numbers: Mapping[str, Any]) -> list[Rule]:
-        """Return the update rules of one member, with its numbers in the optimizer, while a step is traced.
+        """Return copies of the update rules with the optimizer numbers of one member.
 
         Args:
           rules: the update rules of the program.
-          numbers: traced scalars of the member, by name of a number of the optimizer.
+          numbers: the member's numbers of the optimizer, by name, as traced scalars.
         """
         made = list(rules)
         for name, value in numbers.items():
@@ -182,7 +183,7 @@ class Varied:
         return made
 
     def replaces_rate(self, rules: Sequence[Rule]) -> bool:
-        """Return whether varied learning rates replace a number of the optimizer; False if they multiply a schedule."""
+        """Return whether varied learning rates replace a constant learning rate; False if they multiply a schedule."""
         return RATE in self.numbers and not callable(rules[0].optimizer.declared_rate)
 
     def _plain(self, member: int) -> dict[str, Any]:
@@ -197,11 +198,11 @@ _SPELLED = 'vary={"learning_rate": [0.001, 0.01]}'
 
 
 def _values(name: str, values: Any, size: int) -> np.ndarray:
-    """Return the varied values of one name as an array `[size]` of float32, int32 or bool.
+    """Return the list of numbers of one varied hyperparameter as an array `[size]` of float32, int32 or bool.
 
     Raises:
-      ArgumentTypeError: `values` is no list.
-      ArgumentError: the number of values differs from `size`, or an item is no finite number.
+      ArgumentTypeError: `values` is not a list.
+      ArgumentError: the number of values differs from `size`, or an item is not a finite number.
     """
     if isinstance(values, str) or not isinstance(values, Sequence | np.ndarray | jax.Array):
         raise errors.ArgumentTypeError(f"vary={{{name!r}: {values!r}}}: expected a list of {size} numbers")
@@ -216,7 +217,7 @@ def _values(name: str, values: Any, size: int) -> np.ndarray:
 
 
 def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """Return the parameters of a function that accept arguments by name, as an `inspect.Parameter` by name."""
+    """Return the keyword-capable parameters of a function: an `inspect.Parameter` for each name."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some built-in callables have no signature
@@ -225,13 +226,13 @@ def _arguments(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _traced(function: Callable[..., Any], values: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return a program function that calls `function` with a named value for each name in `values`.
+    """Return a program function that calls `function` with a traced, named scalar for each name in `values`.
 
-    A named value has the number in `values`, unless a step overrides it.
+    The scalar has the number in `values`, unless a step overrides it.
     """
 
     def program() -> Any:
-        # The operation `jnp.full` makes the scalars traced, like the values that override them.
+        # `jnp.full` returns a tracer here. A plain number would behave differently from the traced override.
         scalars = {name: jnp.full((), value, value.dtype) for name, value in values.items()}
         return function(**{name: core.record(name, scalar, "Population") for name, scalar in scalars.items()})
 
@@ -253,9 +254,9 @@ def _fails(function: Callable[[], Any], precision: str | None) -> bool:
 
 
 def _numbers(optimizer: Any) -> list[str]:
-    """Return the names of the numbers that may vary in an optimizer and its inner optimizer.
+    """Return the names of the settings of an optimizer and its inner optimizer that a population can vary.
 
-    A learning rate that is a schedule counts as a number.
+    They are numbers, or a learning rate that is a schedule.
     """
     if not dataclasses.is_dataclass(optimizer):
         return []
@@ -270,13 +271,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]) -> Any:
-    """Return an optimizer, or a wrapper of one, in which the number `name` is `value`; a schedule is multiplied by it.
+    """Return a copy of an optimizer with another value of the number `name`; multiply a schedule by the value.
 
     Args:
-      optimizer: the optimizer; if it has no such number, the inner optimizer has it.
+      optimizer: the optimizer, or a wrapper whose inner optimizer has the number.
       name: the name of the number.
       value: the new number, or the factor of a schedule.
-      make: returns a copy of an optimizer with other fields: `replaced`, or `_checked`, which checks their range.
+      make: a function that returns a copy of an optimizer with other fields: `replaced`, or `_checked`, which also
+        checks their range.
     """
     if name not in {field.name for field in dataclasses.fields(optimizer)}:
         return replaced(optimizer, inner_optimizer=_with_number(optimizer.inner_optimizer, name, value, make))
@@ -284,7 +286,7 @@ def _with_number(optimizer: Any, name: str, value: Any, make: Callable[..., Any]
     if not callable(declared):
         return make(optimizer, **{name: value})
     if make is _checked:
-        make(optimizer, **{name: value})  # the factor of a schedule must pass the checks of a learning rate
+        make(optimizer, **{name: value})  # raises an error if the factor of a schedule is no valid learning rate
     return replaced(optimizer, **{name: lambda count: value * declared(count)})
 
 

@@ -1,4 +1,4 @@
-"""Multi-process training: processes compare what they train at the start, and agree after each step when to end."""
+"""Multi-process training: processes compare their programs at the start, and agree after each step when to end."""
 
 import hashlib
 import logging
@@ -24,7 +24,7 @@ log = logging.getLogger("fluid")
 
 
 class Agreement(Policy):
-    """A policy that ends training, and each epoch, after the same step in all processes of a multi-process training.
+    """A policy of multi-process training: all processes end each epoch, and the training, after the same step.
 
     With a single process, the policy only records whether the step is the last one of its epoch.
 
@@ -36,7 +36,8 @@ class Agreement(Policy):
       group: the group of the processes.
       signals: receives Ctrl-C and SIGTERM in this process.
       progress: the position of the training; the policy sets `progress.last` after each step.
-      told: returns two flags of this process: whether `stop()` or `pause()` was called, and whether it was `pause()`.
+      told: a function that returns two flags of this process: True if `stop()` or `pause()` was called, and True if
+        `pause()` was called.
       stop: stops the training in this process.
       pause: pauses the training in this process.
 
@@ -68,23 +69,23 @@ class Agreement(Policy):
 
     @property
     def needs_end(self) -> bool:
-        """True if the loop must read the next minibatch, or reach the end of the data, before a step ends."""
+        """True if the loop must try to read the next minibatch before a step ends: with several processes only."""
         return self._group.size > 1
 
     def before_epoch(self, batches: Batches) -> bool:
-        """Agree with the other processes on whether an epoch has a first step.
+        """Agree with the other processes of the training whether an epoch has a first step.
 
         Args:
           batches: the minibatches of the epoch; the first minibatch is already read.
 
         Returns:
-          True if the epoch ends before its first step, although this process has a minibatch: another process has
-          none, or one of another shape.
+          True if the epoch ends before its first step, although this process has a minibatch: another process has no
+          minibatch, or a minibatch of another shape.
         """
         return self._group.size > 1 and self._agree(batches) and not batches.ended
 
     def after_steps(self, call: Call) -> None:
-        """Agree with the other processes on whether the epoch ends after this step; set `progress.last`."""
+        """Set `progress.last` to True if the epoch ends after this step; all processes agree on the value."""
         batches = call.batches
         self._progress.last = batches.ended if self._group.size == 1 else self._agree(batches)
 
@@ -113,7 +114,7 @@ class Agreement(Policy):
 
 
 def _upcoming(batches: Batches) -> str:
-    """Return a text with the shape of each feed in the next minibatch; "none" at the end of the data."""
+    """Return the shape of each feed (input array) in the next minibatch, as a string; "none" at the end of the data."""
     if batches.ended:
         return _NONE
     batch = batches.upcoming
@@ -121,11 +122,11 @@ def _upcoming(batches: Batches) -> str:
 
 
 def compare(group: Group, session: Session, programs: Sequence[Program], **settings: Any) -> None:
-    """Check that all processes train equal programs with equal settings and parameters, on all their devices.
+    """Check that all processes train equal programs with equal settings and parameters, on the devices of them all.
 
     Args:
       group: the group of the processes.
-      session: the session of the Trainer.
+      session: the session of the Trainer, which holds its parameters.
       programs: the trained programs.
       **settings: settings of the Trainer, as JSON.
 
@@ -153,7 +154,7 @@ def compare(group: Group, session: Session, programs: Sequence[Program], **setti
 
 
 def _described(program: Program) -> dict[str, list[str]]:
-    """Return texts with the name, dtype and shape of each feed, parameter, state and output of a program."""
+    """Return strings with the name, dtype and shape of each feed, parameter, state and output of a program."""
     arrays = program.parameters | program.states
     return {
         "feeds": [f"{name} {spec.dtype}{list(spec.shape)}" for name, spec in program.feeds.items()],
@@ -163,7 +164,7 @@ def _described(program: Program) -> dict[str, list[str]]:
 
 
 def _checksum_of(array: Any) -> str:
-    """Return a checksum of the values of an array; for an array that is divided among devices, only its shape."""
+    """Return a checksum of the values of an array; for an array sharded across devices, only its shape, as text."""
     if isinstance(array, jax.Array) and not array.is_fully_replicated:
         return str(array.shape)
     return hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()

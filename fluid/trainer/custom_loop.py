@@ -1,4 +1,4 @@
-"""Loop: handlers and a progress bar around a custom training loop over a Session."""
+"""The class Loop, which adds handlers and a progress bar to a custom training loop over a Session."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ class Loop(HasParameters, KnownAttributes):
     """A custom training loop that notifies handlers of its steps, as a Trainer does, and shows a progress bar.
 
     `with loop:` surrounds the training, `for feed in loop:` iterates over its minibatches, epoch by epoch, and
-    `loop.step(feed)` is `session.step(feed)` with its events. Other work of the loop, such as a step of another
-    program, has no events. For handlers, the loop is `self.trainer`.
+    `loop.step(feed)` is `session.step(feed)` that also notifies handlers. Other work of the loop, such as a step of
+    another program, notifies no handler. Handlers find the loop in their attribute `trainer`.
 
-    To resume the loop exactly, including handlers, put it into the `state_of` of a `fluid.Checkpoint`.
+    To resume the loop exactly, including its handlers, pass it in the argument `state_of` of a `fluid.Checkpoint`.
 
     Args:
       session: the session that the loop trains.
       feeds: the minibatches of an epoch: a result of `fluid.reader.prefetch`, or any iterable that can be iterated once
         for each epoch, or a function that returns an iterable.
-      num_epochs: the number of passes, including passes before an interruption.
-      program: the program whose steps notify handlers: a name, a function or a Program; optional if there is one.
+      num_epochs: the number of epochs, including epochs before an interruption.
+      program: the program whose steps notify handlers: a name, a function or a Program; optional if there is only one.
       handlers: as for `Trainer.train`; functions of one event are accepted too.
       progress: True shows a progress bar, False does not, None shows it on a terminal and in a notebook.
 
@@ -63,7 +63,7 @@ class Loop(HasParameters, KnownAttributes):
       stopping: True after `stop` was called, so that the loop ends after the current minibatch.
 
     Raises:
-      ArgumentError: the program minimises nothing, or `num_epochs` is not a number of epochs.
+      ArgumentError: the program minimizes no loss, or `num_epochs` is not a number of epochs.
       ArgumentTypeError: an entry of `handlers` is not a handler.
 
     Example:
@@ -116,7 +116,7 @@ class Loop(HasParameters, KnownAttributes):
         self._batch_feed = next(iter(rows), None)
         self._losses = Losses(self._tell.waits)
         self._shown: contextlib.ExitStack | None = None
-        self._passes = 0  # the number of ended epochs; unused if `feeds` is a Feeds, which counts its epochs
+        self._passes = 0  # the number of ended epochs; unused if `feeds` is a Feeds object, which counts epochs itself
         self._steps = 0  # the number of steps done in this epoch
         self._reading = False  # True while `__iter__` yields the minibatches of an epoch
         self._saved: Mapping[str, Any] | None = None
@@ -129,7 +129,7 @@ class Loop(HasParameters, KnownAttributes):
 
     @property
     def history(self) -> History:
-        """The measurements of the loop so far, as `Trainer.train` returns."""
+        """The measurements of the loop so far: a History, as `Trainer.train` returns."""
         return self._keeper.history
 
     def __enter__(self) -> Loop:
@@ -167,10 +167,11 @@ class Loop(HasParameters, KnownAttributes):
             )
 
     def __iter__(self) -> Iterator[Any]:
-        """Iterate over the minibatches of all epochs, until their end or a call of `stop`.
+        """Iterate over the minibatches of all epochs, until the last epoch ends or `stop` is called.
 
         Raises:
-          ReaderError: raised by the iterator: an epoch has no minibatch, as the second epoch of an exhausted iterator.
+          ReaderError: raised by the iterator: an epoch has no minibatch, for example because `feeds` is an exhausted
+              iterator.
         """
         self._check_entered()
         if self.epoch >= self._num_epochs > 0:
@@ -207,7 +208,7 @@ class Loop(HasParameters, KnownAttributes):
         epoch = self.epoch
         self._tell(BeginStepEvent(epoch, self._steps, arrays, request=request, program=self.program.name))
         ((metrics, fetched),) = request.run(self._step, arrays)
-        if isinstance(feed, Feed):  # read the next minibatch while the device computes this step
+        if isinstance(feed, Feed):  # while the device computes this step, read the next minibatch
             feed.advance()
         self._losses.add(metrics[self.program.loss_output], epoch, self._steps)
         self._steps += 1
@@ -236,7 +237,7 @@ class Loop(HasParameters, KnownAttributes):
         )
 
     def state(self) -> dict[str, Any]:
-        """Return the states of the handlers, and the numbers of epochs and steps done, as JSON for `restore`."""
+        """Return the states of the handlers and the numbers of trained epochs and steps, as JSON for `restore`."""
         return {
             "handlers": self._tell.state(),
             "done": self._tell.done,
@@ -245,7 +246,7 @@ class Loop(HasParameters, KnownAttributes):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of `state` from an earlier process; handlers get their states in the next `with loop:`."""
+        """Restore a result of `state` from an earlier process; the next `with loop:` restores the handlers."""
         self._saved = state
         self._passes = state["epochs"]
         self._steps = state["steps"]
@@ -264,13 +265,14 @@ class Loop(HasParameters, KnownAttributes):
         return member_called(program, [self._only], method)
 
     def _one_pass(self) -> Iterator[Any]:
-        """Yield the minibatches of one epoch, or the rest of them; notify handlers of its start and end."""
+        """Yield the minibatches of one epoch, or of the rest of one; notify handlers of its start and end."""
         compiled = self.session.compilations.of_training
         epoch = self.epoch
         self._tell(BeginEpochEvent(epoch, self._steps))
         feeds = self._feeds() if callable(self._feeds) else iter(self._feeds)
         feed = None
-        if not self._steps:  # a continued epoch may have no minibatches left, which is no error
+        # the first step must have a minibatch; an interrupted epoch that continues may have none left
+        if not self._steps:
             feeds = nonempty(iter(feeds), self._feeds)
         done = self._tell.done
         self._reading = True

@@ -1,9 +1,9 @@
-"""Calls of the device: the step that a call runs, and the number of training steps in one call, with equal results.
+"""Device calls: run one or several training steps in one call of a compiled function, with equal results.
 
-A StepRequest runs the compiled step, or the step for the values that handlers request. A call with several steps is a
-compiled loop that carries the state of a single step, so no other code depends on the number of steps. Between two
-calls the device is idle. Therefore the arrays of the next call are copied to the device before the running call ends,
-and means are computed while the device works.
+A StepRequest runs the compiled step; if handlers request values, a variant of the step that returns these values. A
+call with several steps is a compiled loop over the single step, so no other code depends on the number of steps.
+Between two calls the device is idle. Therefore the arrays of the next call are copied to the device before the running
+call ends, and means are computed while the device works.
 """
 
 import contextlib
@@ -25,15 +25,14 @@ from fluid.trainer.programs import Member, Source, Turns
 
 
 class StepRequest:
-    """The requests of handlers for one step; most steps have none.
+    """The values of one training step that handlers read or replace; most steps have no requests.
 
     Args:
       program: the program that the step trains.
-      in_call: True if the step runs after another step in one call of the device; `fetch` and `override` then raise an
-        error.
+      in_call: True if the step runs after another step in one device call; `fetch` and `override` then raise an error.
 
     Attributes:
-      names: names of the values that the step returns beside the outputs of the program.
+      names: the names of the values that the step returns in addition to the outputs of the program.
       values: the new values that handlers have set in this step, by name of a feed, named value, parameter or state.
     """
 
@@ -52,12 +51,12 @@ class StepRequest:
         return not self.names and not self.values
 
     def fetch(self, names: Fetch) -> None:
-        """Request values of the step by name or glob, as `BeginStepEvent.fetch` does."""
+        """Request values of the step by name or glob pattern, for `BeginStepEvent.fetch`."""
         self._check_time("fetch")
         self.names = tuple(dict.fromkeys((*self.names, *check_fetch(self._program, names, TRAIN))))
 
     def override(self, values: Mapping[str, Any]) -> None:
-        """Replace values of the step by name, as `BeginStepEvent.override` does."""
+        """Replace values of the step by name, for `BeginStepEvent.override`."""
         self._check_time("override")
         values = check_feed(self._program, values)
         split_names(self._program, values)
@@ -107,23 +106,24 @@ StepsPerDispatch = int | Literal["auto"]
 """The type of `Trainer(steps_per_dispatch=)`: a number of steps, or "auto"."""
 
 AUTO = "auto"
-# With "auto", the maximum size of the feeds and the outputs of all steps in one call, in bytes.
+# With `steps_per_dispatch="auto"`, the maximum size of the feeds and outputs of all steps in one device call, in bytes.
 _BYTES = 1 << 26
 
 
-# The target duration of a call, in seconds. The time that the host needs to start a call, some tenths of a millisecond,
+# The target duration of a device call, in seconds. The host needs some tenths of a millisecond to start a call, which
 # is then negligible.
 _CALL = 0.04
-# A step that takes longer than this, in seconds, gains nothing from a call with several steps.
+# Training steps that take longer than this time, in seconds, run one per device call: several per call would not be
+# faster.
 _LONG = 0.0025
 MOST = 64
-# The number of spans to measure; a span is the time per step between two waits of the loop. The shortest span counts,
-# because it most probably includes no test and no delay by another process.
+# The number of speed measurements: each is the mean time per step between two moments at which the loop has waited for
+# the device. The shortest time is used, because it most probably includes no test and no delay by another process.
 _SPANS = 3
 
 
 class StepsPerCall:
-    """The number of steps per call of the device, for each program of a Trainer.
+    """The number of training steps per device call, for each program of a Trainer.
 
     Args:
       wanted: the argument `steps_per_dispatch` of Trainer.
@@ -154,7 +154,7 @@ class StepsPerCall:
             )
 
     def capacity(self, program: Program, batch: Batch) -> int:
-        """Return the largest number of steps in one call of the device; handlers and policies may need fewer.
+        """Return the maximum number of steps in the next device call; handlers and policies may require fewer.
 
         Args:
           program: the program of the steps.
@@ -174,8 +174,8 @@ class StepsPerCall:
         """Return the number of steps that may run before a handler has to act.
 
         Args:
-          declared: the minimum over all handlers; None if one handler does not declare a number.
-          least: the minimum over the handlers that declare a number.
+          declared: the smallest number that a handler declares by `steps_ahead`; None if one handler declares none.
+          least: the smallest number over only the handlers that declare one.
         """
         if declared is not None or isinstance(self._wanted, int):
             return least
@@ -189,9 +189,9 @@ class StepsPerCall:
         return 1
 
     def mark(self, program: str, steps: int) -> None:
-        """Measure the speed when the loop has waited for a step of a program; `steps` were started so far."""
+        """Update the speed measurement of a program, of which `steps` steps were started, after waiting for one."""
         compiled = len(self._compilations)
-        if compiled > self._compiled:  # the time of a compilation is not the time of a step
+        if compiled > self._compiled:  # a measurement must not include the time of a compilation
             self._compiled = compiled
             for pace in self._paces.values():
                 pace.interrupt()
@@ -210,7 +210,7 @@ def _checked(wanted: Any) -> StepsPerDispatch:
 
 
 def _reason_against(member: Member, session: Session) -> str | None:
-    """Return the reason, for a message, why steps of a program must run one by one; None if several fit one call."""
+    """Return the reason, for a message, why the steps of a program must run one per device call; else None."""
     if group().size > 1:
         return "several processes train together, and agree after each step on the next one"
     if session.engine.layout.mesh is not None or session.engine.layout.in_parts:
@@ -233,7 +233,7 @@ def _bytes_of(program: Program, batch: Batch) -> int:
 
 
 class Pace:
-    """A speed measurement of steps that run one by one, from which the number of steps per call is chosen.
+    """A measurement of the time per training step, from which the number of steps per device call is chosen.
 
     Example:
       >>> pace = Pace()
@@ -250,15 +250,15 @@ class Pace:
 
     @property
     def together(self) -> int:
-        """The number of steps per call, a power of two; 1 until enough spans are measured."""
+        """The number of steps per device call, a power of two; 1 until enough times are measured."""
         return self._together
 
     def mark(self, steps: int, now: float) -> None:
-        """Record the time at which the loop has waited for a step.
+        """Record the time at which the training loop has finished waiting for a step.
 
         Args:
           steps: the number of steps that were started so far.
-          now: the time in seconds, from any zero.
+          now: the time in seconds, from any starting point.
         """
         if self._last is not None and steps > self._last[0] and len(self._spans) < _SPANS:
             self._spans.append((now - self._last[1]) / (steps - self._last[0]))
@@ -272,14 +272,14 @@ class Pace:
 
 
 def _worth_a_call(seconds: float) -> int:
-    """Return the number of steps per call, a power of two from 1 to MOST, for steps that take `seconds` each."""
+    """Return the best number of steps per device call, a power of two from 1 to MOST, if each step takes `seconds`."""
     return 1 if seconds >= _LONG else min(MOST, 2 ** math.ceil(math.log2(max(_CALL / max(seconds, 1e-9), 1))))
 
 
 def compile_ahead(
     members: Sequence[Member], steps: Sequence[CompiledStep], source: Source, steps_per_call: StepsPerCall
 ) -> None:
-    """Begin to compile the step of a program before its first minibatch is read, if the shapes of its feeds are known.
+    """Start to compile the step of a program before its first minibatch is read, if the shapes of its feeds are known.
 
     The shapes are known if the reader has a `batch_size`, and the program declares data of fixed shapes. Otherwise, or
     if the first call may have several steps, the compilation begins when the first minibatch is read.
@@ -288,24 +288,24 @@ def compile_ahead(
       members: the programs.
       steps: the compiled step of each program.
       source: the source of the minibatches.
-      steps_per_call: the number of steps per call of the device.
+      steps_per_call: the number of steps per device call.
     """
     if len(members) > 1 or isinstance(source, Turns) or steps[0].compiled or not source.batch_size:
         return
     feed = members[0].expected(source)
     if feed is None or steps_per_call.capacity(members[0].program, Batch(feed, examples=source.batch_size)) > 1:
         return
-    with contextlib.suppress(Exception):  # the first step reports a mistake in the program
+    with contextlib.suppress(Exception):  # ignore errors of this early compilation: the first step raises them again
         steps[0].compile_ahead(feed)
 
 
 class Call(NamedTuple):
-    """One finished call of the device with one or several steps, after handlers were notified of its steps.
+    """The results of one device call with one or several training steps, of which handlers are already notified.
 
     Attributes:
       program: the name of the program that was trained.
-      results: for each step its outputs, and the values that handlers have requested, by name.
-      batches: the open pass over the minibatches; some of the next minibatches may already be read.
+      results: for each step a pair: the outputs of the program, and the values that handlers have requested, by name.
+      batches: the running pass over the minibatches, which may already have read some of the next minibatches.
     """
 
     program: str
@@ -314,9 +314,9 @@ class Call(NamedTuple):
 
 
 class Policy:
-    """A hook of the training loop that runs between two calls of the device, such as saving checkpoints.
+    """A hook of the training loop that runs between two device calls, for example to save checkpoints.
 
-    One call of the device runs at most as many steps as the smallest `steps_ahead` of all policies.
+    One device call runs at most as many steps as the smallest `steps_ahead` of all policies.
 
     Example:
       >>> class Every(Policy):
@@ -330,8 +330,8 @@ class Policy:
     """
 
     def steps_ahead(self) -> float:
-        """Return the maximum number of steps in the next call of the device, at least 1."""
+        """Return the maximum number of training steps in the next device call, at least 1."""
         return math.inf
 
     def after_steps(self, call: Call) -> None:
-        """Act after the steps of one call of the device."""
+        """Act after one device call; `call` holds the results of its training steps."""

@@ -1,4 +1,4 @@
-"""Dry run: one minibatch through train, test, save and export, after which a Trainer is as before."""
+"""A dry run: try to read, train, test, save and export with one minibatch, then restore the Trainer exactly."""
 
 import contextlib
 import math
@@ -25,16 +25,16 @@ from fluid.trainer.evaluation.evaluate import Evaluator
 from fluid.trainer.programs import Member
 
 Export = Callable[[str, str], object]
-"""A function of a path and the name of a program, which exports the program to the path."""
+"""The type of a function that exports a program; its arguments are the path and the name of the program."""
 
 
 @dataclass(frozen=True)
 class CheckedPart:
-    """One part of a dry run.
+    """The result of one part of a dry run, such as the training step.
 
     Attributes:
       name: "read", "train", "test", "save" or "export"; with several programs, also the name of the program.
-      found: the result of the part, in words; empty if it failed or did not run.
+      found: the result of the part as text, such as "64 rows"; empty if the part failed or did not run.
       error: the exception that the part raised, or None.
     """
 
@@ -44,7 +44,7 @@ class CheckedPart:
 
     @property
     def state(self) -> str:
-        """The state of the part: "works", "fails" or "not run"."""
+        """The state of this part of a dry run: "works", "fails" or "not run"."""
         return "fails" if self.error is not None else "works" if self.found else "not run"
 
 
@@ -66,7 +66,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """True if every part works."""
+        """True if every part of the dry run works."""
         return all(part.state == "works" for part in self.parts)
 
     def __getitem__(self, name: str) -> CheckedPart:
@@ -101,8 +101,8 @@ class DryRun:
 
     Args:
       session: the session of the Trainer.
-      evaluator: evaluates the programs; not the object that the Trainer itself uses.
-      export: exports a program.
+      evaluator: the evaluator that tests the programs; not the one of the Trainer, whose results must not change.
+      export: a function that exports a program.
     """
 
     def __init__(self, session: Session, evaluator: Evaluator, export: Export):
@@ -112,7 +112,7 @@ class DryRun:
         self._parts: list[CheckedPart] = []
 
     def run(self, members: Sequence[Member], readers: Sequence[ReaderLike | None], order: FeedOrder) -> Check:
-        """Run every part for every program, and restore the session and the readers.
+        """Run every part of the dry run for every program, and restore the session and the readers.
 
         Args:
           members: the programs.
@@ -126,7 +126,7 @@ class DryRun:
         return Check(tuple(self._parts))
 
     def _run(self, member: Member, reader: ReaderLike | None, order: FeedOrder, suffix: str) -> None:
-        """Run every part for one program; the parts after "read" need its minibatch."""
+        """Run every part of the dry run for one program; if "read" fails, the other parts are not run."""
         read = self._part(f"read{suffix}", lambda: self._read(member, reader, order))
         later = {
             "train": lambda: self._train(member, read[1]),
@@ -141,7 +141,7 @@ class DryRun:
                 self._part(name + suffix, part)
 
     def _part(self, name: str, run: Callable[[], tuple[str, Any]]) -> Any:
-        """Run a part, note its state, and return its value; None if it fails."""
+        """Run one part of the dry run and record its result; return its value, or None if it raises an exception."""
         try:
             found, value = run()
         except Exception as error:
@@ -151,7 +151,7 @@ class DryRun:
         return value
 
     def _read(self, member: Member, reader: ReaderLike | None, order: FeedOrder) -> tuple[str, tuple[Any, Any]]:
-        """Read one minibatch; return its shapes, and a pair: the rows from the reader, and the feed of a step."""
+        """Read one minibatch; return its shapes as text, and a pair: the reader's rows, and the arrays for a step."""
         if reader is None:
             return "no feeds", ({}, {})
         with contextlib.closing(minibatches(reader)()) as rows:
@@ -167,7 +167,8 @@ class DryRun:
         trained = dict.fromkeys(name for minimize in program.minimizes for name in minimize.parameters)
         before = {name: np.array(self._session.scope.arrays[name]) for name in trained}
         step = bind(self._session.engine, program, Request(TRAIN, None, tuple(program.feeds)))
-        with unchanged(self._session, None):  # so that the other parts see the parameters of the Trainer
+        # restore the parameters after this training step, because the test, save and export parts need the old ones
+        with unchanged(self._session, None):
             losses = np.asarray(step(member.fed(feed)).values[program.loss_output])
             after = {name: np.asarray(self._session.scope.arrays[name]) for name in trained}
         if not np.isfinite(losses).all():
@@ -197,7 +198,7 @@ class DryRun:
         return f"{counted(len(report.taken), 'array')} written and read, {size} with the optimizer", None
 
     def _exported(self, member: Member, feed: Mapping[str, Any]) -> tuple[str, None]:
-        from fluid import export  # imported here, because few trainings export
+        from fluid import export  # imported only when needed, because few trainings export
 
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "net.fluid")
@@ -215,14 +216,14 @@ class DryRun:
 
 @contextlib.contextmanager
 def unchanged(session: Session, reader: ReaderLike | None) -> Iterator[None]:
-    """Surround a block after which the session and the position of a reader are restored, bit for bit.
+    """Return a context manager that restores the session and the position of a reader, bit for bit, at its end.
 
-    Restored are all arrays, the counters, the learning rates, the frozen names and the sequence of random numbers. A
-    reader without `state` and `restore` is not moved back.
+    It restores all arrays, the counters, the learning rates, the names of frozen parameters and the sequence of random
+    numbers. A reader without the methods `state` and `restore` keeps its new position.
 
     Args:
       session: the session.
-      reader: the reader that the block reads, or None.
+      reader: the reader that the `with` block reads, or None.
     """
     keeps_position = hasattr(reader, "state") and hasattr(reader, "restore")
     position = reader.state() if keeps_position else None  # type: ignore[union-attr]
@@ -243,6 +244,6 @@ def _number(value: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a result of a test as text: a number, or dtype and shape."""
+    """Return one value of a test as text: a single number, or the dtype and shape of an array."""
     array = getattr(value, "data", value) if hasattr(value, "lengths") else np.asarray(value)
     return _number(array) if math.prod(array.shape) == 1 else shape_text(str(array.dtype), array.shape)

@@ -11,7 +11,8 @@ After `trainer.stop()` the current step ends, then its epoch, then the training.
 there is no EndEpochEvent. After an exception in a handler or in the reader, there is no EndStepEvent and no
 EndEpochEvent. EndTrainEvent holds the exception, which is then raised.
 
-MeasuredEvents come between these events: a handler reports measured values, such as a test loss, to all handlers.
+A MeasuredEvent can come between any two of these events: a handler reports measured values, such as a test loss, to all
+handlers.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +24,8 @@ from fluid.runtime import Results
 from fluid.runtime.fetch import Fetch
 from fluid.trainer.device_calls import StepRequest
 
-# `EndEpochEvent.feeding` reports waiting for data if it takes at least this share of an epoch and this many seconds.
+# `EndEpochEvent.feeding` mentions the time of waiting for data only from this fraction of the epoch and from this
+# number of seconds on.
 _CONSIDERABLE = 0.1
 _LONG = 1.0
 
@@ -31,9 +33,9 @@ K = TypeVar("K")
 
 
 def _told_by_kind(kind: type[K]) -> type[K]:
-    """Decorate a class of events so that `event == EndStepEvent` or `event == "EndStepEvent"` raises an error.
+    """Decorate an event class so that `event == EndStepEvent` and `event == "EndStepEvent"` raise an error.
 
-    Such a comparison would never be true; `isinstance` is meant.
+    These comparisons would never be true: the user means `isinstance(event, EndStepEvent)`.
     """
     equal = kind.__eq__
 
@@ -53,7 +55,7 @@ def _told_by_kind(kind: type[K]) -> type[K]:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginTrainEvent:
-    """Training begins.
+    """The event that training begins.
 
     Attributes:
       num_epochs: the requested number of epochs, including the epochs before an interruption.
@@ -71,7 +73,7 @@ class BeginTrainEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginEpochEvent:
-    """One pass over the reader begins.
+    """The event that an epoch begins: one pass over the reader.
 
     Attributes:
       epoch: the index of the epoch, from 0 in a call of `train`; a call that continues an interrupted call continues
@@ -90,13 +92,13 @@ class BeginEpochEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class BeginStepEvent:
-    """A minibatch is ready, and its step is about to run.
+    """The event that a training step is about to run; its minibatch is read.
 
     Attributes:
-      epoch: as in BeginEpochEvent.
+      epoch: the index of the epoch, from 0, as in BeginEpochEvent.
       step: the index of the step within the epoch, from 0.
       feed: the minibatch by feed name, as passed to the step.
-      seconds: the time of reading and converting the minibatch, in seconds.
+      seconds: the time for reading and converting the minibatch, in seconds.
       request: the requests of handlers for this step, by `fetch` and `override`.
       program: the name of the program that the step trains.
 
@@ -113,9 +115,10 @@ class BeginStepEvent:
     program: str = field(default="", repr=False, compare=False)
 
     def fetch(self, names: Fetch) -> None:
-        """Fetch more values from this step, by name in `event.fetched` of its EndStepEvent, on the device.
+        """Fetch more values from this training step, by name or glob pattern.
 
-        Each new set of names is one compilation. For values of every step, use `Handler.fetches`.
+        The EndStepEvent of the step returns the values in its attribute `fetched`, on the device. Each new set of names
+        requires a compilation. To fetch values in every step, use `Handler.fetches`.
 
         Args:
           names: a name or several, as for `Session.run`: named values, globs, `fc_0.w_0@GRAD`, `grad_norm_0` ...
@@ -141,7 +144,7 @@ class BeginStepEvent:
         self._request().fetch(names)
 
     def override(self, values: Mapping[str, Any]) -> None:
-        """Replace values in this step, as `Session.run` does with values that are fed by name.
+        """Replace values in this training step only, as `Session.run` does with values that are fed by name.
 
         Args:
           values: arrays by name of a feed, a named value, a parameter or a state; a scalar fills the whole array.
@@ -164,10 +167,10 @@ class BeginStepEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndStepEvent:
-    """A step was dispatched to the device; reading one of its metrics waits for the device.
+    """The event that a training step was dispatched to the device; reading one of its metrics waits for the device.
 
     Attributes:
-      epoch: as in BeginEpochEvent.
+      epoch: the index of the epoch, from 0, as in BeginEpochEvent.
       step: the index of the step within the epoch, from 0.
       metrics: the outputs of the program for this minibatch, in order and by name.
       fetched: the values that handlers have requested, by `Handler.fetches` or `BeginStepEvent.fetch`, by name.
@@ -190,20 +193,20 @@ class EndStepEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndEpochEvent:
-    """One pass over the reader ended.
+    """The event that an epoch has ended: one pass over the reader.
 
     Attributes:
-      epoch: as in BeginEpochEvent.
+      epoch: the index of the epoch, from 0, as in BeginEpochEvent.
       steps: the number of steps in the epoch.
       completed: False if `stop()` ended the epoch before its last minibatch.
       compiled: the number of compilations of training steps during the epoch.
-      padding: the share of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
+      padding: the fraction of padding among the sequence steps that were fed, from 0 to 1; None without sequences.
       seconds: the duration of the epoch, in seconds.
-      data_wait: the seconds in which training waited for minibatches while the device was idle.
+      data_wait: the time, in seconds, that training waited for minibatches while the device was idle.
       metrics: the scalars that the program returns, by name, over the steps of the epoch: means, weighted by the
         examples of each step; sums, maxima and so on if the program declares them by `layers.metric`. With several
-        programs the names are like `generator/loss`, over the steps of each program. Reading a value computes all and
-        waits for the last steps; without steps, values are NaN.
+        programs the names are like `generator/loss`, over the steps of each program. The first access computes all
+        values and waits for the last steps; without steps, values are NaN.
 
     Example:
       >>> EndEpochEvent(epoch=0, steps=10).completed
@@ -223,7 +226,8 @@ class EndEpochEvent:
     def feeding(self) -> str:
         """A summary such as "2 programs compiled, 12% padding, 40% of the time waiting for data".
 
-        Parts that do not apply are left out. Waiting is left out below a tenth of the epoch's time or below a second.
+        Parts that do not apply are left out. The waiting time is left out if it is less than a tenth of the epoch, or
+        less than a second.
         """
         parts = []
         if self.compiled:
@@ -238,7 +242,7 @@ class EndEpochEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class EndTrainEvent:
-    """Training ended: after all epochs, by `stop()`, or by an exception.
+    """The event that training has ended: after all epochs, by `stop()`, or by an exception.
 
     Attributes:
       epochs: the number of completed epochs, including the epochs before an interruption.
@@ -258,10 +262,10 @@ class EndTrainEvent:
 @_told_by_kind
 @dataclass(frozen=True, slots=True)
 class MeasuredEvent:
-    """A handler has reported measured values by `Handler.announce`.
+    """The event that a handler has reported measured values by `Handler.announce`.
 
     Attributes:
-      epoch: as in BeginEpochEvent.
+      epoch: the index of the epoch, from 0, as in BeginEpochEvent.
       step: the index of the last step done within the epoch, from 0.
       metrics: scalars by name, such as `test_loss`.
 
@@ -278,7 +282,7 @@ class MeasuredEvent:
 Event = (
     BeginTrainEvent | BeginEpochEvent | BeginStepEvent | EndStepEvent | EndEpochEvent | EndTrainEvent | MeasuredEvent
 )
-"""Any event that a handler receives."""
+"""The type of any event that a handler receives."""
 
 EventHandler = Callable[[Event], Any]
-"""A function that receives every event; its result is ignored."""
+"""The type of a function that receives every event; its result is ignored."""

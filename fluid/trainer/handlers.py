@@ -1,8 +1,8 @@
 """Handlers: objects and functions around the training loop that receive its events.
 
 Handlers pass values to each other by `Handler.announce`, which sends a MeasuredEvent to all handlers, and never
-directly. So the order of handlers does not change what is logged and monitored. Metrics stay on the device. They are
-read when the loop has waited for their step anyway.
+directly. So the order of handlers does not change what is logged and monitored. Metrics stay on the device, and are
+read only after the loop has waited for their step anyway.
 """
 
 import inspect
@@ -44,23 +44,23 @@ _METHODS: dict[type, str] = {
     EndTrainEvent: "end_train",
     MeasuredEvent: "measured",
 }
-# These events go to the innermost handler (the last in the list) first, all other events to the outermost first.
+# The events in `_OUTWARDS` go to the last handler in the list first; all other events go to the first handler first.
 _OUTWARDS = (EndStepEvent, EndEpochEvent, EndTrainEvent, MeasuredEvent)
-_RENAMED = {"Checkpoint": "CheckpointEvery"}  # class names in checkpoints of earlier versions
+_RENAMED = {"Checkpoint": "CheckpointEvery"}  # checkpoints of earlier versions contain the old class name "Checkpoint"
 
 
 class Handler:
     """The base class of handlers of training events: override the methods of the events to handle.
 
-    Handlers are nested like the layers of an onion. A begin event passes through `handlers=[...]` from the first to the
-    last; end events and measured values pass from the last to the first. So each handler surrounds all later handlers;
-    `event_handler=` is the innermost. `end_train` is always called, also after an error, once for each handler whose
-    `begin_train` was called.
+    Handlers are nested like context managers. Begin events go through `handlers=[...]` from the first handler to the
+    last; end events and measured values go from the last to the first. So each handler surrounds all later handlers;
+    the function `event_handler=` is the innermost. `end_train` is always called, also after an error, once for each
+    handler whose `begin_train` was called.
 
     Attributes:
-      trainer: the Trainer that is training, set before `begin_train`.
+      trainer: the Trainer that runs the training, set before `begin_train`.
       first_process_only: True if, in a multi-process training, only the first process calls this handler: for handlers
-        that write files or to the screen. All processes must call a handler that changes the training, tests or saves.
+        that write files or print. All processes must call a handler that tests, saves, or changes the training.
       acts_on_measured: True if `measured` does more than record values, so that it must run right after the measured
         step.
       for_members: True if the handler accepts the events of a `fluid.Population`, in which each scalar is an array
@@ -85,7 +85,7 @@ class Handler:
     first_process_only = False
     acts_on_measured = True
     for_members = True
-    _file_of: PathLike | None = None  # the file that this handler writes; no other handler may write the same file
+    _file_of: PathLike | None = None  # the path of the file that this handler writes; no other handler may write it
     _dispatcher: "Dispatcher"
 
     @property
@@ -94,37 +94,37 @@ class Handler:
         return self._dispatcher.done
 
     def measures(self) -> Sequence[str]:
-        """Return the names of the values that this handler reports; read by other handlers before the first step."""
+        """Return the names of the values that this handler reports; other handlers read them before the first step."""
         return ()
 
     def fetches(self) -> Sequence[str]:
         """Return the names of the values of the training step that `end_step` receives in `event.fetched`.
 
-        The names are as for `Session.run` in training: named values, `fc_0.w_0@GRAD`, `grad_norm_0` ... The step
-        computes the values, which stay on the device until they are read. The method is called once, before the first
-        step. With several programs, each program fetches the names that it has.
+        The names are as for `Session.run` in training: named values, `fc_0.w_0@GRAD`, `grad_norm_0` ... The values stay
+        on the device until they are read. The training loop calls this method once, before the first step. With several
+        programs, each program fetches the names that it has.
         """
         return ()
 
     def steps_ahead(self) -> float | None:
-        """Return how many training steps may run before this handler must be notified of the last of them.
+        """Return the number of training steps until this handler has to act.
 
-        With `Trainer(steps_per_dispatch=...)`, several steps run in one call of the device, and handlers are notified
-        when all these steps are in flight. An event holds the values of its step, but the trainer has the state after
-        the last step of the call. So a handler that tests, saves, or uses the trainer in every hundredth step returns
-        `100 - self.done % 100`: a call then ends at this step.
+        With `Trainer(steps_per_dispatch=...)`, several steps run in one device call, and handlers are notified when all
+        these steps are in flight. An event holds the values of its step, but the trainer has the state after the last
+        step of the device call. So a handler that tests, saves, or uses the trainer in every hundredth step returns
+        `100 - self.done % 100`. Then a device call ends at each hundredth step.
 
         Returns:
-          At least 1, which runs steps one by one; `math.inf` if the values of events are enough; or None for no
-          declaration, so that "auto" runs steps one by one. The default is None for a handler with `begin_step` or
-          `end_step`, else `math.inf`.
+          At least 1; 1 runs steps one by one. `math.inf` if the handler needs only the values of its events. None if
+          the handler declares no number, so that "auto" runs steps one by one. The default is None for a handler with
+          `begin_step` or `end_step`, else `math.inf`.
         """
         kind = type(self)
         hears_steps = kind.begin_step is not Handler.begin_step or kind.end_step is not Handler.end_step
         return None if hears_steps else math.inf
 
     def announce(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
-        """Report measured values to all handlers, as a MeasuredEvent.
+        """Report measured values to all handlers by a MeasuredEvent.
 
         Args:
           epoch: the index of the epoch, from 0.
@@ -145,11 +145,11 @@ class Handler:
         self._dispatcher(MeasuredEvent(epoch, step, Results(list(values.values()), list(values))))
 
     def state(self) -> dict[str, Any]:
-        """Return the state of this handler for a resumed training, as JSON; every checkpoint holds it."""
+        """Return the state of this handler as JSON, which each checkpoint stores for a resumed training."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`; called before `begin_train`."""
+        """Restore a result of the method `state`; a resumed training calls this method before `begin_train`."""
 
     def begin_train(self, event: BeginTrainEvent) -> None:
         """Handle the start of training, before the first epoch."""
@@ -158,10 +158,10 @@ class Handler:
         """Handle the start of an epoch, before its first step."""
 
     def begin_step(self, event: BeginStepEvent) -> None:
-        """Handle the start of a step."""
+        """Handle the start of a training step."""
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Handle the end of a step."""
+        """Handle the end of a training step."""
 
     def end_epoch(self, event: EndEpochEvent) -> None:
         """Handle the end of an epoch, after its last step."""
@@ -226,7 +226,8 @@ class Dispatcher:
             _check_names(kind)
         for handler in self._handlers:
             check_attributes(handler)
-        # For each handler, its methods by class of event. An event that a handler does not handle costs no call.
+        # For each handler: its methods by class of event. Events without a method are missing, so that they cost no
+        # call.
         self._methods = [{} if _is_for_another(handler) else _methods_of(handler) for handler in handlers]
         self._order: dict[type, list[Callable[[Any], Any]]] = {
             kind: [methods[kind] for methods in self._in_order_of(kind) if kind in methods] for kind in _METHODS
@@ -254,11 +255,11 @@ class Dispatcher:
             _raise_in_own_words(error)
 
     def hear(self, kind: type) -> bool:
-        """Return whether a handler receives events of this class."""
+        """Return whether any handler receives events of the class `kind`."""
         return bool(self._order[kind])
 
     def enter(self, event: BeginTrainEvent) -> None:
-        """Deliver the BeginTrainEvent, and count the handlers that have received it."""
+        """Deliver the BeginTrainEvent to all handlers, and count the handlers that have received it."""
         self._entered = 0
         self.done = 0 if self._trainer is None else int(self._trainer.session.scope.step)
         for methods in self._methods:
@@ -293,7 +294,7 @@ class Dispatcher:
             event.error.add_note(f"while a handler was told of this, it raised {failure!r}")
 
     def steps_ahead(self) -> tuple[float | None, float]:
-        """Return how many steps may run before a handler must be notified, see `Handler.steps_ahead`.
+        """Return the number of training steps until a handler has to act, see `Handler.steps_ahead`.
 
         Returns:
           A pair: the minimum over all handlers, or None if one of them is a function or declares no number; and the
@@ -308,7 +309,7 @@ class Dispatcher:
         return [name for handler in self._handlers for name in handler.measures()]
 
     def fetches(self, programs: Sequence[Program]) -> list[tuple[str, ...]]:
-        """Return, for each program, the names of the values that handlers fetch from its training step, each once.
+        """Return, for each program, the unique names of the values that handlers fetch from its training step.
 
         Raises:
           UnknownNameError: no program has a value of this name.
@@ -327,10 +328,11 @@ class Dispatcher:
         return [{"handler": _qualified(handler), "state": handler.state()} for handler in self._told]
 
     def restore(self, states: Sequence[Mapping[str, Any]]) -> None:
-        """Pass each saved state to the next handler of the class that saved it; log a state that no handler takes.
+        """Restore each saved state in the next handler of the class that saved the state.
 
-        First, handlers are matched by module and class name. The remaining states go to the remaining handlers by the
-        class name alone: the class may have moved to another module, and earlier versions saved only the class name.
+        First, handlers are matched by module and class name. Then the remaining states and handlers are matched by the
+        class name alone: the class may have moved to another module, and earlier versions saved only the class name. A
+        state without a handler is logged.
         """
         waiting = list(self._handlers)
         takers = [_take(waiting, [entry["handler"]], _qualified) for entry in states]
@@ -355,23 +357,23 @@ class Dispatcher:
 
 
 def _qualified(handler: Handler) -> str:
-    """Return the qualified name of a handler's class, after the name of its module: "module.Class"."""
+    """Return the module and the qualified name of a handler's class, such as "module.Class"."""
     return f"{type(handler).__module__}.{type(handler).__qualname__}"
 
 
 def _take(waiting: list[Handler], names: Sequence[str | None], name_of: Callable[[Handler], str]) -> Handler | None:
-    """Remove the first handler whose `name_of` is in `names` from `waiting`, and return it; None if there is none."""
+    """Remove the first handler whose `name_of` is in `names` from the list `waiting`, and return it; else None."""
     index = next((i for i, handler in enumerate(waiting) if name_of(handler) in names), None)
     return None if index is None else waiting.pop(index)
 
 
 def _is_for_another(handler: Handler | EventHandler) -> bool:
-    """Return whether the handler is called in the first process only, and this process is not the first one."""
+    """Return whether this process must not call a handler, because only the first process calls it."""
     return isinstance(handler, Handler) and handler.first_process_only and not group().is_first
 
 
 def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], Any]]:
-    """Return the function that handles events, by class of event: overridden methods, or a plain function for all.
+    """Return the functions that handle events, by event class: overridden methods, or one function for all events.
 
     Raises:
       ArgumentTypeError: `handler` is not a handler, or cannot be called with one event.
@@ -399,7 +401,8 @@ def _methods_of(handler: Handler | EventHandler) -> dict[type, Callable[[Any], A
 def warn_of_return(function: Callable[..., Any], returned: Any) -> None:
     """Warn, once for each function, if a handler returns True, False or -1, which has no effect.
 
-    Such a result looks like a request to end training, which is `trainer.stop()`. Other results cause no warning.
+    A user may return one of these values to end training, but only `trainer.stop()` does this. Other results cause no
+    warning.
 
     Args:
       function: a handler function, or a method of a handler.
@@ -437,7 +440,7 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some built-in callables have no signature
+    except (TypeError, ValueError):  # some built-in callables have no signature that Python can read
         return
     try:
         signature.bind(None)
@@ -449,7 +452,7 @@ def check_signature(function: Callable[..., Any], what: str, wanted: str) -> Non
 
 
 def _raise_in_own_words(error: Exception) -> NoReturn:
-    """Raise the exception of a handler again, or a clearer exception that explains the mistake."""
+    """Raise the exception of a handler again, or if its cause is a known mistake, a clearer exception."""
     explained = handler_in_own_words(error)
     if isinstance(error, StopIteration):
         error.add_note("raised by a handler; to end training there, call trainer.stop() and return")
@@ -459,7 +462,7 @@ def _raise_in_own_words(error: Exception) -> NoReturn:
 
 
 def _fetched(program: Program, name: str) -> tuple[str, ...]:
-    """Return the names of the values of a program that a name or glob matches; an empty tuple without a match."""
+    """Return the names of a program's values that match a name or glob pattern; an empty tuple without a match."""
     try:
         return check_fetch(program, [name], TRAIN)
     except errors.UnknownNameError:
@@ -467,7 +470,7 @@ def _fetched(program: Program, name: str) -> tuple[str, ...]:
 
 
 def _check_announced(handlers: Sequence[Handler]) -> None:
-    """Raise ArgumentError if two handlers report values of one name, which other handlers could not distinguish."""
+    """Raise ArgumentError if two handlers report values with the same name, which would be ambiguous."""
     owners: dict[str, str] = {}
     for handler in handlers:
         kind = type(handler).__name__
@@ -481,7 +484,7 @@ def _check_announced(handlers: Sequence[Handler]) -> None:
 
 
 def _check_files(handlers: Sequence[Handler]) -> None:
-    """Raise ArgumentError if two handlers write one file: each would overwrite the other."""
+    """Raise ArgumentError if two handlers write to one file, because each would overwrite the content of the other."""
     owners: dict[str, str] = {}
     for handler in handlers:
         kind = type(handler).__name__
@@ -497,7 +500,7 @@ def _check_files(handlers: Sequence[Handler]) -> None:
 
 
 def _check_names(kind: type) -> None:
-    """Warn of methods in a Handler class whose names look like event methods, but that no event calls."""
+    """Warn of methods in a Handler class whose names resemble event methods, but that no event calls."""
     bases = kind.__mro__[: kind.__mro__.index(Handler)]
     own = {name for base in bases for name, value in vars(base).items() if callable(value)} - set(vars(Handler))
     for name in sorted(own):

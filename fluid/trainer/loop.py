@@ -1,8 +1,8 @@
-"""The training loop: `train` runs epochs, `_epoch` runs calls of the device, `_device_call` runs one or several steps.
+"""The training loop: `train` runs epochs, `_epoch` runs device calls, `_device_call` runs one or several steps.
 
-Nothing interrupts a call of the device: stopping, pausing, Ctrl-C and SIGTERM take effect only after a call, when its
-handlers were notified and the policies have acted. A signal may interrupt two parts, since they can be
-repeated: opening a pass over the data, and reading minibatches ahead.
+Nothing interrupts a device call. Stopping, pausing, Ctrl-C and SIGTERM take effect only after the call, when handlers
+were notified and the policies have acted. A signal may interrupt two operations, because they can be repeated: opening
+a pass over the data, and reading minibatches ahead.
 """
 
 import logging
@@ -34,7 +34,7 @@ from fluid.trainer.programs import Member
 from fluid.trainer.resume import Progress
 from fluid.trainer.signals import Signals
 
-# If reading the last minibatch took longer than this, in seconds, the handlers of the end of a step run before the next
+# If reading the last minibatch took longer than this time, in seconds, handlers of EndStepEvent run before the next
 # minibatch is read.
 _SLOW = 0.02
 
@@ -43,7 +43,7 @@ log = logging.getLogger("fluid")
 
 @dataclass(frozen=True, slots=True)
 class TrainedProgram:
-    """A program that the loop trains.
+    """A program that the training loop trains, with its compiled training step.
 
     Attributes:
       member: the program, with the description of the minibatches that it reads.
@@ -59,17 +59,17 @@ class Training:
     """The objects that work together in one call of `train`.
 
     Attributes:
-      programs: the trained programs: one, or several in turn.
+      programs: the trained programs: one program, or several programs in turn.
       progress: the position of training, which the loop advances.
       handlers: the Dispatcher that delivers every event.
-      stopping: returns whether training ends here; called after each call of the device.
+      stopping: returns whether training ends now; called after each device call.
       pausing: returns whether the open pass over the data is kept, so that a later call in this process can continue
         with the next minibatch of the pass.
       losses: limits the number of steps in flight by waiting for their losses.
       agreement: makes all processes take the same steps.
       checkpoints: saves checkpoints; a plain NoCheckpoints saves nothing.
       signals: delays Ctrl-C and SIGTERM until training is between two steps.
-      steps_per_call: limits how many steps run in one call of the device.
+      steps_per_call: limits the number of steps in one device call.
       compile_ahead: starts to compile the step before the first minibatch is read, if its shapes are known.
       epoch_metrics: returns the scalars of the epoch so far, without waiting for the device.
     """
@@ -89,7 +89,7 @@ class Training:
 
     @property
     def policies(self) -> tuple[Policy, ...]:
-        """The policies that act between two calls of the device, in their order."""
+        """The policies that act between two device calls, such as saving checkpoints, in their order."""
         return (self.agreement, self.checkpoints, self.signals, self.losses)
 
     @property
@@ -150,7 +150,7 @@ def train(training: Training, num_epochs: int) -> bool:
 
 
 def _epoch(training: Training) -> EndEpochEvent:
-    """Run the steps of one epoch, or the rest of an interrupted epoch; return the EndEpochEvent of this epoch."""
+    """Run the steps of one epoch, or the rest of an interrupted epoch; return the EndEpochEvent of the epoch."""
     progress, waits, policies = training.progress, training.handlers.waits, training.policies
     begun, waited_before, compiled_before = time.perf_counter(), waits.data, training.compiled
     with training.signals.at_once:
@@ -166,7 +166,8 @@ def _epoch(training: Training) -> EndEpochEvent:
             call = _device_call(training, first, batches)
             for policy in policies:
                 policy.after_steps(call)
-            ended = training.stopping() or progress.last  # the last step here, or in another process
+            # the epoch ends after this step, in this process or in another one
+            ended = training.stopping() or progress.last
     finally:
         if training.pausing():
             progress.keep_pass(batches)
@@ -185,11 +186,10 @@ def _epoch(training: Training) -> EndEpochEvent:
 
 
 def _device_call(training: Training, first: Batch, batches: Batches) -> Call:
-    """Run one call of the device, with one step or several, and notify handlers of each step.
+    """Run one device call with one or several training steps, and notify handlers of each step.
 
-    Several steps share a call if no handler and no policy acts between them.
-
-    Handlers are notified of the later steps of a call after the call has begun, while the device may still compute.
+    Several steps run in one device call if no handler and no policy has to act between them. Handlers are notified of
+    all steps except the first one after the call has started, while the device may still compute.
 
     Args:
       training: the objects of this call of `train`.
@@ -198,38 +198,44 @@ def _device_call(training: Training, first: Batch, batches: Batches) -> Call:
     """
     progress, handlers, program = training.progress, training.handlers, training.programs[first.program]
     name, chain = program.member.name, program.member.chain
-    feed = first.feed if chain is None else chain(first.feed)  # a chain adds the feeds that other programs compute
+    # if other programs compute feeds of this program, `chain` adds these feeds to the minibatch
+    feed = first.feed if chain is None else chain(first.feed)
     request = StepRequest(program.member.program)
     capacity, limit = _limit(training, program, first)
-    handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)  # two calls: one runs, one waits
+    # read enough for two device calls: one runs, the next one waits
+    handlers.in_flight = IN_FLIGHT if capacity == 1 else max(IN_FLIGHT, 2 * capacity)
     if handlers.hear(BeginStepEvent):
         handlers(BeginStepEvent(progress.epoch, progress.step, feed, first.seconds, request, name))
 
-    count = limit if request.is_empty else 1  # a step with requests, or with a chain, runs in its own call
+    # only one step runs per call if a handler requests values, or if other programs compute feeds
+    count = limit if request.is_empty else 1
     if count > 1:
         _read_ahead(training, batches, count)
-    # Handlers were notified that this step begins, so the step runs even if one of them has stopped the training.
+    # Handlers have received the BeginStepEvent of this step, so the step runs even if a handler has stopped the
+    # training.
     batch = batches.take(1 if training.stopping() else count, capacity)
     results = request.run(program.step, batch.feed if chain is None else feed, batch.count)
     training.losses.add(results.values[program.member.program.loss_output], progress.epoch, progress.step, batch.count)
     progress.advance(batch)
 
     quick = batch.seconds < _SLOW and not progress.reads_once
-    if quick:  # read the next minibatches while the device computes this call
+    if quick:  # while the device computes this call, read the next minibatches
         _read_ahead(training, batches, limit)
         if batch.count > 1:
             batches.stack_ahead(batch.program, capacity)
     _notify(training, program, feed, batch, results)
-    if not quick:  # read after the handlers of the end of this step, which must not wait for a slow reader
+    # if the reader is slow or cannot restart, read the next minibatches only after handlers have received the
+    # EndStepEvent
+    if not quick:
         _read_ahead(training, batches, limit)
         handlers.waits.look(batches.seconds, training.losses.idle)
     return Call(name, results, batches)
 
 
 def _limit(training: Training, program: TrainedProgram, first: Batch) -> tuple[int, int]:
-    """Return two numbers of steps: the capacity of a call, and how many may run before a handler or a policy acts.
+    """Return the maximum number of steps in the next device call, without and with the limits of handlers and policies.
 
-    The second number is at least 1, and at most the capacity.
+    The second number is at least 1, and at most the first number.
     """
     if program.member.name in training.steps_per_call.one_by_one:
         return 1, 1
@@ -247,7 +253,9 @@ def _notify(
     batch: Batch,
     results: Sequence[tuple[Results, Results]],
 ) -> None:
-    """Notify handlers of the steps of one call, except of the start of the first step, which they know already.
+    """Notify handlers of the steps of one device call, except of the start of its first step.
+
+    Handlers were notified of the start of the first step before the call.
 
     Args:
       training: the objects of this call of `train`.
@@ -269,7 +277,7 @@ def _notify(
 
 
 def _read_ahead(training: Training, batches: Batches, count: int) -> None:
-    """Read until `count` minibatches are read and not yet trained on, or until reading has to stop.
+    """Read minibatches ahead until `count` of them wait to be trained on, or until reading has to stop.
 
     Reading stops when training ends: a reader that is an iterator cannot return these minibatches again, so the next
     training would miss them. Reading also stops when the reader has no minibatch ready, unless all processes must know

@@ -1,4 +1,4 @@
-"""Losses of the steps in flight: waiting for them, the seconds of waiting, and warnings of non-finite losses."""
+"""Losses of the steps in flight: wait for the losses, measure the time of waiting, and warn of non-finite losses."""
 
 import math
 import time
@@ -13,10 +13,10 @@ from fluid.trainer.device_calls import Call, Policy
 
 
 class Waits:
-    """The seconds that a training has waited, since its start, for minibatches and for the device.
+    """The time, in seconds, that a training has waited since its start for minibatches and for the device.
 
-    Reading a minibatch costs time only while the device is idle. The loop checks whether the device is idle after each
-    long read, and sometimes after shorter ones. If it is idle, the time of all reads since the last check counts.
+    Reading a minibatch costs time only while the device is idle. The loop checks after each long read, and sometimes
+    after shorter ones, whether the device is idle. If so, the time of all reads since the last check is added.
 
     Attributes:
       data: seconds of waiting for minibatches.
@@ -36,7 +36,7 @@ class Waits:
         self._read = 0.0
 
     def begin_pass(self, read: float) -> None:
-        """Begin to count a pass over the data, for which `read` seconds of reading were counted before."""
+        """Start a pass over the data; the first `read` seconds of its reading time are not counted."""
         self._read = read
 
     def look(self, read: float, idle: bool) -> None:
@@ -86,12 +86,12 @@ class Losses(Policy):
 
     @property
     def idle(self) -> bool:
-        """True if the device has finished all dispatched steps, or none was dispatched."""
+        """True if the device has finished all dispatched steps, or no step was dispatched."""
         newest = self._in_flight.newest
         return newest is None or bool(newest[0].is_ready())
 
     def after_steps(self, call: Call) -> None:
-        """Wait for the older half of the steps in flight if there are too many; record the seconds of waiting."""
+        """Wait for the older half of the steps if too many are in flight; record the time of waiting."""
         if self.wait_for_half():
             self._waits.look(call.batches.seconds, self.idle)
             if self._waited is not None:
@@ -114,7 +114,7 @@ class Losses(Policy):
 
     def _settle(self, loss: Any, epoch: int, step: int, count: int) -> None:
         begun = time.perf_counter()
-        loss = np.asarray(loss)  # copied to the host: reshaping on the device would need a compilation
+        loss = np.asarray(loss)  # copied to the host: on the device, reshaping would need a compilation
         self._waits.device += time.perf_counter() - begun
         if self.warned or (loss.size == 1 and math.isfinite(loss.item())):
             return
@@ -126,7 +126,7 @@ class Losses(Policy):
 
 
 def _lost(losses: np.ndarray, where: str) -> str:
-    """Return the warning for the loss of a step; in a population, for the losses `[members]`, some non-finite."""
+    """Return the warning for a non-finite loss; in a population, for losses `[members]` with non-finite members."""
     lost = np.flatnonzero(~np.isfinite(losses))
     if len(losses) > 1:
         members = ", ".join(map(str, lost))

@@ -1,4 +1,4 @@
-"""NoUpdates: warnings if training learns nothing: no updates, a learning rate of 0, or a loss that does not fall."""
+"""Warnings if training learns nothing: no parameter updates, a learning rate of 0, or a loss that does not fall."""
 
 import logging
 import math
@@ -17,14 +17,15 @@ from fluid.trainer.handlers import Handler
 
 log = logging.getLogger("fluid")
 
-# The loss is expected to fall in a call of `train` with at least this number of epochs.
+# The loss is expected to fall if a call of `train` has at least this number of epochs.
 _EPOCHS = 3
-# The number of learning rates of a schedule to check: among the steps so far, and among the steps that follow.
+# The number of steps at which a learning rate schedule is evaluated: among the past steps, and again among the future
+# steps.
 _BEFORE, _AFTER = 16, 4
 
 
 class NoUpdates(Handler):
-    """A handler that warns, once, of a training without updates, or whose learning rate is 0 from now on.
+    """A handler that warns, once, if training updates no parameters, or if the learning rate stays 0 from now on.
 
     The handler checks after the first epoch of a call of `train`, when the number of steps is known, and after the last
     epoch. At the end of training, the handler logs a warning if the loss did not fall.
@@ -38,10 +39,11 @@ class NoUpdates(Handler):
         self._num_epochs = event.num_epochs
         self._looks = True
         self._said = False
-        self._epochs: list[EndEpochEvent] = []  # the events of the first and the last epoch of this call
+        # the EndEpochEvents of the first and the last epoch of this call of `train`
+        self._epochs: list[EndEpochEvent] = []
 
     def steps_ahead(self) -> float:
-        """Return infinity: this handler acts only at the ends of epochs, so any number of steps may run before."""
+        """Return infinity, because this handler acts only at the ends of epochs and never between training steps."""
         return math.inf
 
     def end_epoch(self, event: EndEpochEvent) -> None:
@@ -109,7 +111,7 @@ class NoUpdates(Handler):
 def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
     """Return whether a schedule was 0 for most updates from `begun` to `done`, and is 0 for all later updates.
 
-    Only some of the updates are checked. A learning rate that is a number is never over.
+    Only some of the updates are checked. The result is False for a learning rate that is a number.
     """
     if not callable(rate) or _is_positive(rate, done):
         return False
@@ -120,11 +122,11 @@ def _is_over(rate: Any, begun: int, done: int, planned: int) -> bool:
 
 
 def _is_positive(rate: Any, count: int) -> bool:
-    """Return whether the learning rate after `count` updates is not 0; in a population, for at least one member."""
+    """Return whether the learning rate after `count` updates is not 0; in a population, of at least one member."""
     with jax.transfer_guard("allow"):
         return bool(np.any(np.asarray(rate(jnp.int32(count))) != 0))
 
 
 def _spread(first: int, end: int, most: int) -> list[int]:
-    """Return at most `most` evenly spaced integers from `first` to `end - 1`; an empty list without any."""
+    """Return at most `most` evenly spaced integers from `first` to `end - 1`; an empty list if the range is empty."""
     return sorted({int(n) for n in np.linspace(first, end - 1, most)}) if end > first else []

@@ -19,7 +19,7 @@ LearningRate = float | tuple[float, ...]
 """The learning rate of a program; a tuple if the program calls `minimize` several times."""
 
 RateToSet = float | Sequence[float | None] | None
-"""A learning rate to set, or one for each `minimize`; None restores the learning rate of the optimizer."""
+"""A learning rate to set, or a sequence with one for each `minimize`; None restores the optimizer's learning rate."""
 
 
 class HasParameters:
@@ -27,7 +27,7 @@ class HasParameters:
 
     Attributes:
       session: the session of the Trainer.
-      program: the program of the Trainer, if there is one program.
+      program: the program of the Trainer, if there is only one.
       programs: the programs of the Trainer by name.
     """
 
@@ -36,11 +36,13 @@ class HasParameters:
     programs: dict[str, Program]
     _member: Callable[..., Member]
     _inference: Program | None
-    _reported: str | None = None  # the last message that `_report` has logged
+    _reported: str | None = None  # the last message that `_report` has logged; an equal message is not logged again
 
     @property
     def place(self) -> str | list[str]:
-        """The device, such as "cpu:0"; a list with `parallel`. May be set before the first step, see `Session.place`.
+        """The device, such as "cpu:0"; a list of devices with `parallel`. Set it before the first step only.
+
+        See `Session.place`.
 
         Example:
           >>> import fluid
@@ -59,7 +61,7 @@ class HasParameters:
 
     @property
     def params(self) -> ReadOnlyArrays:
-        """Copies of the current parameters and states by name, as for `fluid.Inferencer(params=trainer.params)`.
+        """Copies of the current parameters and states by name, for example for `fluid.Inferencer(params=...)`.
 
         The dict is read-only. `trainer.session.scope["fc_0.w_0"] = array` sets one parameter, `load_params` sets many.
         """
@@ -97,8 +99,8 @@ class HasParameters:
         """Write parameters and moving statistics to one file, atomically.
 
         Args:
-          path: the path of the file; for an existing directory, `params.fluid` in it. The ending ".safetensors" chooses
-            this format, which has no checksum: damaged numbers are read without an error.
+          path: the path of the file; for an existing directory, `params.fluid` in it. The ending ".safetensors" selects
+            the format safetensors, which has no checksum: damaged numbers are read without an error.
           names: names and globs, such as `["backbone/*"]`; all by default.
 
         Raises:
@@ -116,9 +118,9 @@ class HasParameters:
         skip: str | Sequence[str] = (),
         names: str | Sequence[str] | None = None,
     ) -> None:
-        """Load the initial parameters of a Trainer from the only entry of `sources`; other arguments as `load_params`.
+        """Load the initial parameters of a Trainer from the single entry of `sources`; load nothing if it is empty.
 
-        An empty `sources` loads nothing.
+        The other arguments are as for `load_params`.
 
         Raises:
           ArgumentTypeError: there are several sources; or none, although `strict`, `rename`, `skip` or `names` is set.
@@ -139,7 +141,7 @@ class HasParameters:
         skip: str | Sequence[str] = (),
         names: str | Sequence[str] | None = None,
     ) -> LoadReport:
-        """Load parameters and moving statistics from a file or arrays by name. The optimizer state does not change.
+        """Load parameters and moving statistics from a file or a dict of arrays. The optimizer state does not change.
 
         Args:
           source: a file of `save_params`, a file that ends in ".safetensors", or arrays by name.
@@ -147,8 +149,8 @@ class HasParameters:
             both are logged.
           rename: names in the source to names in this Trainer, with globs: `{"old/*": "new/*"}`.
           skip: names and globs of arrays that are not loaded, with any shape: `["head/*"]`.
-          names: names and globs of the arrays that are loaded, `["backbone/*"]`; all others keep their values. None for
-            all.
+          names: names and globs of the arrays that are loaded, `["backbone/*"]`; other arrays keep their values. None
+            loads all.
 
         Returns:
           A LoadReport of the loaded, the unused and the missing arrays.
@@ -172,9 +174,9 @@ class HasParameters:
         return self.session.load_params(source, strict, rename, skip, names)
 
     def copy_params(self, names: Mapping[str, str], rate: float = 1.0) -> list[str]:
-        """Copy parameters and states of one net to another net, or move the other net a part of the way.
+        """Copy parameters and states of one net to another net, or move the target towards the source by `rate`.
 
-        With several steps per call of the device, see `steps_per_dispatch`, a handler copies after the last of them.
+        With several steps per device call (`steps_per_dispatch`), a handler copies only after the last of them.
 
         Args:
           names: source names to target names, with globs: `{"online/*": "target/*"}`.
@@ -209,13 +211,13 @@ class HasParameters:
     def freeze(self, patterns: str | Sequence[str]) -> list[str]:
         """Freeze parameters, and their moving statistics, from the next step on.
 
-        The optimizer state of frozen parameters is kept for a later `unfreeze`. The step is recompiled once for each
-        set of names. A handler may call this method during training, and checkpoints record the frozen names.
+        The optimizer state of frozen parameters stays in memory for a later `unfreeze`. The step is recompiled once for
+        each set of names. A handler may call this method during training. Checkpoints record the frozen names.
 
         Args:
           patterns: names and globs, such as `"backbone/*"` or `["emb.w_0", "encoder/*"]`. The moving statistics of a
-            layer are frozen if they are named, or if all parameters of the layer are frozen; batch_norm then normalises
-            with its moving statistics.
+            layer are frozen if a pattern matches them, or if all parameters of the layer are frozen; batch_norm then
+            normalizes with its moving statistics.
 
         Returns:
           The names that are frozen now and were not frozen before.
@@ -263,9 +265,9 @@ class HasParameters:
     ) -> None:
         """Export a program in test mode, with its parameters, to one file that runs without the program function.
 
-        With `infer_func`, its program is exported. Else, without `fetch`, the outputs of the trained program that do
-        not depend on labels are exported. Labels are feeds that the loss needs and the net before the loss does not
-        need. If a program returns only losses and metrics, the last value before them is exported. The log says so.
+        If the Trainer has an `infer_func`, its program is exported. Otherwise, without `fetch`, the export has the
+        outputs of the trained program that do not depend on labels. Labels are feeds that only the loss needs. If a
+        program returns only losses and metrics, the last value before them is exported, and the log says so.
 
         Args:
           path: the path of the file; for an existing directory, `model.fluid` in it.
@@ -301,8 +303,8 @@ class HasParameters:
     def _export(
         self, path: PathLike, fetch: Fetch | None, program: str | ProgramFunction | None, **options: Any
     ) -> object | None:
-        """Export a program, see `save_inference_model`; return the results that were chosen for the user, or None."""
-        from fluid import export  # imported here, because few trainings export
+        """Export a program; return the values that were chosen because the user named none, or else None."""
+        from fluid import export  # imported only when needed, because few trainings export
 
         inference = self._inference
         if inference is not None and program in (None, inference.name, inference.function, inference):
@@ -320,8 +322,8 @@ class HasParameters:
         """Export a training step, with all arrays that it starts from, to one file that runs without fluid.
 
         The file holds StableHLO and the reader `standalone.py`, which needs jax and numpy. The update is
-        a function of arrays by name: parameters, moving statistics, optimizer state, step counter, random root and
-        learning rates, which may be set. A step has the bits of a step of this Trainer on feeds of equal shapes.
+        a function of arrays by name: parameters, moving statistics, optimizer state, step counter, random key and
+        learning rates, which may be set. A step computes the same bits as this Trainer if feeds have equal shapes.
 
         Args:
           path: the path of the file; for an existing directory, `model.fluid` in it.
@@ -348,12 +350,12 @@ class HasParameters:
           >>> losses[-1] < 0.1 * losses[0]
           True
         """
-        from fluid import export  # imported here, because few trainings export
+        from fluid import export  # imported only when needed, because few trainings export
 
         export.save_step(path, self.session, self._member(program, "save_training_step").program, **options)
 
     def _report(self, exported: str) -> None:
-        """Log the message of an export, unless it equals the last one: an OnlineTrainer exports again and again."""
+        """Log the message of an export, unless it equals the last message: an OnlineTrainer exports many times."""
         if exported != self._reported:
             log.warning(exported)
             self._reported = exported

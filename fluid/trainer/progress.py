@@ -1,4 +1,4 @@
-"""ProgressBar: the progress of a training, as a bar of tqdm on a terminal, and with a table of epochs in a notebook."""
+"""The class ProgressBar, which shows a tqdm bar on a terminal, and a bar with a table of epochs in a notebook."""
 
 import contextlib
 import contextvars
@@ -26,9 +26,9 @@ from fluid.trainer.events import (
 )
 from fluid.trainer.handlers import Handler
 
-# The maximum number of epochs, the newest ones, in the table of a notebook.
+# The maximum number of epochs in the table that a notebook shows; older epochs are hidden.
 _ROWS = 20
-# The style of a cell is inline, because some notebook viewers drop style sheets.
+# The style is set in each table cell, because some notebook viewers ignore style sheets.
 _CELL = "padding: 0.15em 0.9em 0.15em 0; text-align: right; white-space: nowrap"
 
 
@@ -38,12 +38,12 @@ class ProgressBar(Handler):
 
     The bar shows the scalars of the program over the epoch so far, and the values that other handlers report. It also
     shows the speed, the remaining time, and the time of a running compilation. In a notebook, the bar and the log are
-    one output of the cell; on a terminal, the bar goes to standard error. Put this handler first, as `train` does with
-    its bar: the results of a test then appear beside the epoch that the test follows.
+    one output of the cell; on a terminal, the bar goes to standard error. Put this handler first in the list, as
+    `train` does: then the results of a test appear beside the epoch before the test.
 
     Args:
       interval: the time between two redraws, in seconds; by default 0.5 in a notebook, and 0.2 elsewhere. Only a redraw
-        reads values, and only of finished steps, so that nothing waits.
+        reads values, and only of finished steps, so that training does not wait.
       show: True shows the bar, False does not, None shows it on a terminal and in a notebook only.
 
     Example:
@@ -64,16 +64,16 @@ class ProgressBar(Handler):
         terminal = sys.stderr is not None and sys.stderr.isatty()
         self._interval = (0.5 if notebook else 0.2) if interval is None else interval
         self._show = (notebook or terminal) if show is None else show
-        self._table: _Table | None = None  # the output of the cell in a notebook; None elsewhere
-        self._bar: Any = None  # the open tqdm object
-        self._means: TrainingMeans | None = None  # over the steps of the current epoch; None between epochs
+        self._table: _Table | None = None  # the output of the notebook cell; None outside of a notebook
+        self._bar: Any = None  # the tqdm object of the bar that is shown
+        self._means: TrainingMeans | None = None  # the means over the steps of the current epoch; None between epochs
         self._announced: dict[str, Any] = {}
         self._ticker: threading.Thread | None = None
         self._compiled = threading.Event()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Surround a call of `train`: in a notebook, show a table, and the warnings that are logged in the block."""
+        """Return a context manager for a call of `train`: in a notebook, it shows a table and the logged warnings."""
         if not (self._show and in_notebook()):
             yield
             return
@@ -88,18 +88,18 @@ class ProgressBar(Handler):
             self._table = None
 
     def steps_ahead(self) -> float:
-        """Return infinity: this handler needs only the values in its events, at any later time."""
+        """Return infinity, because this handler never has to act between two training steps."""
         return math.inf
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Store the number of epochs, and begin to watch the compilations of the session."""
+        """Store the number of epochs, and register this bar for the start and end of compilations."""
         self._num_epochs = event.num_epochs
         self._steps_of_epoch: int | None = None
         if self._show:
             self.trainer.session.compilations.watchers.append(self._compile)
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Open a bar for the epoch, or in a notebook one for the whole training.
+        """Open a bar for the epoch; in a notebook, open one bar for the whole training.
 
         The total number of steps is unknown in the first epoch.
         """
@@ -115,7 +115,7 @@ class ProgressBar(Handler):
             from tqdm.std import tqdm
 
             place: Any = {"dynamic_ncols": True}
-            if self._table is not None:  # at position 0, tqdm writes no control codes that move a cursor
+            if self._table is not None:  # at `position=0`, tqdm writes no control codes that move the cursor
                 place = {"file": self._table, "position": 0, "ascii": False}
             start = {"total": self._steps_of_epoch, "initial": event.first_step}
             self._bar = tqdm(desc=self._label, unit="step", **start, **place)
@@ -138,7 +138,7 @@ class ProgressBar(Handler):
         self._announced.update(by_name(event.metrics))
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Show the values over the whole epoch, and its compilations, padding, and share of time waiting for data."""
+        """Show the means over the ended epoch, its compilations, padding, and the fraction of time waiting for data."""
         self._means = None
         if self._bar is None:
             return
@@ -156,12 +156,12 @@ class ProgressBar(Handler):
             self._bar = None
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Show how training ended, ", stopped" or the class of the exception, and close a bar that is still open."""
+        """Show the end of training (", stopped" or the class of the exception), and close a bar that is still open."""
         if not self._show:
             return
         self.trainer.session.compilations.watchers.remove(self._compile)
         if self._bar is not None:
-            if self._means is not None:  # training ended within an epoch
+            if self._means is not None:  # the means exist here only if training has ended within an epoch
                 self._texts = self._running(self._means)
             stopped = ", stopped" if event.stopped else ""
             self._draw(stopped if event.error is None else f", {type(event.error).__name__}")
@@ -169,7 +169,7 @@ class ProgressBar(Handler):
             self._bar = None
 
     def _running(self, means: TrainingMeans) -> dict[str, str]:
-        """Return texts of the values over the epoch so far that can be read without waiting for the device, by name."""
+        """Return the means over the epoch so far as texts, by name, if they can be read without waiting."""
         return _texts({**means.running(), **{n: v for n, v in self._announced.items() if _is_ready(v)}})
 
     def _draw(self, state: str = "") -> None:
@@ -182,9 +182,9 @@ class ProgressBar(Handler):
         self._bar.refresh()
 
     def _compile(self, compilation: Compilation | None) -> None:
-        """Start a thread that shows the time of a compilation; if `compilation` is None, end this thread.
+        """Start a thread that shows the time of a running compilation; end the thread if `compilation` is None.
 
-        Sessions call this method when XLA starts and ends a compilation. The shown speed excludes this time.
+        Sessions call this method when XLA starts and ends a compilation. The speed of training excludes this time.
         """
         if self._ticker is not None:
             self._compiled.set()
@@ -193,8 +193,9 @@ class ProgressBar(Handler):
             self._bar.unpause()
         if compilation is not None and self._bar is not None:
             self._compiled.clear()
-            self._bar.last_print_t = time.time()  # `unpause` excludes the time from this moment on from the speed
-            # With a copy of the context, a notebook shows the thread's output in the cell of the training.
+            self._bar.last_print_t = time.time()  # tqdm does not count the time before `unpause` in the speed
+            # The thread runs with a copy of the context, so that a notebook shows its output in the cell of the
+            # training.
             run = contextvars.copy_context().run
             self._ticker = threading.Thread(target=run, args=(self._tick,), name="fluid-progress", daemon=True)
             self._ticker.start()
@@ -208,10 +209,10 @@ class ProgressBar(Handler):
 
 
 class _Table(logging.Handler):
-    """A notebook output with the line of tqdm, a table with a row for each epoch, and logged warnings.
+    """A notebook output with the line of tqdm, a table with one row for each epoch, and logged warnings.
 
     Attributes:
-      rows: the texts of the columns by name, for each epoch from 0.
+      rows: for each epoch from 0, a dict of the texts of its columns.
     """
 
     def __init__(self) -> None:
@@ -222,22 +223,22 @@ class _Table(logging.Handler):
         self._handle: Any = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Store a logged message for the next drawing.
+        """Store a logged message, which the next `draw` shows.
 
-        The message is not drawn at once, because a signal handler may log it while `draw` runs.
+        The message is not shown at once, because a signal handler may log it while `draw` runs.
         """
         message = record.getMessage()
         if message not in self._messages:
             self._messages.append(message)
 
     def write(self, text: str) -> None:
-        """Show a line of text from tqdm, which writes to this object as to a file."""
+        """Show the line of text that tqdm writes; for tqdm, this object is a file."""
         if text.strip():
             self._line = text.strip()
             self.draw()
 
     def draw(self) -> None:
-        """Show the line of tqdm, the newest rows and the messages, in place of the last drawing."""
+        """Replace the output of the notebook cell by the line of tqdm, the newest rows and the messages."""
         from IPython.display import display
 
         shown = list(islice(reversed(self.rows.values()), _ROWS))[::-1]
@@ -262,7 +263,7 @@ def _row(tag: str, texts: Iterable[str]) -> str:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return values as texts with four significant digits, by name; in a population, the least and the greatest."""
+    """Return values as texts with four significant digits, by name; in a population, the minimum and maximum."""
     return {name: f"{value:.4g}" for name, value in spans(values).items()}
 
 

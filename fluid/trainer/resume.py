@@ -1,8 +1,8 @@
-"""Progress: the position of training, from which this or another process continues exactly after an interruption.
+"""The class Progress: the training position, from which a process continues exactly after an interruption.
 
-The position is the call of `train`, the epoch, the step, and the position of the reader before the last minibatch. This
-minibatch is read again, and its checksum shows whether the data still comes in the same order. A training that was
-killed and continued ends with equal bits.
+The position is the call of `train`, the epoch, the step, and the position of the reader before the last trained
+minibatch. A resumed training reads this minibatch again, and its checksum shows whether the order of the data is the
+same. A training that was killed and resumed ends with identical bits.
 """
 
 import hashlib
@@ -33,13 +33,13 @@ class Progress:
     compares its checksum to detect another order of the data.
 
     Attributes:
-      call: the index of the call of `train`, from 0; a program that is run again repeats its calls.
+      call: the index of the call of `train`, from 0; a script that is run again repeats its calls.
       epoch: the index of the epoch within the call, from 0.
       step: the number of minibatches trained on in this epoch.
       resuming: True if the next pass continues an interrupted pass.
       reads_once: True if the reader is an iterator of the user, which cannot restart.
       last: True if the last trained minibatch is known to be the last one of its epoch.
-      frozen: the frozen names in the checkpoint that is continued; None without a checkpoint.
+      frozen: the names of frozen parameters in the checkpoint from which training continues; None without a checkpoint.
       finished_epochs: the `num_epochs` of each earlier call of `train`; None for an abandoned call, or if an earlier
         version did not record the number.
 
@@ -60,19 +60,22 @@ class Progress:
         self.finished_epochs: list[int | None] = []
         self._pipeline: InputPipeline | None = None
         self._handlers: Dispatcher | None = None
-        # The position of the reader before the last trained minibatch, or at the start of the pass if there is none.
+        # The position of the reader before the last trained minibatch; at the start of a pass if no minibatch was
+        # trained.
         self._before: Any = None
-        # The last trained minibatch, the padding sizes before it, and its checksum; None while the checksum is unknown.
+        # The last trained minibatch, the padding sizes before it, and its checksum; None until the checksum is
+        # computed.
         self._batch: Any = None
         self._sizes: Any = None
         self._print: dict[str, Any] | None = None
-        self._finished: list[Any] = []  # the position of the reader after each earlier call of `train`
-        self._live: Batches | None = None  # the open pass of a call that was paused in this process
-        self._handler_states: list[Any] = []  # states of handlers in a checkpoint, until `begin` restores them
+        self._finished: list[Any] = []  # the positions of the reader after each earlier call of `train`
+        # the unfinished pass over the data of a call of `train` that was paused in this process
+        self._live: Batches | None = None
+        self._handler_states: list[Any] = []  # the states of handlers from a checkpoint, until `begin` restores them
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> "Progress":
-        """Return the position that a result of `snapshot` describes, as JSON."""
+        """Create a Progress from `saved`, the JSON of a `snapshot`."""
         progress = cls()
         progress.call = saved["call"]
         progress.epoch = saved["epoch"]
@@ -87,7 +90,7 @@ class Progress:
 
     @classmethod
     def done(cls, num_epochs: int) -> "Progress":
-        """Return the position of a finished call of `train` with `num_epochs` epochs."""
+        """Return the training position at the end of a call of `train` with `num_epochs` epochs."""
         progress = cls()
         progress.epoch = num_epochs
         return progress
@@ -104,15 +107,15 @@ class Progress:
 
     @property
     def place(self) -> str:
-        """The position in words, such as "after 2 epochs and 1 step"."""
+        """The training position as text, such as "after 2 epochs and 1 step"."""
         done = [counted(number, what) for number, what in ((self.epoch, "epoch"), (self.step, "step")) if number]
         return f"after {' and '.join(done)}" if done else "before the first step"
 
     def begin(self, pipeline: InputPipeline, handlers: Dispatcher) -> None:
-        """Begin a call of `train`, or continue it.
+        """Begin a call of `train`, or continue an interrupted one.
 
         Args:
-          pipeline: the minibatches to train on.
+          pipeline: the input pipeline, which yields the minibatches to train on.
           handlers: the Dispatcher; its handlers receive the states that the checkpoint holds for them.
         """
         if self._live is None:
@@ -149,7 +152,7 @@ class Progress:
         return batches
 
     def advance(self, batch: Batch) -> None:
-        """Record that all minibatches of a Batch were trained on; a Batch may hold several."""
+        """Record that all minibatches in `batch` were trained on; a Batch holds one or several minibatches."""
         assert batch.before is not None
         self._before, self._sizes = batch.before
         self._batch = batch.each[-1].feed
@@ -157,24 +160,24 @@ class Progress:
         self.step += batch.count
 
     def next_epoch(self) -> None:
-        """Record the end of an epoch, and the position of the reader at the start of the next one."""
+        """Record the end of an epoch, and the position of the reader at the start of the next epoch."""
         self.epoch += 1
         self.step = 0
         self.last = False
         self._note_pass()
 
     def keep_pass(self, batches: Batches) -> None:
-        """Keep a paused pass, with the minibatches that were read ahead, for the next `train` in this process."""
+        """Store the open pass of a paused training, with its minibatches read ahead, for the next `train`."""
         self._live = batches
 
     def drop_live_pass(self) -> None:
-        """Close a paused pass, because the next call continues with a pass over another reader."""
+        """Close the open pass of a paused training, because the next call of `train` has another reader."""
         if self._live is not None:
             self._live.close()
             self._live = None
 
     def finish(self, num_epochs: int | None) -> None:
-        """End this call of `train`; `num_epochs` is the requested number, or None for an abandoned call."""
+        """Record the end of this call of `train`; `num_epochs` is its requested number, or None if it was abandoned."""
         self.drop_live_pass()
         source = None if self._pipeline is None else self._pipeline.source
         _end_passes(source)
@@ -188,14 +191,14 @@ class Progress:
         self._print = None
 
     def skip(self, call: int, source: Source) -> None:
-        """Move the reader to its position after the call of `train` with index `call`, this or an earlier call."""
+        """Restore the reader to its position after the call of `train` with the index `call`."""
         state = self._before if call == self.call else self._finished[call]
         if state is not None:
             source.restore(_without_plan(state))
             _end_passes(source)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns the current position as JSON, for `of`.
+        """Return a function that returns, as JSON for `Progress.of`, the training position at the time of this call.
 
         Another thread may call the returned function, because the checksum of the last minibatch takes time.
         """
@@ -221,7 +224,7 @@ class Progress:
         self._print = None
 
     def _go_back(self, pipeline: InputPipeline) -> None:
-        """Restore the reader, and the padding sizes, to the position before the last trained minibatch.
+        """Restore the reader and the padding sizes to the position before the last trained minibatch.
 
         If training stopped between two epochs, the reader moves to the start of the next epoch; this epoch may have
         another reader.
@@ -229,7 +232,7 @@ class Progress:
         state = self._before
         source = pipeline.source
         pipeline.restore_padding(self._sizes)
-        if not self.step:  # between two epochs, only the index of the next epoch is restored
+        if not self.step:  # training stopped between two epochs: restore only the index of the next epoch
             if (before := _sizes(state)) != (now := _sizes(source.state())):
                 log.warning(
                     "the reader gives %s and gave %s before the interruption; training goes on with the reader of now",
@@ -242,7 +245,8 @@ class Progress:
             if "source" not in reader and _counts_rows(reader.get("reader")) and reader["given"]:
                 log.warning(
                     "the reader keeps no position of its own, so %d minibatches of epoch %d are read and dropped",
-                    reader["given"] if "readers" in state else self.step,  # `_compare` reads the last one
+                    # this number includes the last trained minibatch, which `_compare` reads
+                    reader["given"] if "readers" in state else self.step,
                     self.epoch,
                 )
         try:
@@ -255,10 +259,10 @@ class Progress:
             raise
 
     def _compare(self, batches: Batches) -> None:
-        """Read the last trained minibatch again, and warn if its checksum is another one than before.
+        """Read the last trained minibatch again, and warn if its checksum has changed.
 
         Raises:
-          ReaderError: the pass has no such minibatch, or the minibatch has another number of samples.
+          ReaderError: the reader ends before this minibatch, or the minibatch has another number of samples.
         """
         again = next(batches, None)
         if again is None:
@@ -288,7 +292,7 @@ class Progress:
 
 
 def fingerprint(feed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a checksum of the names, shapes, dtypes and bytes of a feed; the padding of sequences does not count.
+    """Return a checksum of the names, shapes, dtypes and bytes of a feed, without the padding of sequences.
 
     Args:
       feed: arrays and sequence batches by name.
@@ -329,14 +333,14 @@ def check_storable(source: Source) -> None:
 
 
 def _valid(value: Any) -> list[Any]:
-    """Return a fed array in a list; for a batch of sequences, return each sequence without its padding."""
+    """Return a list: the array `value`, or for a batch of sequences each sequence without its padding."""
     if isinstance(value, SequenceBatch | NestedSequenceBatch):
         value = value.rows()
     return [part for row in value for part in _valid(row)] if isinstance(value, list) else [value]
 
 
 def _sizes(state: Mapping[str, Any]) -> str:
-    """Return a text with the numbers of rows and the batch sizes of readers, as far as the saved position has them."""
+    """Return the numbers of rows and the batch sizes in a saved position of readers, as text."""
     plans = [reader.get("reader") for reader in state.get("readers", [state])]
     told = [stage for plan in plans for stage in stages(plan)]
     rows = [f"{stage['arrays']} rows" for stage in told if "arrays" in stage]
@@ -344,18 +348,18 @@ def _sizes(state: Mapping[str, Any]) -> str:
 
 
 def _without_plan(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the position without the description of the reader, so that another reader accepts the position.
+    """Return a saved reader position without the description of its reader, so that another reader accepts it.
 
-    Between two passes, the user may change the reader. A reader that is within a pass keeps its description.
+    Between two passes over the data, the user may change the reader. The description of a reader within a pass stays.
     """
     position = {key: value for key, value in state.items() if key != "reader"}
-    if "readers" in state:  # some of several readers may be within a pass
+    if "readers" in state:  # with several readers, some may be within a pass, and keep their description
         position["readers"] = [reader if reader["given"] else _without_plan(reader) for reader in state["readers"]]
     return position
 
 
 def _end_passes(source: Any) -> None:
-    """Close the open passes of several readers, so that the next call of `train` starts all readers anew."""
+    """Close the open passes of several readers, so that the next call of `train` restarts all readers."""
     if isinstance(source, Turns):
         source.close()
 

@@ -1,6 +1,6 @@
-"""Signals: Ctrl-C and SIGTERM during training; the first one waits for the end of a step, the second does not wait.
+"""Ctrl-C and SIGTERM during training: the first signal takes effect after a step, the second immediately.
 
-The first signal waits until the handlers of the step are done. It interrupts only the reading of data.
+The first signal waits until the handlers of the step are done. Only the reading of data is interrupted at once.
 """
 
 import logging
@@ -19,10 +19,11 @@ class Signals(Policy):
     """A policy that delays SIGINT, and optionally SIGTERM, until training is between two steps.
 
     Inside `with signals:` the first signal is stored, and `check()` raises its exception: KeyboardInterrupt, or
-    SystemExit(143). In two inner blocks, a signal raises immediately, because no step can be damaged:
-    `signals.at_once`, and `signals.reading_ahead`, which catches the exception at its end, for the next `check()`. The
-    second signal ends the process; in an interactive interpreter, the second signal raises immediately. Signal handlers
-    of the user are kept. Only the main thread receives signals; in other threads this class does nothing.
+    SystemExit(143). There are two inner `with` blocks in which a signal raises immediately, because no step can be
+    damaged: `signals.at_once` and `signals.reading_ahead`. The end of `reading_ahead` catches the exception, and the
+    next `check()` raises it. The second signal ends the process; in an interactive interpreter, it raises immediately.
+    Signal handlers that the user has set stay in force. Only the main thread receives signals; in other threads this
+    class does nothing.
 
     Args:
       terminate: True delays SIGTERM too.
@@ -30,10 +31,10 @@ class Signals(Policy):
         have agreed and `arrived` is set, and never raises immediately.
 
     Attributes:
-      told: the number of the signal that this process has received, or None.
+      told: the number of the first signal that this process has received, or None.
       arrived: the number of the signal that ends training, or None.
-      at_once: a block in which a signal raises immediately.
-      reading_ahead: a block that a signal ends immediately, without an exception.
+      at_once: a context manager, in whose block a signal raises immediately.
+      reading_ahead: a context manager, whose block a signal ends immediately, without an exception after the block.
 
     Example:
       >>> done = []
@@ -54,7 +55,8 @@ class Signals(Policy):
         self._together = together
         self.at_once = _AtOnce(self, quietly=False)
         self.reading_ahead = _AtOnce(self, quietly=True)
-        self._free = False  # True inside `at_once` and `reading_ahead`, where a signal raises immediately
+        # True inside the `with` blocks `at_once` and `reading_ahead`, where a signal raises immediately
+        self._free = False
         self._held: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             self._held = {signal.SIGINT: signal.default_int_handler}
@@ -74,23 +76,24 @@ class Signals(Policy):
             self.check()
 
     def after_steps(self, call: Call) -> None:
-        """Raise the exception of the signal in `arrived`, unless it is None."""
+        """Raise KeyboardInterrupt or SystemExit for the signal in `arrived`, unless `arrived` is None."""
         self.check()
 
     def check(self) -> None:
-        """Raise the exception of the signal in `arrived`, unless it is None."""
+        """Raise KeyboardInterrupt or SystemExit for the signal in `arrived`, unless `arrived` is None."""
         if self.arrived is not None:
             raise self._meaning(self.arrived)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.told is not None:  # a second signal; outside of an interactive interpreter, SIG_DFL ends the process
+        # a second signal raises here only in an interactive interpreter; elsewhere SIG_DFL ends the process
+        if self.told is not None:
             raise self._meaning(number)
         self.told = number
         if not self._together:
             self.arrived = number
         if not hasattr(sys, "ps1"):
-            # The next signal must also end a process that runs C code, such as a compilation: Python signal handlers do
-            # not run there until the code returns.
+            # Restore the default action SIG_DFL, so that the next signal ends the process even during long C code, such
+            # as a compilation. A signal handler in Python would not run until the C code returns.
             for held in self._held:
                 signal.signal(held, signal.SIG_DFL)
         log.warning("%s: training ends after this step; once more ends it now", signal.Signals(number).name)
@@ -106,7 +109,7 @@ class _AtOnce:
     """A `with` block, such as reading data, in which a signal raises its exception immediately.
 
     Args:
-      signals: the Signals object to which the block belongs.
+      signals: the Signals object that creates the block.
       quietly: True catches the exception of a signal at the end of the block, so that the code after the block runs.
     """
 

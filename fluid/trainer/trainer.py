@@ -1,4 +1,4 @@
-"""Trainer: an object that trains, tests and saves program functions with their optimizers; and the function `train`."""
+"""The class Trainer, which trains, tests and saves program functions with optimizers; and the function `train`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ not_called("fluid.trainer", "fluid.Trainer(...)")
 
 
 class Trainer(HasParameters, HasCheckpoints, Predicting):
-    """A trainer of one program function, or of several in turn over one set of parameters, see `docs/programs.md`.
+    """A trainer of one program function, or of several in turn with shared parameters, see `docs/programs.md`.
 
     Args:
       program_func: a function that calls layers and returns the loss, or a list, tuple or dict of values, the loss
@@ -75,16 +75,17 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         `optimizer.minimize` itself. With several programs, the optimizer of each program without one.
       param_path: a file of `save_params` to start from, or a file that ends in ".safetensors".
       place: a device, or with `parallel` the devices, see `fluid.Session`; None for JAX's default.
-      train_func: another spelling of program_func.
-      optimizer_func: another spelling of optimizer.
+      train_func: another name of the argument program_func.
+      optimizer_func: another name of the argument optimizer.
       seed: the seed of initial values and of random layers.
       precision: "bfloat16" or "float16" for the computation, see `fluid.Program`; parameters and optimizer state stay
         float32.
       buckets: sizes to pad sequences to: a list such as `[16, 64, 400]` for all sequences, or a dict of lists by feed.
         None chooses sizes from the data.
-      max_compilations: the number of shapes that may be chosen; each shape is one compilation.
+      max_compilations: the maximum number of shapes that the choice of padding sizes may cause; each is a compilation.
       checkpoint_config: a CheckpointConfig: save during training, and continue from the newest existing checkpoint.
-      step: a function that computes a training step, see `fluid.TrainingStep`; by default one gradient and one update.
+      step: a function that computes a training step, see `fluid.TrainingStep`; the default computes one gradient and
+        makes one update.
       params: arrays by name to start from, instead of a file, such as `other_trainer.params`.
       strict: as for `load_params`, for the initial parameters. An existing checkpoint has priority over them.
       rename: as for `load_params`.
@@ -94,22 +95,23 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
       shardings: the axes that divide parameters, by names and globs, see `fluid.Session`.
       schedule: the program of each step, with several programs. "alternate" is the default. "3:1" repeats three steps
         of the first program and one step of the second. "epoch" trains each program for an epoch in turn. Weights by
-        name, `{"a": 0.7, "b": 0.3}`, draw each step from the seed and its number. A function of the number of training
-        steps done returns the name.
+        name, `{"a": 0.7, "b": 0.3}`, draw the program of each step from the seed and the step number. A function maps
+        the number of training steps done to a program name.
       epoch_of: the name of the program whose reader ends an epoch; by default, the first program that has a reader. The
-        other readers continue over the ends of epochs, and start again when they end.
-      steps_per_dispatch: the largest number of steps per call of the device. "auto" chooses by the time of a step, if
-        all handlers declare how many steps may run before they act. The results do not change: see `docs/speed.md`.
+        other readers continue across epochs, and restart when they end.
+      steps_per_dispatch: the maximum number of steps per device call. "auto" selects the number from the time per step,
+        if all handlers declare how many steps may run before they act. The results do not change: see
+        `docs/speed.md`.
       infer_func: the program function that `save_inference_model` exports, such as the net without its loss. It shares
         parameters with the trained program by name; None exports the outputs that do not depend on labels.
 
     Attributes:
       session: the Session of this Trainer: `session.scope`, `session.compilations`, `session.run(...)`.
-      programs: the discovered Programs, by name.
-      program: the Program, if there is one program.
+      programs: the traced Programs, by name.
+      program: the Program, if there is only one.
 
     Raises:
-      FluidError: the program has an error that its shapes show; it is raised here and not in the first step.
+      FluidError: tracing the program fails, for example because shapes do not match; raised before the first step.
       CheckpointError: the folder of checkpoints cannot be used, or all its checkpoints are damaged.
       ParameterError: the checkpoint belongs to another program or optimizer; or `infer_func` has a parameter that the
         trained program lacks.
@@ -207,7 +209,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         self._training = False
 
     def _keep_checkpoints(self, config: CheckpointConfig | None, validation: type[Validation] = Validation) -> None:
-        """Open the folder of checkpoints, if `config` is not None, and create an object of the class `validation`."""
+        """Open the folder of checkpoints if `config` is not None; create the object that runs tests in training."""
         programs = list(self.programs.values())
         self._checkpoints = None if config is None else Checkpoints(config, self.session, programs)
         self._calls = Calls(self._checkpoints)
@@ -234,12 +236,12 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         metrics: Metrics | None = None,
         restore_best: RestoreBest = False,
     ) -> History:
-        """Train for some passes over a reader. Another call continues from the current parameters.
+        """Train for `num_epochs` passes over a reader. Another call continues from the current parameters.
 
         Ctrl-C and `pause` take effect between two steps. The next call with the same reader continues at the next
-        minibatch, and its `num_epochs` includes the epochs that are done.
+        minibatch; its `num_epochs` includes the epochs that are done.
 
-        With a `checkpoint_config`, every next call continues, and so does the program when it is run again. Each call
+        With a `checkpoint_config`, every next call continues, and so does the script when it is run again. Each call
         of `train` then corresponds to one call of the first run, and trains only the remaining steps. SIGTERM acts like
         Ctrl-C; the exit status is 143, or 130 after Ctrl-C. Continued and skipped calls are logged.
 
@@ -251,17 +253,17 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           event_handler: a function that is called with every event, see `fluid.trainer.events`.
           feed_order: the feed of each field of a row: a list of names, or a dict of name to position; None for the
             order in which the program declares its data.
-          handlers: one Handler, or several around the loop, outermost first; functions of one event are accepted too.
+          handlers: one Handler, or several, the outermost first; functions of one event are accepted too.
           progress: True shows a progress bar, False does not, None shows it on a terminal and in a notebook.
           resume: False begins with epoch 0 from the current parameters, and ignores an interrupted or saved training.
-            True continues with this reader, and raises an error if there is nothing to continue. None continues as
-            described above.
+            True continues with this reader, and raises an error if there is nothing to continue. None continues an
+            interrupted or saved training if there is one.
           test_reader: test data for tests during training, as by `fluid.handlers.TestEvery`; with several programs, a
             dict by program name.
           test_every: the interval of the tests: a number of steps, or "epoch", "2 epochs" ...
-          metrics: metrics of these tests, as in `test`.
-          restore_best: True restores the parameters with the best test loss after training. The name of another value,
-            "test_accuracy", selects this value; a pair adds the direction if the name does not show it:
+          metrics: metrics for the tests during training, as in `test`.
+          restore_best: True restores the parameters with the best test loss after training. A name, such as
+            "test_accuracy", selects another value; a pair adds the direction if the name does not show it:
             `("test_score", "max")`.
 
         Returns:
@@ -272,8 +274,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
             `num_epochs`.
           ReaderError: the reader has no minibatches, or fewer than were trained on before an interruption.
           FeedError: data does not match the feeds; the message names field, sample and batch.
-          CheckpointError: another trainer uses the folder, or the folder is gone; or the end of the training was not
-            saved: the parameters are trained, and an identical call saves them.
+          CheckpointError: another trainer uses the folder, or the folder does not exist any more; or the last save has
+            failed: the parameters are trained, and an identical call of `train` saves them.
           Exception: any exception of the reader or of a handler, unchanged. After any error, the parameters are the
             result of the last completed step.
         """
@@ -354,7 +356,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
                 self._warn_of_spoilt()
 
     def _warn_of_spoilt(self) -> None:
-        """Warn of parameters and other arrays that are not finite after a training in which every loss was finite."""
+        """Warn of parameters and other arrays that are non-finite, although every loss of the training was finite."""
         scope = self.session.scope
         if names := spoilt(scope.specs, scope.arrays, self.session.engine.members):
             warn_once(
@@ -382,9 +384,10 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     ) -> Results:
         """Evaluate a program over one pass of a reader, in test mode.
 
-        The result does not depend on the batch size. Means are weighted by their number of examples (or valid time
-        steps). Sums and extremes are over all minibatches, `layers.auc` is over all predictions, and rows are
-        concatenated in order. `layers.metric` declares how other values combine; a FluidWarning reports unknown cases.
+        The result does not depend on the batch size. Means over minibatches are weighted by the number of examples (or
+        valid time steps). Sums, minima and maxima are over all minibatches, `layers.auc` is over all predictions, and
+        rows are concatenated in order. `layers.metric` declares the rule for other values; a FluidWarning reports
+        values without a rule.
 
         Args:
           reader: as in `train`.
@@ -392,7 +395,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           metrics: metrics of `fluid.metrics` by name, with their inputs: `{"auc": Auc().of(preds=..., labels=...)}`.
           program: the name or the function of the program; optional if there is one program.
           fetch: names of values and globs, to return instead of the outputs; each value combines like an output.
-          feed: values beside every minibatch, as in `predict`.
+          feed: values that are added to every minibatch, as in `predict`.
 
         Returns:
           Results: one NumPy value for each output of the program, then one for each metric. The results have names if
@@ -417,7 +420,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         **looked_at: Any,
     ) -> Results:
         check_reader("test", reader, self._member(program, "test").program.table)
-        # A test that a handler runs may be long; Ctrl-C ends the test between two minibatches.
+        # A handler may run a long test: then Ctrl-C ends the test between two minibatches.
         signals = self._signals if self._training else None
         return self._evaluator.test(self._member(program, "test"), reader, order, metrics, rows, signals, **looked_at)
 
@@ -425,7 +428,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     def check(self, reader: ReadersLike = None, feed_order: FeedOrder = None) -> Check:
         """Run one minibatch through train, test, save and export, and report what works and what fails.
 
-        The Trainer is as before afterwards, bit for bit: parameters, optimizer state, counters, random numbers, history
+        Afterwards the Trainer is unchanged, bit for bit: parameters, optimizer state, counters, random numbers, history
         and checkpoints. Files are written to a temporary folder. A later training uses the step that was compiled.
 
         - "read" converts the first minibatch of the reader to a feed.
@@ -433,7 +436,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           finite.
         - "test" runs `test` on the minibatch.
         - "save" writes and reads the parameters, and the whole state.
-        - "export" runs `save_inference_model` for all its platforms, and computes the exported model here.
+        - "export" runs `save_inference_model` for all its platforms, and runs the exported model on this machine.
 
         Args:
           reader: as in `train`. The position of a reader of fluid is restored; an iterator that can be read only once
@@ -444,8 +447,8 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
           A Check, which prints as a table: `check.ok`, `check["train"].error`.
 
         Raises:
-          ArgumentError: training runs, or in several processes.
-          ArgumentTypeError: there is no reader, or it is no reader.
+          ArgumentError: training is running, or there are several processes.
+          ArgumentTypeError: the program has feeds and no reader, or `reader` is not a reader.
 
         Example:
           >>> import fluid, numpy as np
@@ -471,7 +474,7 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
         return run.run(self._members, readers, feed_order)
 
     def pause(self) -> None:
-        """Pause training after the current step; the next `train` with the same reader continues after this step.
+        """Pause training after the current step; the next `train` with the same reader continues after that step.
 
         The pass over the reader stays open, with the minibatches that were read ahead.
         """
@@ -482,14 +485,14 @@ class Trainer(HasParameters, HasCheckpoints, Predicting):
     def stop(self) -> None:
         """End training after the current step. `train` may be called again.
 
-        With a `checkpoint_config`, the program continues after this step when it is run again.
+        With a `checkpoint_config`, the script continues after this step when it is run again.
         """
         self._stopping = True
 
     def _member(self, program: str | ProgramFunction | None, method: str) -> Member:
-        """Return the program with this name or function, or the only program for None.
+        """Return the Member for a program's name or function; None selects the only program.
 
-        Error messages name `method` as the caller.
+        Error messages name the calling method, `method`.
         """
         return member_called(program, self._members, method)
 

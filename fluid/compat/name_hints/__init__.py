@@ -1,4 +1,4 @@
-"""Names of Fluid and of other libraries that fluid does not have, and what to write instead."""
+"""Hints for error messages: what to write in place of names of other libraries that fluid does not have."""
 
 from fluid.compat.name_hints.arguments import argument_advice
 from fluid.compat.name_hints.attributes import KnownAttributes, check_attributes, getattr_of, not_called

@@ -1,11 +1,11 @@
-"""Arguments of Keras, PyTorch, Lightning and optax that functions of fluid do not take, and the call that works."""
+"""Hints for unknown arguments: what to write in place of arguments of Keras, PyTorch, Lightning and optax."""
 
 from collections.abc import Collection, Mapping
 
 from fluid import errors
 
-# By the name of an argument in other libraries: its names in fluid. The first name that the called function has is
-# suggested.
+# By the name of an argument in other libraries: its possible names in fluid. The error message suggests the first name
+# that is an argument of the called function.
 _SAME = {
     "accumulate_grad_batches": ("accumulate_steps",),
     "activation": ("act",),
@@ -71,8 +71,8 @@ _WEIGHTED = (
     'layers.mean(cost * layers.data("weight", shape=[1])), with a column "weight" in the reader'
 )
 
-# For arguments without an equivalent argument: the advice, by the argument and by the beginning of the function's name.
-# The first beginning that matches is used.
+# Advice for arguments without an equivalent argument in fluid: by argument, then by the beginning of the called
+# function's name. The first beginning that matches decides.
 _INSTEAD: Mapping[str, Mapping[str, str]] = {
     "accelerator": {"": 'place="gpu:0" chooses a device, parallel=True all of them'},
     "batch_size": {
@@ -154,7 +154,7 @@ _INSTEAD: Mapping[str, Mapping[str, str]] = {
 
 
 def argument_advice(function: str, argument: str, taken: Collection[str]) -> str:
-    """Return a sentence that says what to write instead of an argument that a function does not take.
+    """Return a sentence for an error message: what to write in place of an argument that a function does not take.
 
     Args:
       function: the name of the function, as users write it.

@@ -1,4 +1,4 @@
-"""Errors for attributes that a module or class does not have; their messages say what to write instead."""
+"""Errors for unknown attributes of modules and classes; the messages say what to write instead."""
 
 import inspect
 import sys
@@ -11,7 +11,7 @@ from fluid.compat.name_hints.table import HINTS
 
 
 class KnownAttributes:
-    """A base of classes with fixed attributes: reading or setting another attribute raises an error with advice.
+    """A base class for fixed attributes: reading or setting an unknown attribute raises an error with advice.
 
     The advice comes from the table of hints, by the name of the class. Subclasses that a user writes may set any
     attribute. Names that begin with an underscore are not checked, since copies, pickles and notebooks read them.
@@ -33,14 +33,15 @@ class KnownAttributes:
 
     _set_by: ClassVar[Mapping[str, str]] = {}
 
-    if not TYPE_CHECKING:  # with `__getattr__`, a type checker would accept every name
+    # Hidden from type checkers: a class with `__getattr__` accepts every name, so they would find no misspelled names.
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
             if _advice(kind, name):
                 raise _missing(self, name)
             if name.startswith("_") or hasattr(kind, name):
-                return object.__getattribute__(self, name)  # raises the error of a property's getter again
+                return object.__getattribute__(self, name)  # raises a property getter's own error again
             raise _missing(self, name)
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -50,7 +51,7 @@ class KnownAttributes:
 
 
 def _check_set(owner: Any, name: str, caller: Mapping[str, Any]) -> None:
-    """Refuse to set a public attribute that is new or has no setter, unless fluid itself sets it."""
+    """Raise an error if code outside fluid sets an unknown public attribute, or if a property has no setter."""
     kind = type(owner)
     there = getattr(kind, name, None)
     if isinstance(there, property) and there.fset is None:
@@ -68,7 +69,7 @@ def _missing(owner: Any, name: str) -> errors.MissingNameError:
 
 
 def _advice(kind: type, name: str) -> str | None:
-    """Return the advice for a missing name, from the hints of the class and its bases in fluid; None without a hint."""
+    """Return the advice for a missing attribute from the hints of a class and its base classes; None without a hint."""
     bases = (HINTS.get(base.__name__, {}) for base in kind.__mro__ if _is_of_fluid(base.__module__))
     return next((hints[name] for hints in bases if name in hints), None)
 
@@ -84,17 +85,17 @@ def _is_of_fluid(module: Any) -> bool:
 def check_attributes(owner: Any) -> None:
     """Check that the class of an object declares all public attributes that the object has.
 
-    Handlers set attributes in each training step, so a check of every assignment would take time. Their check runs
-    once.
+    The check is for handlers, which set attributes in each training step. One check of the object takes less time than
+    a check of each assignment.
 
     Args:
       owner: the object; not checked if a user wrote its class.
 
     Raises:
-      MissingNameError: an attribute is neither an attribute of the class nor declared by an annotation.
+      MissingNameError: a public attribute is neither defined nor annotated in the class.
     """
     kind = type(owner)
-    # Public handlers are those whose constructor is checked too, by `core.fitting`.
+    # Only public handlers of fluid are checked: `core.fitting` has wrapped their constructors.
     if not (_is_of_fluid(kind.__module__) and hasattr(vars(kind).get("__init__"), "__wrapped__")):
         return
     declared = {name for base in kind.__mro__ for name in (*vars(base), *vars(base).get("__annotations__", ()))}
@@ -113,7 +114,7 @@ def check_attributes(owner: Any) -> None:
 
 
 def getattr_of(module: str) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module: it raises the error for names that the module does not have.
+    """Return a function for `__getattr__` of a module, which raises an error with advice for a missing name.
 
     Example:
       >>> import fluid.layers
@@ -128,7 +129,8 @@ def getattr_of(module: str) -> Callable[[str], Any]:
         own = (
             n for n, value in there.items() if not n.startswith("_") and getattr(value, "__module__", None) == module
         )
-        known = there.get("__all__") or list(own)  # `__all__` is not set yet while the module is imported
+        # While Python still imports the module, `__all__` may not be set yet.
+        known = there.get("__all__") or list(own)
         advice = HINTS[module].get(name)
         raise errors.missing_name(f"module {module!r}", name, known, f"use {advice}" if advice else "")
 
@@ -136,7 +138,7 @@ def getattr_of(module: str) -> Callable[[str], Any]:
 
 
 class _Called(types.ModuleType):
-    """A module whose call raises an error with the call that works."""
+    """A module that raises an error when a user calls it; the message shows the correct call."""
 
     def __call__(self, *args: Any, **values: Any) -> Any:
         raise errors.ArgumentTypeError(
@@ -145,11 +147,11 @@ class _Called(types.ModuleType):
 
 
 def not_called(module: str, write: str) -> None:
-    """Make a module raise an error when it is called; the message shows the call that works.
+    """Make a module raise an error when a user calls it; the message shows the correct call.
 
     Args:
       module: the name of the module.
-      write: the call that works.
+      write: the correct call.
 
     Example:
       >>> import fluid

@@ -1,4 +1,4 @@
-"""Table of hints: names of Fluid, Keras, PyTorch and others that fluid does not have, and what to write instead."""
+"""Table of hints: what to write in place of names of Fluid, Keras, PyTorch and others that fluid does not have."""
 
 from collections.abc import Mapping
 
@@ -14,8 +14,8 @@ _AT_ONCE = "fluid.Trainer(program, optimizer, "
 _ANOTHER_PLACE = 'fluid.Inferencer(infer_func, param_path, place="gpu:0")'
 _ANOTHER_FILE = "fluid.Inferencer(infer_func, params=arrays), or inferencer.session.load_params(source)"
 
-# By owner. An owner is the path of a module, the name of a class of fluid, also for its subclasses, or "jax.Array" for
-# the values of a program.
+# By owner of the missing names, then by missing name: the advice. An owner is the path of a module, the name of a
+# class, or "jax.Array" for the values of a program. The advice of a class also holds for its subclasses.
 HINTS: dict[str, Mapping[str, str]] = {
     "fluid.layers": {
         "Assert": "assert for shapes, and fluid.handlers.TerminateOnNaN for numbers that are not finite",
@@ -501,5 +501,5 @@ HINTS: dict[str, Mapping[str, str]] = {
         "unsqueeze": "layers.unsqueeze(x, axes=[...])",
     },
 }
-# The names of Fluid that `fluid` does not have are missing in `fluid.static`, too.
+# `fluid.static` lacks the same names as `fluid`, so both modules use the same hints.
 HINTS["fluid.static"] = HINTS["fluid"]

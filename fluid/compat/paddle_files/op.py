@@ -1,6 +1,6 @@
-"""Ops: the interface through which a row of the table of ops reads an op that is being run.
+"""The class Op, through which a row of the table of ops reads the inputs and attributes of a running op.
 
-A row is a function that computes one type of op with layers of fluid.
+A row is a function that computes one type of PaddlePaddle op with layers of fluid.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,8 +11,8 @@ from fluid import errors
 from fluid.compat.paddle_files.program_desc import DTYPES, OpDesc, VarDesc
 from fluid.param_attr import ParamAttr
 
-# An attribute whose name begins with any of these texts does not change results: it concerns devices, libraries,
-# debugging, training in a cluster, or quantization.
+# Beginnings of the names of op attributes that do not change results. They concern devices, libraries, debugging,
+# training in a cluster, or quantization.
 _HINTS = (
     "op_", "use_mkldnn", "use_cudnn", "use_quantizer", "mkldnn_data_type", "workspace_size_MB", "exhaustive_search",
     "force_fp32_output", "force_cpu", "is_test", "numeric_stable_mode", "trainable_statistics", "data_format",
@@ -21,45 +21,45 @@ _HINTS = (
     "fuse_beta", "fuse_brelu_threshold", "head_number", "infer_flags", "padding_weights", "slope",
     "diag_step", "diag_val", "@",
 )  # fmt: skip
-# Values that leave an optional feature off; an attribute with such a value need not be read.
+# Attribute values that turn an optional feature off. A row need not read an attribute that has one of these values.
 _UNSET: tuple[Any, ...] = (False, 0, -1, "", [])
-# The result of a row: values by output slot; a list of values for a slot with several variables.
+# The type of a row's result: the value of each output slot by name; a list of values for a slot with several variables.
 Outputs = Mapping[str, Any]
 
 
 class Values(Protocol):
-    """The variables of a program that is being run."""
+    """The variables of a running program: a protocol with which an Op reads values and declarations."""
 
     def value(self, name: str) -> Any:
-        """Return the value of a variable."""
+        """Return the value of the variable `name`."""
 
     def parameter(self, name: str) -> ParamAttr:
         """Return the ParamAttr with which a layer creates the parameter `name`."""
 
     def statistic(self, name: str) -> str:
-        """Create the state `name`, such as a moving mean, which layers update; return its name."""
+        """Create the saved state `name`, such as a moving mean, which a layer updates; return `name`."""
 
     def desc(self, name: str) -> VarDesc:
-        """Return the declaration of a variable."""
+        """Return the declaration of the variable `name`: shape, dtype, LoD level and `persistable`."""
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return the op that has written a variable, or None for a feed or a parameter."""
+        """Return the op that has computed the variable `name`; None for a feed or a parameter."""
 
 
 class Op:
-    """An op that is being run: the values in its slots, and its attributes.
+    """A running op: the values in its input slots, and its attributes.
 
-    A slot is a named list of variables, like an argument. An Op records which slots and attributes a row reads.
+    A slot is a named list of variables, like an argument. An Op records which slots and attributes its row reads.
 
     Args:
       desc: the description of the op.
-      values: the variables of the program.
+      values: the variables of the running program.
     """
 
     def __init__(self, desc: OpDesc, values: Values):
         self.desc = desc
         self._values = values
-        self._read: set[str] = set()  # names of the slots and attributes that were read
+        self._read: set[str] = set()  # names of the slots and attributes that the row has read
 
     def names(self, slot: str) -> tuple[str, ...]:
         """Return the names of the variables in an input slot."""
@@ -67,18 +67,18 @@ class Op:
         return self.desc.inputs.get(slot, ())
 
     def name(self, slot: str) -> str:
-        """Return the name of the only variable in an input slot."""
+        """Return the name of the variable in an input slot that holds exactly one variable."""
         names = self.names(slot)
         if len(names) != 1:
             raise errors.ProgramError(f"{self} has {len(names)} variables in its slot {slot}, expected one")
         return names[0]
 
     def given(self, slot: str) -> bool:
-        """Return whether an input slot holds any variable."""
+        """Return whether the input slot `slot` holds at least one variable."""
         return bool(self.names(slot))
 
     def value(self, slot: str) -> Any:
-        """Return the value of the only variable in an input slot."""
+        """Return the value of the variable in an input slot that holds exactly one variable."""
         return self._values.value(self.name(slot))
 
     def values(self, slot: str) -> list[Any]:
@@ -86,7 +86,7 @@ class Op:
         return [self._values.value(name) for name in self.names(slot)]
 
     def maybe(self, slot: str) -> Any:
-        """Return the value in an input slot, or None for an empty slot."""
+        """Return the value of the variable in an input slot; None for an empty slot."""
         return self.value(slot) if self.given(slot) else None
 
     def desc_of(self, slot: str) -> VarDesc:
@@ -94,7 +94,7 @@ class Op:
         return self._values.desc(self.name(slot))
 
     def parameter(self, slot: str) -> ParamAttr:
-        """Return the ParamAttr of the parameter in an input slot, for a layer that creates this parameter.
+        """Return the ParamAttr with which a layer creates the parameter in an input slot.
 
         Raises:
           ProgramError: the slot holds a computed value, not a parameter.
@@ -115,7 +115,7 @@ class Op:
         return self._values.statistic(self.name(slot))
 
     def maker(self, slot: str, type: str) -> "Op":
-        """Return the op that computes the value in an input slot.
+        """Return the op that computes the value in an input slot; the op must have the type `type`.
 
         Raises:
           ProgramError: no op computes the value, or the op is not of type `type`.
@@ -133,7 +133,7 @@ class Op:
           default: the value if the file has none; a type, for example `int`, if the file must have the attribute.
 
         Raises:
-          ProgramError: the attribute is absent or has another type. A number may replace a list of one number.
+          ProgramError: the attribute is absent or has the wrong type. A number may replace a list of one number.
         """
         self._read.add(name)
         required = isinstance(default, type)
@@ -149,10 +149,10 @@ class Op:
         return found
 
     def dtype(self, name: str = "dtype", default: Any = 5) -> str:
-        """Return the name of the data type whose number an attribute holds.
+        """Return the name of the dtype, such as "float32", whose PaddlePaddle number the attribute `name` holds.
 
         Raises:
-          ProgramError: the number is not a data type.
+          ProgramError: the number is not the number of a dtype.
         """
         number = self.attr(name, default)
         if number not in DTYPES:
@@ -160,7 +160,7 @@ class Op:
         return DTYPES[number]
 
     def dtype_or_none(self, name: str = "dtype") -> str | None:
-        """Return the name of the data type in an attribute, or None for -1, which means no particular data type."""
+        """Return the name of the dtype in an attribute; None for -1, which means that the op sets no dtype."""
         return None if self.attr(name, -1) == -1 else self.dtype(name, -1)
 
     def layout(self, name: str, dims: int = 2) -> str:
@@ -173,16 +173,16 @@ class Op:
         return self.desc.outputs.get(slot, ())
 
     def refuse(self, what: str) -> errors.ProgramError:
-        """Return an error that names the unsupported feature of this op."""
+        """Return a ProgramError for an unsupported feature of the op; `what` describes the feature."""
         return errors.ProgramError(f"{self}: {what}")
 
     def check_read(self) -> None:
         """Check that the row has read all input slots and attributes of the op.
 
-        Attributes that do not change results need not be read, nor attributes that leave an optional feature off.
+        A row need not read attributes that do not change results, or that turn an optional feature off.
 
         Raises:
-          ProgramError: an input slot or an attribute is set and was not read.
+          ProgramError: the row has not read an input slot or attribute that is set.
         """
         slots = [slot for slot, names in self.desc.inputs.items() if names and slot not in self._read]
         attributes = [
@@ -197,20 +197,20 @@ class Op:
         return f"the op {self.desc.type!r} that makes {', '.join(map(repr, self.desc.writes())) or 'nothing'}"
 
 
-# A row of the table of ops: a function that calls layer functions for an op, and returns their results.
+# The type of a row in the table of ops: a function that computes an op with layers, and returns its outputs.
 Rule = Callable[[Op], Outputs]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row for an op that is one call of a layer function.
+    """A row in the table of ops, for an op that one call of a layer function computes.
 
     Attributes:
       layer: the layer function.
-      inputs: by argument of the layer function, the input slot of its value.
-      attrs: by argument, the name of the attribute of its value and a default, see `Op.attr`.
-      optional: by argument, the input slot of its value; the argument is left out if the slot is empty.
-      out: the output slot of the result; a tuple for several results.
+      inputs: by argument of the layer function, the input slot with the value of the argument.
+      attrs: by argument, the name of the op attribute with the value, and a default; see `Op.attr`.
+      optional: by argument, the input slot with the value; an empty slot leaves the argument out.
+      out: the output slot of the result; a tuple of slots for several results.
     """
 
     layer: Callable[..., Any]
@@ -220,7 +220,7 @@ class Row:
     out: str | tuple[str, ...] = "Out"
 
     def __call__(self, op: Op) -> Outputs:
-        """Call the layer function for an op; return its results by output slot."""
+        """Call the layer function with the values of an op; return the results by output slot."""
         arguments = {argument: op.value(slot) for argument, slot in self.inputs.items()}
         arguments |= {argument: op.value(slot) for argument, slot in (self.optional or {}).items() if op.given(slot)}
         arguments |= {argument: op.attr(*attribute) for argument, attribute in (self.attrs or {}).items()}

@@ -1,9 +1,9 @@
 """Parameters that PaddlePaddle Fluid saved: a folder with a file for each variable, or one combined file.
 
-A file holds one variable, or several variables one after another, without names. All numbers are little-endian. The
-parts of a variable are: `uint32` version, 0; `uint64` number of LoD levels, and for each level its `uint64` size in
-bytes and its `uint64` offsets; `uint32` version of the tensor, 0; `int32` size of a message `Tensor`, and the message;
-then the elements.
+A file holds one or several variables without names, one after another. All numbers are little-endian. A variable
+consists of: `uint32` version, which is 0; `uint64` number of LoD levels; for each level, its `uint64` size in bytes and
+its `uint64` offsets; `uint32` version of the tensor, which is 0; `int32` size of a message `Tensor`; the message; the
+elements.
 """
 
 import io
@@ -21,12 +21,12 @@ from fluid._util.paths import local_path
 from fluid.compat.paddle_files import program_desc
 from fluid.compat.paddle_files.program_desc import ProgramDesc, read_program
 
-_MOST_DIMENSIONS = 32  # the limit of NumPy 1, which NumPy 2 raises to 64
+_MOST_DIMENSIONS = 32  # the maximum number of dimensions in NumPy 1; NumPy 2 allows 64
 _PICKLE = 0x80
 
 
 def read_file(path: pathlib.Path, names: list[str]) -> dict[str, np.ndarray]:
-    """Read a file of variables.
+    """Read a file of variables that PaddlePaddle saved.
 
     Args:
       path: the file.
@@ -36,7 +36,7 @@ def read_file(path: pathlib.Path, names: list[str]) -> dict[str, np.ndarray]:
       The arrays by name.
 
     Raises:
-      ParameterFileError: the file does not exist, or is not a file of variables; the message names the position.
+      ParameterFileError: the file does not exist, or is not a file of variables; the message gives the byte position.
     """
     found = {}
     with open_file(path) as file:
@@ -56,7 +56,7 @@ def read_file(path: pathlib.Path, names: list[str]) -> dict[str, np.ndarray]:
 
 
 def count_variables(path: pathlib.Path) -> int:
-    """Count the variables in a file.
+    """Return the number of variables in a file that PaddlePaddle saved.
 
     Raises:
       ParameterFileError: the file does not exist, or is not a file of variables.
@@ -71,7 +71,7 @@ def count_variables(path: pathlib.Path) -> int:
 
 
 def open_file(path: pathlib.Path) -> io.BufferedReader:
-    """Open a file for reading bytes.
+    """Open a file for reading in binary mode.
 
     Raises:
       ParameterFileError: the file cannot be read.
@@ -83,10 +83,10 @@ def open_file(path: pathlib.Path) -> io.BufferedReader:
 
 
 class _Reader:
-    """A reader of variables, which never reads beyond the end of the file.
+    """A reader of the variables in a file, which checks each size before it reads.
 
     Attributes:
-      left: the number of unread bytes.
+      left: the number of unread bytes in the file.
     """
 
     def __init__(self, file: io.BufferedReader, path: pathlib.Path):
@@ -95,7 +95,7 @@ class _Reader:
         self.left = os.fstat(file.fileno()).st_size
 
     def variable(self, name: str) -> np.ndarray:
-        """Read the next variable; `name` appears in error messages only."""
+        """Read the next variable of the file; only error messages use `name`."""
         version = self._number(4, name, "a version")
         if version % 256 == _PICKLE:
             raise self._error(name, "what looks like a pickle, which save of the original writes; it is not read")
@@ -114,7 +114,8 @@ class _Reader:
         self._check(count * dtype.itemsize, name, f"{dtype}{list(shape)}")
         elements = np.fromfile(self._file, dtype, count)
         self.left -= elements.nbytes
-        if elements.size != count:  # another process has truncated the file since it was opened
+        # Another process may have truncated the file after its size was checked.
+        if elements.size != count:
             raise self._error(name, f"{elements.size} elements of {dtype}{list(shape)}")
         return elements.reshape(shape)
 
@@ -154,7 +155,7 @@ class _Reader:
 
 MODEL = "__model__"
 
-# PaddlePaddle names the optimizer state of a parameter P as P_KIND_N; the name of the optimizer may stand before KIND.
+# Kinds of optimizer state. PaddlePaddle calls the state of a parameter P `P_KIND_N`, or `P_OPTIMIZER_KIND_N`.
 _KINDS = (
     "velocity moment moment1 moment2 inf_norm momentum mean_square mean_grad squared linear _avg_squared_grad "
     "_avg_squared_update beta1_pow_acc beta2_pow_acc _dgc_u_ _dgc_v_ sum_1 sum_2 sum_3 num_accumulates "
@@ -165,7 +166,7 @@ _OWN = re.compile(r"learning_rate_\d+|beta[12]_pow_acc_\d+|@LR_DECAY_COUNTER@")
 
 
 def load_params(path: Any, names: Iterable[str] | None = None, slots: bool = False) -> dict[str, np.ndarray]:
-    """Read parameters that PaddlePaddle Fluid saved; see `fluid.io.load_fluid_params`."""
+    """Read parameters that PaddlePaddle Fluid saved, as arrays by name; see `fluid.io.load_fluid_params`."""
     place = local_path(path, errors.ParameterFileError)
     if place.is_dir():
         found = _from_folder(place, names, slots)
@@ -183,7 +184,7 @@ def read_model(folder: pathlib.Path, filename: str | None) -> ProgramDesc:
       filename: the file of the program in the folder; `__model__` by default.
 
     Raises:
-      ParameterFileError: the file does not exist, or is not a program.
+      ParameterFileError: the file does not exist, or does not hold a program.
     """
     path = folder / (filename or MODEL)
     if not path.is_file():
@@ -210,14 +211,14 @@ def read_model_params(
       folder: the folder of the model.
       program: the program of the model.
       model_filename: the file of the program, which holds no parameters.
-      params_filename: the combined file. By default, each parameter has a file; a single file beside the program is
-        read as the combined file.
+      params_filename: the combined file of all parameters. By default each parameter has its own file, or the only file
+        beside the program is the combined file.
 
     Returns:
       Arrays by name, with the shapes and dtypes that the program declares.
 
     Raises:
-      ParameterFileError: files are absent, damaged or belong to another program.
+      ParameterFileError: a file does not exist, is damaged or belongs to another program.
     """
     names = program.parameters()
     _check_names(folder, names)
@@ -254,7 +255,7 @@ def _from_folder(folder: pathlib.Path, names: Iterable[str] | None, slots: bool)
 
 
 def _names_in(path: pathlib.Path, names: Iterable[str] | None) -> list[str]:
-    """Return the names of the variables in a combined file, in file order; the file itself holds no names."""
+    """Return the names of the variables in a combined file in file order, which is the sorted order of `names`."""
     if names is not None:
         return sorted(names)
     if (count := count_variables(path)) != 1:
@@ -286,7 +287,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _without_slots(names: Collection[str]) -> list[str]:
-    """Return the names without optimizer state, learning rates and step counters."""
+    """Return the names in `names` that are not optimizer state, learning rates or step counters."""
     return [name for name in names if not _OWN.fullmatch(name) and not _is_slot(name, names)]
 
 
@@ -295,7 +296,7 @@ def _is_slot(name: str, names: Collection[str]) -> bool:
 
 
 def _check_names(folder: pathlib.Path, names: Iterable[str]) -> None:
-    """Raise a ParameterFileError for the name of a parameter that is a path outside the folder."""
+    """Raise a ParameterFileError if the name of a parameter is a path that leads outside `folder`."""
     for name in names:
         path = pathlib.PurePath(name)
         if not name or path.is_absolute() or ".." in path.parts:

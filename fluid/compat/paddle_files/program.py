@@ -1,8 +1,8 @@
-"""Saved programs: programs that PaddlePaddle Fluid saved, as program functions.
+"""SavedProgram: a program function that runs a program from a PaddlePaddle Fluid model file.
 
-`SavedProgram` calls the rows of `compat/paddle_files/ops` in the order of the ops. Each call is inside
-`core.unrecorded`, so that a result has its name in the file and no other name. Parameters are found by their names in
-the file, and begin with the saved arrays. A slot or attribute that a row does not read is an error.
+For each op of the program, `SavedProgram` calls the row of the op in `compat/paddle_files/ops`. The calls are inside
+`core.unrecorded`, so results have only their names in the file. Parameters also have their names in the file, and
+begin with the saved arrays. A slot or attribute that a row does not read is an error.
 """
 
 import os
@@ -43,15 +43,15 @@ ROWS: dict[str, Rule] = {
 class SavedProgram:
     """A program function that runs the ops of a PaddlePaddle program.
 
-    Parameters keep their saved names and start with the saved values. All other values keep their names too, by which
-    they can be fetched and overridden. A SavedProgram can be called inside another program function, for example for
+    Parameters have their saved names and start with the saved values. All other values have their saved names too, by
+    which users can fetch and override the values. Another program function can call a SavedProgram, for example for
     further training. Dropout and batch normalisation then follow the mode: in training, dropout drops elements and
     batch normalisation updates its statistics. Layers created after the call continue the numbering of names.
 
     Args:
-      desc: the program.
-      arrays: its parameters by name.
-      source: the origin of the program, for messages.
+      desc: the description of the program.
+      arrays: the saved parameters by name.
+      source: the folder of the model, for error messages.
 
     Attributes:
       feeds: names of the feeds.
@@ -60,7 +60,7 @@ class SavedProgram:
 
     Raises:
       ProgramError: the program has ops that are not in the table of ops; the message lists all of them.
-      ParameterFileError: an op reads a variable that is neither fed nor saved nor computed before.
+      ParameterFileError: an op reads a variable that is not fed, not saved and not computed by an earlier op.
     """
 
     def __init__(self, desc: ProgramDesc, arrays: Mapping[str, np.ndarray], source: str):
@@ -78,11 +78,11 @@ class SavedProgram:
         return f"SavedProgram({', '.join(self.feeds)} -> {', '.join(self.fetches)}, from {self._source!r})"
 
     def __call__(self, fetch: Sequence[str] | None = None) -> list[Any]:
-        """Run the program, inside a program function or as a program function.
+        """Run the ops of the program, as a program function or inside another program function.
 
         Args:
           fetch: names of the values to return instead of the outputs, for example the features before the last layer.
-            Only the ops that these values depend on are run and declared.
+            Only the ops that these values depend on run.
 
         Returns:
           The values, in the order of `fetch`.
@@ -124,7 +124,7 @@ class SavedProgram:
 
 
 class _Saved(NamedTuple):
-    """A saved parameter or statistic: shape, dtype, and the initializer and ParamAttr that create it with its array."""
+    """A saved parameter or statistic: its shape and dtype, and an initializer and ParamAttr with the saved array."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -139,7 +139,7 @@ class _Saved(NamedTuple):
 
 
 class _Run:
-    """The variables of one call of a SavedProgram; implements `op.Values`."""
+    """The variables of one run of a SavedProgram; implements the protocol `Values` of `paddle_files.op`."""
 
     def __init__(self, desc: ProgramDesc, saved: Mapping[str, _Saved]):
         self._desc = desc
@@ -149,7 +149,7 @@ class _Run:
         self._makers: dict[str, OpDesc] = {}
 
     def declare(self, name: str) -> None:
-        """Declare the feed `name`."""
+        """Declare the feed `name` of the program, by `layers.data`."""
         variable = self._desc.variables[name]
         shape = [-1, *variable.shape[1:]] if variable.lod_level else list(variable.shape)
         self._known[name] = layers.data(
@@ -157,11 +157,11 @@ class _Run:
         )
 
     def op(self, desc: OpDesc, named: set[str]) -> None:
-        """Run an op and keep the values of its outputs.
+        """Run an op and store the values of its outputs.
 
         Args:
           desc: the description of the op.
-          named: names of the outputs that no later op writes again; these values get their names.
+          named: the outputs that no later op writes again; only their values get names, which users can fetch.
         """
         op = Op(desc, self)
         with core.as_fluid(), core.unrecorded(self._frame.scoped(f"@{next(iter(desc.writes()))}")):
@@ -181,7 +181,7 @@ class _Run:
                 self._makers[name] = desc
 
     def value(self, name: str) -> Any:
-        """Return the value of a variable."""
+        """Return the value of the variable `name`."""
         if name in self._known:
             return self._known[name]
         if name not in self._saved:
@@ -196,23 +196,23 @@ class _Run:
         return self._claimed(name).setting
 
     def statistic(self, name: str) -> str:
-        """Create the state `name`, such as a moving mean, which layers update; return its name."""
+        """Create the saved state `name`, such as a moving mean, which a layer updates; return `name`."""
         saved = self._claimed(name)
         core.create_state(name, saved.shape, saved.dtype, saved.initializer)
         return name
 
     def desc(self, name: str) -> VarDesc:
-        """Return the declaration of a variable."""
+        """Return the declaration of the variable `name`: shape, dtype, LoD level and `persistable`."""
         if name not in self._desc.variables:
             raise errors.ProgramError(f"the program does not declare the variable {name!r}")
         return self._desc.variables[name]
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return the op that has written a variable, or None for a feed or a parameter."""
+        """Return the op that has computed the variable `name`; None for a feed or a parameter."""
         return self._makers.get(name)
 
     def _claimed(self, name: str) -> _Saved:
-        """Return the saved parameter `name`; raise a ProgramError if another layer has created one of this name."""
+        """Return the saved parameter `name`; raise a ProgramError if another layer already uses the name."""
         known = self._frame.declared.arrays.get(name)
         if known is not None and known.initializer is not self._saved[name].initializer:
             raise errors.ProgramError(
@@ -222,14 +222,14 @@ class _Run:
         return self._saved[name]
 
     def _check_sizes(self, op: Op) -> None:
-        """Raise a ProgramError if the layer of an op has created a parameter of another shape than the saved array."""
+        """Raise a ProgramError if a layer has created a parameter whose shape differs from the saved array."""
         for name in op.desc.reads():
             known = self._frame.declared.arrays.get(name)
             if known is not None and name in self._saved and known.shape != self._saved[name].shape:
                 raise op.refuse(f"{name!r} was saved as {list(self._saved[name].shape)}, expected {list(known.shape)}")
 
     def _shaped(self, name: str, value: Any) -> Any:
-        """Return `value`; reshape a scalar to `(1,)` if the program declares this shape: later ops may rely on it."""
+        """Return `value`; reshape a scalar to `(1,)` if the program declares `(1,)`, because later ops may need it."""
         variable = self._desc.variables.get(name)
         scalar = isinstance(value, jax.Array) and value.ndim == 0
         if not scalar or variable is None or variable.shape != (1,):
@@ -288,7 +288,7 @@ def _held(name: str, array: np.ndarray, source: str) -> np.ndarray:
 
 
 class InferenceModel(NamedTuple):
-    """The result of `load_inference_model`, with the fields in PaddlePaddle Fluid's order.
+    """The result of `load_inference_model`, a tuple with the fields in PaddlePaddle Fluid's order.
 
     Attributes:
       program: the program function, with the parameters in `program.params`; a Program for an exported model.
@@ -309,7 +309,7 @@ def is_inference_model(path: Any) -> bool:
 def load_inference_model(
     dirname: Any, session: Any = None, model_filename: str | None = None, params_filename: str | None = None
 ) -> InferenceModel:
-    """Load an inference model of PaddlePaddle Fluid; with a Session, also into the Session. See `fluid.io`."""
+    """Load an inference model of PaddlePaddle Fluid; if `session` is given, add the model to it. See `fluid.io`."""
     folder = local_path(dirname, errors.ParameterFileError)
     if recognized(folder) != "original parameters" and (found := instead(folder, "original")):
         raise errors.ParameterFileError(found)

@@ -1,6 +1,6 @@
 """ProgramDesc: protobuf messages of PaddlePaddle, and Python dataclasses of their variables, ops, feeds and fetches.
 
-The messages are declared as text, one line for each field. The `protobuf` library builds their classes on first use.
+The dict `_MESSAGES` declares the messages, and the `protobuf` library builds their classes on first use.
 """
 
 import functools
@@ -11,7 +11,7 @@ from typing import Any
 from fluid import errors
 from fluid._util import protobuf
 
-# The names of PaddlePaddle's data types, by their numbers in files.
+# The dtype names by the number that stands for the dtype in PaddlePaddle files.
 DTYPES = {
     0: "bool",
     1: "int16",
@@ -26,7 +26,7 @@ DTYPES = {
 LOD_TENSOR = 7
 FEED_LIST = 9
 FETCH_LIST = 10
-# By the number of the type of an attribute: the field of the message `Attribute` that holds its value.
+# By number of an attribute type: the field of the protobuf message `Attribute` that holds the value.
 ATTRIBUTE_FIELDS = {
     0: "i",
     1: "f",
@@ -43,8 +43,8 @@ ATTRIBUTE_FIELDS = {
 }
 BLOCK_TYPES = (8, 10)
 
-# For each message its fields: name, number, type; "*" marks a repeated field. Text fields are bytes, because the
-# library does not report damaged text.
+# The fields of each protobuf message: name, number, type; "*" marks a repeated field. Text fields have the type bytes,
+# because the protobuf library does not report damaged text.
 _MESSAGES = {
     "Version": ("version 1 int64",),
     "Attribute": (
@@ -76,7 +76,7 @@ _MESSAGES = {
 
 @functools.cache
 def message(name: str) -> Any:
-    """Return the class of a message that `_MESSAGES` declares, for example "Program".
+    """Return the protobuf class of a message that `_MESSAGES` declares, for example "Program".
 
     Raises:
       ParameterFileError: the `protobuf` library is not installed.
@@ -105,7 +105,7 @@ def parse(name: str, data: bytes) -> Any:
         raise ValueError(f"not a message of the kind {name}: {error}") from error
 
 
-_FIRST_UNREAD = (2, 0, 0)  # from this version of PaddlePaddle on, some ops have another meaning, and nothing is read
+_FIRST_UNREAD = (2, 0, 0)  # the first unsupported PaddlePaddle version, in which some ops have another meaning
 _TRACEBACK = b"op_callstack"
 
 
@@ -115,10 +115,10 @@ class VarDesc:
 
     Attributes:
       name: the name, unique in the program.
-      shape: -1 for a size that depends on the data; for sequences, the shape of all steps concatenated.
+      shape: the shape, with -1 for a size that depends on the data; for sequences, the shape of the concatenated steps.
       dtype: for example "float32"; None for a variable that is not a tensor.
       lod_level: 0 for dense data, 1 for sequences, 2 for sequences of sequences.
-      persistable: True for a parameter, a statistic or optimizer state, which is saved beside the program.
+      persistable: True for a parameter, a statistic or optimizer state, whose value is saved beside the program.
     """
 
     name: str
@@ -137,7 +137,7 @@ class OpDesc:
       inputs: names of variables by input slot.
       outputs: names of variables by output slot.
       attributes: numbers, strings, booleans, and lists of these, by name.
-      has_block: True if the op runs another block of the program.
+      has_block: True if the op runs another block of the program, as loops and branches do.
     """
 
     type: str
@@ -147,21 +147,21 @@ class OpDesc:
     has_block: bool = False
 
     def reads(self) -> Iterable[str]:
-        """Return the names of all variables in the input slots."""
+        """Return the names of all variables in the input slots of the op."""
         return (name for names in self.inputs.values() for name in names)
 
     def writes(self) -> Iterable[str]:
-        """Return the names of all variables in the output slots."""
+        """Return the names of all variables in the output slots of the op."""
         return (name for names in self.outputs.values() for name in names)
 
 
 @dataclass(frozen=True)
 class ProgramDesc:
-    """The first block of a PaddlePaddle program.
+    """The main block of a PaddlePaddle program, without the blocks of loops and branches.
 
     Attributes:
       variables: the variables by name.
-      ops: in program order, without feed and fetch ops.
+      ops: the ops in program order, without feed and fetch ops.
       feeds: names of the fed variables, in the order of their columns.
       fetches: names of the fetched variables, in the order of their columns.
     """
@@ -172,7 +172,7 @@ class ProgramDesc:
     fetches: tuple[str, ...]
 
     def parameters(self) -> list[str]:
-        """Return the names of all persistable tensors, sorted, which is their order in a combined file."""
+        """Return the sorted names of all persistable tensors; a combined file has the same order."""
         return sorted(v.name for v in self.variables.values() if v.persistable and v.dtype is not None)
 
     def needed(self, fetches: Iterable[str]) -> list[OpDesc]:
@@ -249,7 +249,7 @@ def _variable(variable: Any) -> VarDesc:
         return VarDesc(name, (), None, 0, variable.persistable)
     tensor = kind.lod_tensor.tensor
     dtype = DTYPES.get(tensor.data_type)
-    # PaddlePaddle multiplies sizes, -1 for unknown ones too, so that a negative number of any value is an unknown size.
+    # PaddlePaddle multiplies unknown sizes, -1, by known sizes: each negative number stands for an unknown size.
     shape = tuple(max(size, -1) for size in tensor.dims)
     level = kind.lod_tensor.lod_level
     if (dtype is None and variable.persistable) or not 0 <= level <= 2:
@@ -260,7 +260,7 @@ def _variable(variable: Any) -> VarDesc:
 
 
 def _columns(ops: Iterable[OpDesc], kind: str, names: Any) -> tuple[str, ...]:
-    """Return the variables that ops of type `kind` name, in the order of their columns."""
+    """Return the names of the fed or fetched variables, from the ops of type `kind`, in the order of their columns."""
     found = [(op.attributes.get("col", 0), *names(op)) for op in ops if op.type == kind]
     if any(len(entry) != 2 or not isinstance(entry[0], int) for entry in found):
         raise ValueError(f"an op {kind!r} does not name one variable and its column")

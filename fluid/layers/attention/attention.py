@@ -23,7 +23,7 @@ from fluid.param_attr import ParamSetting, to_attr
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class AttentionCache:
-    """Keys and values of the previous steps; a pytree of arrays with the batch as first dimension.
+    """A cache of the attention keys and values of previous decoding steps: a pytree whose first dimension is the batch.
 
     Attributes:
       keys: `[batch, max_length, num_heads, head_size]`.
@@ -40,14 +40,14 @@ class AttentionCache:
 def attention_cache(
     batch: int, max_length: int, num_heads: int, head_size: int, dtype: str = "float32", name: str | None = None
 ) -> AttentionCache:
-    """Create an empty cache for `multi_head_attention(..., cache=)`, which decoding passes from step to step.
+    """Create an empty cache of keys and values, for decoding step by step with `multi_head_attention(cache=...)`.
 
     Args:
       batch: the number of rows, such as `x.shape[0]`.
       max_length: the capacity of the cache in steps.
       num_heads: the number of heads of the attention.
-      head_size: the size of the attention divided by `num_heads`.
-      dtype: the dtype of keys and values. In mixed precision, "float32" stands for the dtype of the computation.
+      head_size: the size of one head: the `size` of `multi_head_attention` divided by `num_heads`.
+      dtype: the dtype of keys and values. In mixed precision, "float32" is replaced by the dtype of the computation.
       name: name of the layer; by default `attention_cache_N`.
 
     Returns:
@@ -55,7 +55,7 @@ def attention_cache(
       `[batch]`, int32.
 
     Raises:
-      ArgumentError: a size is no positive integer.
+      ArgumentError: a size is not a positive integer.
 
     Example:
       >>> import fluid
@@ -90,12 +90,12 @@ def multi_head_attention(
     name: str | None = None,
     ring: str | None = None,
 ) -> Any:
-    """Apply multi-head attention (Vaswani et al., 2017) with its four projections.
+    """Apply multi-head attention (Vaswani et al., 2017), with projections of queries, keys, values and result.
 
     The weights `NAME.w_0` to `NAME.w_3`, `[width of the input, size]`, and the biases `NAME.b_0` to `NAME.b_3`,
-    `[size]`, project the queries, the keys, the values and the result. Head `h` has the columns from
-    `h * size / num_heads` on. For a query that sees no key, such as one of an empty sequence, the last projection gets
-    zeros.
+    `[size]`, project the queries, the keys, the values and the result. Head `h` uses `size / num_heads` columns,
+    beginning at column `h * size / num_heads`. If a query can attend to no key, for example because the key sequence is
+    empty, the input of the last projection is zero.
 
     Args:
       queries: `[batch, targets, width]`, or a SequenceBatch.
@@ -103,27 +103,27 @@ def multi_head_attention(
       values: `[batch, sources, width]`, or a SequenceBatch like the keys; the keys by default.
       num_heads: the number of heads, which divides `size`.
       size: the size of the result, and of all heads in total; the width of the queries by default.
-      causal: whether step `i` sees only the steps `0` to `i`.
-      dropout_rate: the rate of dropout on the attention weights, in training; kept weights are scaled up.
+      causal: whether step `i` attends only to the steps `0` to `i`.
+      dropout_rate: the rate of dropout on the attention weights, in training; the remaining weights are scaled up.
       rotary: whether to rotate queries and keys by their positions, see `rotary_position`.
-      cache: from `attention_cache`. The queries are then one or several steps that follow the cached ones. The layer
-        appends them to the cache, and each query sees itself and all steps before it, for any `causal`. For a
-        SequenceBatch, only valid steps are appended, so rows may have different lengths. The result of a step that
-        exceeds the capacity of the cache is NaN.
+      cache: the cache of the previous steps, from `attention_cache`. The queries are then one or several new steps,
+        which the layer appends to the cache. Each query attends to its own step and to all previous steps, also without
+        `causal`. For a SequenceBatch, only valid steps are appended, so rows may have different lengths. The result of
+        a step that exceeds the capacity of the cache is NaN.
       param_attr: ParamAttr of the weights, or a list of four.
       bias_attr: ParamAttr of the biases, or a list of four; False for none.
       name: name of the layer; by default `multi_head_attention_N`.
-      ring: an axis of the mesh. Its devices share the steps and pass keys and values around the ring, so that the
-        maximum length of sequences grows with the number of devices. On a mesh without this axis, and without
-        `parallel=`, the argument is ignored.
+      ring: the name of a mesh axis, for ring attention. Each device along this axis holds a part of the steps, and the
+        devices pass keys and values around a ring. So the maximum sequence length grows with the number of devices.
+        Without `parallel=`, and on a mesh that has only the axes of the batch, the argument is ignored.
 
     Returns:
-      `[batch, targets, size]`, a SequenceBatch if the queries are one; with a cache `(result, cache)`.
+      `[batch, targets, size]`, a SequenceBatch if the queries are one; with a cache the pair `(result, cache)`.
 
     Raises:
-      ShapeError: the inputs, or the inputs and the cache, do not fit together.
-      ArgumentError: `num_heads` does not divide `size`, there are values without keys, keys beside a cache, dropout or
-        a cache beside a ring, or all parameters have one name.
+      ShapeError: the shapes of the inputs, or of the inputs and the cache, do not match.
+      ArgumentError: `num_heads` does not divide `size`; values are given without keys; keys are given with a cache;
+        dropout or a cache is used with a ring; or one name is given to all weights or to all biases.
 
     Example:
       >>> import fluid
@@ -163,17 +163,17 @@ def multi_head_attention(
 
 
 def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[Any], Any] | None = None) -> Any:
-    """Compute for each query the mean of the values, weighted by the softmax of its products with the keys.
+    """Compute scaled dot-product attention: for each query, the mean of the values weighted by a softmax over the keys.
 
     Args:
       query: `[batch, targets, heads, d]`.
       key: `[batch, sources, heads, d]`.
       value: `[batch, sources, heads, v]`.
-      mask: bool `[batch or 1, 1, targets or 1, sources]`: true for each key that a query sees; all by default.
-      drop: a function applied to the weights `[batch, heads, targets, sources]`.
+      mask: bool `[batch or 1, 1, targets or 1, sources]`: true for each key that a query attends to; all by default.
+      drop: a dropout function for the attention weights `[batch, heads, targets, sources]`; None for no dropout.
 
     Returns:
-      `[batch, targets, heads, v]`; zeros for a query that sees no key.
+      `[batch, targets, heads, v]`; zeros for a query that attends to no key.
     """
     key = key.astype(query.dtype)
     value = value.astype(query.dtype)
@@ -189,15 +189,15 @@ def attend(query: Any, key: Any, value: Any, mask: Any = None, drop: Callable[[A
 
 
 def visible(query: Any, causal: bool, *sources: Any) -> Any:
-    """Compute the mask for `attend`: true for each step that a query sees.
+    """Compute the attention mask, which is true for each key that a query attends to.
 
     Args:
       query: `[batch, targets, ...]`.
-      causal: whether a query sees no step that comes after it.
+      causal: whether a query attends only to its own step and to previous steps.
       sources: keys and values, `[batch, sources, ...]`; the padding of a SequenceBatch is masked.
 
     Returns:
-      bool `[batch or 1, 1, targets or 1, sources]`, or None if each query sees every step.
+      bool `[batch or 1, 1, targets or 1, sources]`, or None if each query attends to every key.
     """
     masks = [batch.mask[:, None, None, :] for batch in sources if isinstance(batch, core.SequenceBatch)]
     if causal:
@@ -206,43 +206,44 @@ def visible(query: Any, causal: bool, *sources: Any) -> Any:
 
 
 def split_heads(value: Any, num_heads: int) -> Any:
-    """Reshape a value `[batch, time, heads * d]` to an array `[batch, time, heads, d]`."""
+    """Reshape an array or SequenceBatch `[batch, time, heads * d]` to an array `[batch, time, heads, d]`."""
     array = dense(value)
     return array.reshape(*array.shape[:2], num_heads, -1)
 
 
 def merge_heads(array: Any) -> Any:
-    """Reshape `[batch, time, heads, d]` to `[batch, time, heads * d]`."""
+    """Reshape an array `[batch, time, heads, d]` to `[batch, time, heads * d]`."""
     return array.reshape(*array.shape[:2], -1)
 
 
 def dropper(rate: float, implementation: str, name: str | None) -> Callable[[Any], Any] | None:
-    """Return the dropout function for `attend`, or None for a rate of 0."""
+    """Return a function that applies dropout to attention weights, or None if `rate` is 0."""
     if not rate:
         return None
     return functools.partial(dropout, dropout_prob=rate, name=name, dropout_implementation=implementation)
 
 
 def _weighted_mean(query: Any, key: Any, value: Any, mask: Any, drop: Callable[[Any], Any] | None) -> Any:
-    """Compute `attend` without `jax.nn.dot_product_attention`; arguments and result have the shapes of `attend`."""
+    """Compute scaled dot-product attention by `einsum`, with optional dropout; see `attend` for the arguments."""
     products = jnp.einsum("btnd,bsnd->bnts", query, key, preferred_element_type=wide_dtype(query.dtype))
     products = products * query.shape[-1] ** -0.5
     if mask is not None:
-        # A finite minimum avoids a NaN softmax and gradient for fully masked rows, which minus infinity would cause.
+        # Masked products get a finite minimum: for a fully masked row, minus infinity would make softmax and gradient
+        # NaN.
         products = jnp.where(mask, products, jnp.finfo(products.dtype).min / 2)
     weights = jax.nn.softmax(products, axis=-1).astype(value.dtype)
     return jnp.einsum("bnts,bsnd->btnd", weights if drop is None else drop(weights), value)
 
 
 def _project(this: Layer, x: Any, size: int, attr: ParamSetting, bias_attr: ParamSetting) -> Any:
-    """Multiply `[batch, time, width]` by a weight and add a bias, both new parameters; return `[batch, time, size]`."""
+    """Create a weight and a bias, and project `x`, `[batch, time, width]`, to `[batch, time, size]`."""
     product = times_matrix(x, this.weight(attr, [x.shape[-1], size], x.dtype))
     bias = this.bias(bias_attr, [size], x.dtype)
     return product if bias is None else product + bias
 
 
 def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: AttentionCache | None) -> None:
-    """Check that neither dropout nor a cache is used with a ring, even if the mesh does not have its axis."""
+    """Check that ring attention is used without dropout and without a cache, even if the mesh has no axis `ring`."""
     if ring is not None and (dropout_rate or cache is not None):
         found = "dropout_rate=" if dropout_rate else "cache="
         raise errors.ArgumentError(
@@ -253,7 +254,7 @@ def _check_ring(this: Layer, ring: str | None, dropout_rate: float, cache: Atten
 
 
 def _attend_around(axis: Any, query: Any, key: Any, value: Any, sources: tuple[Any, Any]) -> Any:
-    """Compute `attend` on devices that pass keys and values around a ring; the padding of the sources is masked."""
+    """Compute attention on a ring of devices, and mask the padding of the user's keys and values, `sources`."""
     mask = visible(query, False, *sources)
     return attend_around(axis, query, key, value, jnp.ones(key.shape[:2], bool) if mask is None else mask[:, 0, 0])
 
@@ -267,20 +268,20 @@ def _attend_to_cache(
     rotary: bool,
     drop: Callable[[Any], Any] | None,
 ) -> tuple[Any, AttentionCache, Any]:
-    """Append steps to a cache, and compute the attention of each step to itself and all steps before it.
+    """Append new steps to a cache, and compute the attention of each new step to itself and to all previous steps.
 
     Args:
-      cache: the previous steps.
-      queries: the steps as the user gave them, `[batch, time, width]` or a SequenceBatch.
-      query: the projected queries of the steps, `[batch, time, heads, head_size]`.
-      key: their keys, of the same shape.
-      value: their values, of the same shape.
+      cache: the keys and values of the previous steps.
+      queries: the new steps before projection, `[batch, time, width]` or a SequenceBatch.
+      query: the projected queries of the new steps, `[batch, time, heads, head_size]`.
+      key: the projected keys of the new steps, in the shape of `query`.
+      value: the projected values of the new steps, in the shape of `query`.
       rotary: whether to rotate queries and keys by their positions.
       drop: a dropout function for the attention weights, or None.
 
     Returns:
-      The results of the steps, `[batch, time, heads, head_size]`; the cache with the steps appended; and a mask of the
-      steps that fitted into the cache, bool `[batch, time]`, true for padding.
+      The attention results of the new steps, `[batch, time, heads, head_size]`; the cache with the new steps; and a
+      bool mask `[batch, time]`, which is false for each valid step that exceeds the capacity of the cache.
     """
     steps = key.shape[1]
     room = cache.keys.shape[1]
@@ -288,7 +289,8 @@ def _attend_to_cache(
     if rotary:
         query, key = (rotate(v, places) for v in (query, key))
     rows = jnp.arange(key.shape[0])[:, None]
-    # The keys of padding are written too: the next steps overwrite them before any step sees them.
+    # The keys and values of padding are written to the cache too. Later steps overwrite them before any query attends
+    # to them.
     keys, values = (
         held.at[rows, places].set(new.astype(held.dtype), mode="drop")
         for held, new in ((cache.keys, key), (cache.values, value))
@@ -303,7 +305,7 @@ def _attend_to_cache(
 
 
 def _check_cache(this: Layer, cache: AttentionCache | None, queries: core.Value, num_heads: int, size: int) -> None:
-    """Check that a cache has as many rows as the queries, and the number and size of heads of the layer."""
+    """Check that the cache matches the queries in batch size, and the layer in number and size of heads."""
     expected = (dense(queries).shape[0], num_heads, size // num_heads)
     if cache is not None and (cache.keys.shape[0], *cache.keys.shape[2:]) != expected:
         raise errors.ShapeError(
@@ -314,7 +316,7 @@ def _check_cache(this: Layer, cache: AttentionCache | None, queries: core.Value,
 
 
 def _sources(this: Layer, queries: Any, keys: Any, values: Any, cache: Any) -> tuple[Any, Any]:
-    """Return the keys, by default the queries, and the values, by default the keys, after checking their shapes."""
+    """Return keys and values after a check of their shapes; keys default to the queries, and values to the keys."""
     if keys is None and values is not None:
         raise errors.ArgumentError(f"{this.name}: values without keys; give both, as in (queries, keys, values)")
     if keys is not None and cache is not None:
@@ -349,7 +351,16 @@ def _check_heads(this: Layer, num_heads: int, size: int, rotary: bool) -> None:
 
 
 def _one_each(this: Layer, argument: str, attr: Any) -> list[ParamSetting]:
-    """Return four settings of parameters, for the projections of queries, keys, values and result."""
+    """Return a list of four parameter settings, for the projections of queries, keys, values and result.
+
+    Args:
+      this: the layer, for messages.
+      argument: the name of the argument, for messages.
+      attr: the user's setting: one for all four projections, or a list of four.
+
+    Raises:
+      ArgumentError: the list has another length, or one name is given to all four parameters.
+    """
     if isinstance(attr, list | tuple):
         if len(attr) != 4:
             raise errors.ArgumentError(

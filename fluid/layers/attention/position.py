@@ -1,4 +1,4 @@
-"""Positional encodings: sines added to steps, and rotations of queries and keys."""
+"""Positional encodings: sinusoidal encodings to add to inputs, and rotary encodings of queries and keys."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from fluid.layers.sequence.steps import step_size
 def sinusoidal_position(
     position: core.Value | Sequence[int], size: int, dtype: str = "float32", name: str | None = None
 ) -> Any:
-    """Compute sines and cosines of positions (Vaswani et al., 2017), to be added to the steps.
+    """Compute sinusoidal position encodings (Vaswani et al., 2017), which are added to the input of each step.
 
-    The first half of the numbers are sines, the second cosines, with wavelengths from 2 pi to 10000 * 2 pi, as in
-    `layers.add_position_encoding`. For learned positions use an `embedding` of the positions.
+    The first half of each encoding holds sines, and the second half cosines, with wavelengths from 2 pi to
+    10000 * 2 pi. `layers.add_position_encoding` adds equal encodings. For learned encodings use an `embedding` of the
+    positions.
 
     Args:
-      position: numbers `[...]`, such as `layers.range(0, time, 1, "int64")`, or a SequenceBatch of them.
+      position: positions `[...]`, such as `layers.range(0, time, 1, "int64")`, or a SequenceBatch of positions.
       size: the number of sines and cosines for each position, an even number.
       dtype: the dtype of the result.
       name: name of the layer; by default `sinusoidal_position_N`.
 
     Returns:
-      `[..., size]`.
+      The encodings, `[..., size]`; a SequenceBatch if `position` is one.
 
     Raises:
-      ArgumentError: `size` is no positive even number.
+      ArgumentError: `size` is not a positive even number.
 
     Example:
       >>> import fluid
@@ -52,10 +53,11 @@ def sinusoidal_position(
 def rotary_position(
     x: core.Value, position: core.Value | int | None = None, base: float = 10000.0, name: str | None = None
 ) -> Any:
-    """Rotate pairs of numbers by angles that grow with the position: rotary positions (Su et al., 2021).
+    """Apply rotary position embeddings (Su et al., 2021).
 
-    The dot product of two rotated vectors depends only on the distance of their positions. Number `i` of a vector is
-    paired with number `i + size / 2`.
+    The layer rotates pairs of numbers by angles that are proportional to the position. Number `i` of a vector is
+    paired with number `i + size / 2`. After the rotation, the dot product of two vectors depends on the difference of
+    their positions, but not on the positions themselves.
 
     Args:
       x: an array or SequenceBatch `[batch, time, size]` or `[batch, time, heads, size]`; the size is even.
@@ -68,7 +70,8 @@ def rotary_position(
       The same shape and dtype as `x`.
 
     Raises:
-      ShapeError: the data has other dimensions or an odd size, or the positions do not fit the steps.
+      ShapeError: `x` does not have three or four dimensions, its size is odd, or the shape of `position` does not match
+        the steps.
 
     Example:
       >>> import fluid
@@ -97,17 +100,26 @@ def rotary_position(
 
 
 def sine_table(position: Any, size: int, dtype: Any = "float32") -> Any:
-    """Compute sines and cosines `[..., size]` of positions `[...]`, for an even size, as in `add_position_encoding`."""
+    """Compute sinusoidal encodings `[..., size]` of positions `[...]`: first sines, then cosines; `size` is even."""
     half = size // 2
-    # The last wavelength is exactly `10000 * 2 pi`. With a single wavelength, `half - 1` would be a division by 0; the
-    # single wavelength is `10000 * 2 pi` too.
+    # The exponents go from 0 to exactly 1, so the last wavelength is `10000 * 2 pi`. For `half == 1`, a division by
+    # `half - 1` would fail, and the only wavelength is `10000 * 2 pi`.
     exponents = jnp.arange(half, dtype=dtype) / (half - 1) if half > 1 else jnp.ones([1], dtype)
     angles = jnp.asarray(position, dtype)[..., None] * jnp.asarray(10000.0, dtype) ** -exponents
     return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
 
 
 def rotate(x: Any, position: Any, base: float = 10000.0) -> Any:
-    """Rotate the pairs of `x`, `[batch, time, ..., size]`, by the angles of positions `[time]` or `[batch, time]`."""
+    """Apply rotary position embeddings to `x`, `[batch, time, ..., size]`; see `rotary_position`.
+
+    Args:
+      x: an array `[batch, time, size]` or `[batch, time, heads, size]`, with an even size.
+      position: the positions of the steps, `[time]` or `[batch, time]`.
+      base: the base of the wavelengths.
+
+    Returns:
+      The rotated array, in the shape and dtype of `x`.
+    """
     dtype = wide_dtype(x.dtype)
     half = x.shape[-1] // 2
     speeds = jnp.asarray(base, dtype) ** -(jnp.arange(half, dtype=dtype) / half)
@@ -122,23 +134,23 @@ def rotate(x: Any, position: Any, base: float = 10000.0) -> Any:
 
 @layer
 def add_position_encoding(input: core.Value, alpha: float, beta: float, name: str | None = None) -> Any:
-    """Add sines and cosines of the positions to the steps (Vaswani et al., 2017): `alpha * input + beta * encoding`.
+    """Add sinusoidal position encodings to the input (Vaswani et al., 2017): `alpha * input + beta * encoding`.
 
-    The encoding has sines in the first half of the channels and cosines in the second, with frequencies from 1 down to
-    1 / 10000.
+    The encoding has sines in the first half of the channels and cosines in the second half, with frequencies from 1
+    down to 1 / 10000.
 
     Args:
-      input: `[batch, time, channels]`, or a SequenceBatch; in a NestedSequenceBatch, positions count in the innermost
-        sequences.
+      input: `[batch, time, channels]`, a SequenceBatch, or a NestedSequenceBatch, in which each innermost sequence
+        begins at position 0.
       alpha: the factor of the input.
       beta: the factor of the encoding.
       name: name of the layer; by default `add_position_encoding_N`.
 
     Returns:
-      The same kind and shape as the input.
+      An array or sequence batch like the input, with the same shape.
 
     Raises:
-      ShapeError: the input is no batch of sequences of vectors, or the number of channels is odd.
+      ShapeError: the input is not a batch of sequences of vectors, or the number of channels is odd.
 
     Example:
       >>> import fluid

@@ -1,4 +1,4 @@
-"""Ring attention: the steps are divided over several devices, which pass keys and values around a ring."""
+"""Ring attention: several devices divide the steps of sequences, and pass keys and values around a ring."""
 
 import functools
 from typing import Any, NamedTuple
@@ -12,12 +12,12 @@ from fluid.layers.base import wide_dtype
 
 
 class Ring(NamedTuple):
-    """The devices along an axis of the mesh, each of which holds an equal number of steps of the sequences.
+    """A ring of devices along an axis of the mesh; each device holds an equal number of steps of the sequences.
 
     Attributes:
-      axis: the name of the axis.
+      axis: the name of the mesh axis.
       size: the number of devices.
-      causal: whether a query sees no step that comes after it.
+      causal: whether a query attends only to its own step and to previous steps.
     """
 
     axis: str
@@ -26,15 +26,15 @@ class Ring(NamedTuple):
 
 
 def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
-    """Return the ring along an axis of the current mesh, or None if one device holds all steps.
+    """Return the ring of devices along an axis of the current mesh, or None if each device holds all steps.
 
     Args:
       owner: the name of the layer, for messages.
-      axis: the name of the axis, or None.
-      causal: whether a query sees no step that comes after it.
+      axis: the name of the mesh axis, or None.
+      causal: whether a query attends only to its own step and to previous steps.
 
     Raises:
-      ArgumentError: `axis` is no name, or the mesh has other axes, and not this one.
+      ArgumentError: `axis` is not a string, or the mesh lacks this axis although it has more than the batch axes.
     """
     here = core.axes_here()
     if axis is None or not core.axes_of(owner, (axis,), here)[0]:
@@ -43,21 +43,21 @@ def ring_of(owner: str, axis: str | None, causal: bool) -> Ring | None:
 
 
 def attend_around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
-    """Compute the result of `attend` on a ring of devices, each of which holds only its share of the keys.
+    """Compute scaled dot-product attention on a ring of devices, each of which holds only a part of the steps.
 
-    In each turn a device computes the products of its queries with its current keys, and passes the keys to its
-    neighbour. The backward pass sends the keys around once more, together with their partial gradients. Products and
-    sums are at least float32.
+    In each of `ring.size` iterations, every device multiplies its queries by its current keys, and then passes these
+    keys and their values to the next device. The backward pass sends keys and values around the ring once more,
+    together with their partial gradients. Products and sums are computed in float32 or wider.
 
     Args:
       ring: the devices.
       query: `[batch, targets, heads, d]`.
       key: `[batch, sources, heads, d]`.
       value: `[batch, sources, heads, v]`.
-      seen: bool `[batch, sources]`: false for padding.
+      seen: bool `[batch, sources]`: true for valid keys, false for padding.
 
     Returns:
-      `[batch, targets, heads, v]`; zeros for a query that sees no key.
+      `[batch, targets, heads, v]`; zeros for a query that attends to no key.
 
     References:
       Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context" (2023).
@@ -73,7 +73,7 @@ def _around(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> Any:
 
 
 def _forward(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute the results, and the values that `_backward` needs, such as the log-denominators of the softmax."""
+    """Compute the attention results, and the residuals for `_backward`: inputs, results, softmax log-denominators."""
     results, denominators = _on_each(ring, _results, 4, 2)(query, key, value, seen)
     return results, (query, key, value, seen, results, denominators)
 
@@ -86,7 +86,14 @@ _around.defvjp(_forward, _backward)
 
 
 def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
-    """Return a function that runs on each device of the ring, with the share of the steps on this device."""
+    """Return a function that runs `function` on each device of the ring, with the steps that the device holds.
+
+    Args:
+      ring: the devices, also the first argument of `function`.
+      function: takes and returns arrays `[batch, steps, ...]`.
+      takes: the number of arrays that `function` takes.
+      gives: the number of arrays that `function` returns.
+    """
     steps = PartitionSpec(None, ring.axis)
     return jax.shard_map(
         functools.partial(function, ring),
@@ -98,7 +105,18 @@ def _on_each(ring: Ring, function: Any, takes: int, gives: int) -> Any:
 
 
 def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute the results of one device's queries, and their log-denominators `[batch, targets, heads]`."""
+    """Compute attention for the queries of one device; return results and softmax log-denominators.
+
+    Args:
+      ring: the devices.
+      query: the queries of this device, `[batch, targets, heads, d]`.
+      key: the keys that this device holds at first, `[batch, sources, heads, d]`.
+      value: the values that this device holds at first, `[batch, sources, heads, v]`.
+      seen: bool `[batch, sources]`: true for valid keys, false for padding.
+
+    Returns:
+      The results `[batch, targets, heads, v]`, and the log-denominators `[batch, targets, heads]`.
+    """
     wide = wide_dtype(query.dtype)
     shape = query.shape[:3]
     lowest = jnp.finfo(wide).min / 2
@@ -116,7 +134,7 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
     sums = jnp.zeros((*shape, value.shape[-1]), wide)
     begin = ((key, value, seen), jnp.full(shape, lowest, wide), jnp.zeros(shape, wide), sums)
     _, highest, total, sums = jax.lax.fori_loop(0, ring.size, turn, begin)
-    # For queries without any key, an infinite log-denominator also makes the weights in the backward pass zero.
+    # A query that attends to no key gets an infinite log-denominator. So its weights are zero in the backward pass.
     denominators = jnp.where(total > 0, highest + jnp.log(jnp.where(total > 0, total, 1)), jnp.inf)
     return (sums / jnp.where(total > 0, total, 1)[..., None]).astype(query.dtype), denominators
 
@@ -124,7 +142,7 @@ def _results(ring: Ring, query: Any, key: Any, value: Any, seen: Any) -> tuple[A
 def _slopes(
     ring: Ring, query: Any, key: Any, value: Any, seen: Any, results: Any, denominators: Any, slope: Any
 ) -> tuple[Any, Any, Any]:
-    """Compute the gradients of one device's queries, keys and values."""
+    """Compute the gradients with respect to the queries, keys and values of one device of the ring."""
     wide = wide_dtype(query.dtype)
     slope = slope.astype(wide)
     along = jnp.sum(slope * results.astype(wide), axis=-1, keepdims=True)
@@ -148,10 +166,18 @@ def _slopes(
 
 
 def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[Any, Any]:
-    """Compute the products of a device's queries with its current keys, and a mask of the visible keys.
+    """Compute the scaled dot products of a device's queries with its current keys, and the attention mask.
+
+    Args:
+      ring: the devices.
+      turn: the number of devices by which keys and values have moved around the ring.
+      query: `[batch, targets, heads, d]`.
+      key: `[batch, sources, heads, d]`.
+      seen: bool `[batch, sources]`: true for valid keys, false for padding.
 
     Returns:
-      `[batch, targets, heads, sources]`, and bool `[batch, targets or 1, 1, sources]`.
+      The products, `[batch, targets, heads, sources]`, and the mask, bool `[batch, targets or 1, 1, sources]`: true for
+      each key that a query attends to.
     """
     products = jnp.einsum("btnd,bsnd->btns", query, key, preferred_element_type=wide_dtype(query.dtype))
     mask = seen[:, None, None, :]
@@ -164,11 +190,11 @@ def _products(ring: Ring, turn: Any, query: Any, key: Any, seen: Any) -> tuple[A
 
 
 def _handed_on(ring: Ring, arrays: Any) -> Any:
-    """Pass the arrays of each device to the next device of the ring."""
+    """Send the arrays of each device to the next device of the ring, and return the received arrays."""
     return jax.lax.ppermute(arrays, ring.axis, [(i, (i + 1) % ring.size) for i in range(ring.size)])
 
 
 def _even(array: Any, count: int) -> Any:
-    """Pad an array `[batch, time, ...]` with zeros after its steps, so that `count` devices get equally many steps."""
+    """Pad an array `[batch, time, ...]` with zeros at the end of `time`, to a multiple of `count` steps."""
     more = -array.shape[1] % count
     return jnp.pad(array, [(0, 0), (0, more), *[(0, 0)] * (array.ndim - 2)]) if more else array

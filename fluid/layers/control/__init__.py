@@ -1,1 +1,1 @@
-"""Branches, loops, and layers for use inside them."""
+"""Control-flow layers: branches, loops, repeated blocks, and helpers such as `Print` and TensorArray."""

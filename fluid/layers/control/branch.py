@@ -1,6 +1,7 @@
-"""Branches: `cond`, `case` and `switch_case`, which compute only the function that the data selects.
+"""Conditional layers: `cond`, `case` and `switch_case` compute only the function that the data selects.
 
-Before them come functions on pytrees of values, for loops as well: they fix dtypes, describe, compare and record them.
+The module also has helpers for pytrees of values, which loops use too. They convert weak dtypes, describe pytrees in
+messages, compare them, and record them as outputs.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from fluid.layers.base import Layer, array_of, dense, describe, layer
 def strongly_typed(tree: Any) -> Any:
     """Convert the leaves of a pytree to arrays whose dtypes are not weak.
 
-    A Python number is weakly typed in JAX: operations with other dtypes change its dtype, and a loop would then change
-    the dtype of its carry.
+    In JAX, a Python number has a weak dtype, which an operation with another dtype changes. A loop requires that the
+    dtypes of its carry do not change.
     """
 
     def strong(leaf: Any) -> Any:
@@ -31,20 +32,20 @@ def strongly_typed(tree: Any) -> Any:
 
 
 def describe_tree(tree: Any) -> str:
-    """Describe a pytree for messages, with dtypes and shapes for its leaves."""
+    """Return a description of a pytree for error messages, with the dtype and shape of each leaf."""
     return str(jax.tree.map(describe, tree)).replace("'", "")
 
 
 def check_same_specs(found: Any, expected: Any, message: str) -> None:
-    """Check that two pytrees of arrays have equal structures, shapes and dtypes; `strongly_typed` prepares both.
+    """Check that two pytrees of arrays have equal structures, shapes and dtypes.
 
     Args:
-      found: the pytree to check.
-      expected: the pytree to compare with.
-      message: the message of the error; `{found}` and `{expected}` stand for descriptions of the two.
+      found: the pytree to check, a result of `strongly_typed`.
+      expected: the pytree to compare with, a result of `strongly_typed`.
+      message: the error message; descriptions of the two pytrees replace `{found}` and `{expected}`.
 
     Raises:
-      ShapeError: the pytrees differ.
+      ShapeError: the pytrees differ in structure, shapes or dtypes.
     """
     specs: list[Any] = [
         jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), tree) for tree in (found, expected)
@@ -54,7 +55,7 @@ def check_same_specs(found: Any, expected: Any, message: str) -> None:
 
 
 def record_outputs(this: Layer, tree: Any) -> Any:
-    """Record each array or sequence batch of a pytree as an output of the layer; return the recorded pytree."""
+    """Record each array or sequence batch in a pytree as an output of the layer, and return the recorded pytree."""
     batches = core.SequenceBatch | core.NestedSequenceBatch
     return jax.tree.map(this.output, tree, is_leaf=lambda value: isinstance(value, batches))
 
@@ -66,10 +67,11 @@ def cond(
     false_fn: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return the result of one of two functions; only the selected function is computed.
+    """Run one of two functions, selected by the bool `pred`, and return its result.
 
-    Both functions are traced, so both create their parameters. Moving averages and other states change only in the
-    branch that is taken. To select values for each example separately, use `layers.where`.
+    Both functions are traced, so both create their parameters. At run time, only the selected function is computed, and
+    only this function changes moving averages and other states. To select values for each example separately, use
+    `layers.where`.
 
     Args:
       pred: bool, `[]` or `[1]`.
@@ -80,7 +82,7 @@ def cond(
       name: name of the layer; by default `cond_N`.
 
     Returns:
-      The result of the function: a value, or any pytree of values.
+      The result of the selected function: a value, or any pytree of values.
 
     Raises:
       ShapeError: `pred` is more than one bool, or the functions return different structures, shapes or dtypes.
@@ -115,18 +117,21 @@ def case(
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return the result of the function with the first true condition; only that function is computed.
+    """Run the function that is paired with the first true condition, and return its result.
+
+    All functions are traced, but at run time only the selected function is computed.
 
     Args:
-      pred_fn_pairs: pairs of a condition, a bool `[]` or `[1]`, and a function without arguments.
-      default: the function if no condition is true; the last of the pairs by default.
+      pred_fn_pairs: a list of pairs `(condition, function)`. A condition is a bool `[]` or `[1]`; a function has no
+        arguments.
+      default: the function to run if no condition is true; by default the function of the last pair.
       name: name of the layer; by default `case_N`.
 
     Returns:
-      The result of the function: a value, or any pytree of values.
+      The result of the selected function: a value, or any pytree of values.
 
     Raises:
-      ArgumentTypeError: `pred_fn_pairs` is no list of pairs `(condition, function)`.
+      ArgumentTypeError: `pred_fn_pairs` is not a list of pairs `(condition, function)`.
       ShapeError: the functions return different structures, shapes or dtypes.
 
     Example:
@@ -157,21 +162,23 @@ def switch_case(
     default: Callable[[], Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return the result of the function with a given number; only that function is computed.
+    """Run the function whose number equals `branch_index`, and return its result.
+
+    All functions are traced, but at run time only the selected function is computed.
 
     Args:
       branch_index: integer, `[]` or `[1]`.
-      branch_fns: functions without arguments: a dict by number, pairs `(number, function)`, or a list, which is counted
-        from 0.
-      default: the function for every other number; by default the function with the largest number.
+      branch_fns: functions without arguments: a dict `{number: function}`, a list of pairs `(number, function)`, or a
+        list of functions, which get the numbers 0, 1, 2, ...
+      default: the function for every other value of `branch_index`; by default the function with the largest number.
       name: name of the layer; by default `switch_case_N`.
 
     Returns:
-      The result of the function: a value, or any pytree of values.
+      The result of the selected function: a value, or any pytree of values.
 
     Raises:
-      ArgumentTypeError: `branch_fns` are no functions with numbers, or the index is no integer.
-      ArgumentError: two functions have one number.
+      ArgumentTypeError: `branch_fns` does not describe functions with numbers, or `branch_index` is not an integer.
+      ArgumentError: two functions have the same number.
       ShapeError: the functions return different structures, shapes or dtypes.
 
     Example:
@@ -198,7 +205,7 @@ def switch_case(
 
 
 def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
-    """Check that a value is one bool, `[]` or `[1]`, and return it as an array `[]`.
+    """Check that a value is a single bool, `[]` or `[1]`, and return it as an array `[]`.
 
     Args:
       this: the layer, for messages.
@@ -206,8 +213,8 @@ def scalar_bool(this: Layer, value: Any, what: str) -> jax.Array:
       what: the name of the value, for messages.
 
     Raises:
-      ShapeError: the value has several elements.
-      ArgumentTypeError: the value has another dtype.
+      ShapeError: the value does not have exactly one element.
+      ArgumentTypeError: the dtype of the value is not bool.
     """
     array = array_of(this, value)
     if array.dtype != bool:
@@ -232,7 +239,7 @@ def _return_none() -> None:
 
 
 def _by_number(this: Layer, given: Any) -> dict[int, Callable[[], Any]]:
-    """Convert `branch_fns` of `switch_case`, a dict, pairs or a list, to a dict from number to function."""
+    """Convert the argument `branch_fns` of `switch_case` to a dict from number to function."""
     pairs: list[Any] = []
     if isinstance(given, Mapping):
         pairs = list(given.items())
@@ -256,16 +263,16 @@ def _by_number(this: Layer, given: Any) -> dict[int, Callable[[], Any]]:
 
 
 def _run_branch(this: Layer, kind: str, taken: Any, functions: Mapping[str, Callable[[], Any]]) -> Any:
-    """Run the function at a position that the data determines; the functions may call layers.
+    """Run one of several functions, selected at run time by the index `taken`; the functions may call layers.
 
     Args:
-      this: the layer, under whose name the results are recorded.
-      kind: the public name of the layer.
-      taken: int32 `[]`: the position of the function to run.
-      functions: functions without arguments, by their names in messages.
+      this: the layer, which records the results as its outputs.
+      kind: the name of the public function: "cond", "case" or "switch_case".
+      taken: int32 `[]`: the index of the function to run.
+      functions: a dict of functions without arguments; the keys are the names of the functions in error messages.
 
     Returns:
-      The result of the function. States that only other functions change keep their old values.
+      The result of the selected function. The functions that are not selected change no states.
     """
     bodies = {label: core.Body(function, [], f"layers.{kind}") for label, function in functions.items()}
     states = {name: value for body in bodies.values() for name, value in body.states().items()}

@@ -1,4 +1,4 @@
-"""Loops: `while_loop` and `scan`, whose iterations run a function that calls layers."""
+"""Loop layers: `while_loop` and `scan` repeat a Python function that may call layers."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,9 +18,10 @@ class _Loop(NamedTuple):
 
     Attributes:
       iteration: int32 `[]`: the number of finished iterations.
-      proceed: bool `[]`: the result of the condition for `values`: true to run the body again.
+      proceed: bool `[]`: the result of the condition for `values`; if true, the body runs again.
       values: the loop variables.
-      states: the states of the program, such as moving averages, that the condition or the body changes, by name.
+      states: a dict from name to value of the program states, such as moving averages, that the condition or the body
+        changes.
     """
 
     iteration: jax.Array
@@ -39,10 +40,10 @@ def while_loop(
     name: str | None = None,
     max_iterations: int | None = None,
 ) -> list[Any]:
-    """Run a function while a condition holds.
+    """Run the function `body` repeatedly, as long as the function `cond` returns true.
 
-    Layers inside have one set of parameters for all iterations. Moving averages are updated in each iteration, and
-    dropout draws a new mask in each.
+    Layers in both functions have one set of parameters for all iterations. Each iteration updates moving averages, and
+    draws new dropout masks.
 
     Args:
       cond: called with the loop variables; returns a bool `[]` or `[1]`.
@@ -51,14 +52,14 @@ def while_loop(
       is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
         is computed.
       name: name of the layer; by default `while_loop_N`.
-      max_iterations: the loop ends after at most this number of iterations. A gradient needs this number, and memory
-        for all iterations.
+      max_iterations: the largest number of iterations; None for no limit. A gradient requires this number, and memory
+        for this number of iterations.
 
     Returns:
       The list of the loop variables after the last iteration.
 
     Raises:
-      ArgumentError: there are no loop variables, or `max_iterations` is no positive integer.
+      ArgumentError: there are no loop variables, or `max_iterations` is not a positive integer.
       ShapeError: the body returns another structure, other shapes or other dtypes than its arguments have.
       ProgramError: a gradient is requested without `max_iterations`.
 
@@ -115,13 +116,13 @@ def scan(
     reverse: bool = False,
     name: str | None = None,
 ) -> tuple[Any, Any]:
-    """Run a function over the slices of arrays, and carry a value from one slice to the next.
+    """Run a function on each slice of arrays along their first dimension, and pass a carry from step to step.
 
-    Layers inside have one set of parameters for all steps. Moving averages are updated in each step, and dropout draws
-    a new mask in each. For sequences of different lengths use recurrent layers, such as `layers.dynamic_gru`.
+    Layers in the function have one set of parameters for all steps. Each step updates moving averages, and draws new
+    dropout masks. For sequences of different lengths use recurrent layers, such as `layers.dynamic_gru`.
 
     Args:
-      function: `function(carry, x) -> (carry, y)`; each is a value, None, or any pytree of values.
+      function: `function(carry, x) -> (carry, y)`; `carry`, `x` and `y` are each a value, None, or a pytree of values.
       init: the first carry; the function must return carries with the structure, shapes and dtypes of `init`.
       xs: a pytree of arrays `[steps, ...]`; the function is called with one slice `[...]` at a time. Without `xs` the
         function is called with None.
@@ -167,10 +168,10 @@ def scan(
 
 
 def arrays_of_slices(this: Layer, xs: Any) -> Any:
-    """Check the `xs` of a loop, and return them as a pytree of arrays `[steps, ...]`.
+    """Check the argument `xs` of a loop, and return it as a pytree of arrays `[steps, ...]`.
 
     Raises:
-      ShapeError: a leaf is a sequence batch, or has no dimensions.
+      ShapeError: a leaf of the pytree is a sequence batch, or has no dimensions.
     """
     for value in jax.tree.leaves(xs, is_leaf=is_sequence):
         if is_sequence(value):
@@ -190,12 +191,12 @@ def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "lengt
     Args:
       this: the layer, for messages.
       xs: a pytree of arrays `[steps, ...]`, or None.
-      length: the number of steps from the user, or None.
-      argument: the name of the argument of the layer that holds this number, for messages.
+      length: the number of steps that the user gives, or None.
+      argument: the user's name of the argument `length`, for messages.
 
     Raises:
-      ShapeError: the arrays and the number do not agree.
-      ArgumentError: there are neither arrays nor a number, or the number is no positive integer.
+      ShapeError: the first dimensions of the arrays differ from each other or from `length`.
+      ArgumentError: there are neither arrays nor a `length`, or `length` is not a positive integer.
     """
     counts = {x.shape[0] for x in jax.tree.leaves(xs)}
     if length is not None:
@@ -214,21 +215,21 @@ def count_steps(this: Layer, xs: Any, length: int | None, argument: str = "lengt
 
 
 def first_slice(xs: Any) -> Any:
-    """Return the slices `[...]` for the first step of a loop."""
+    """Return a pytree with the first slice `[...]` of each array `[steps, ...]` in the pytree `xs`."""
     return jax.tree.map(lambda x: jax.lax.index_in_dim(x, 0, keepdims=False), xs)
 
 
 def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
-    """Check that the function of a loop returned a pair `(carry, y)`, and return the pair.
+    """Check that the function of a loop returned a pair, such as `(carry, y)`, and return the pair.
 
     Args:
       this: the layer, for messages.
       result: the result of the function.
-      kind: the public name of the layer.
-      example: a corrected function, for the message.
+      kind: the name of the public layer, such as "scan", for messages.
+      example: the source text of a correct function, for messages.
 
     Raises:
-      ArgumentTypeError: the result is no pair.
+      ArgumentTypeError: the result is not a pair.
     """
     if not isinstance(result, list | tuple) or len(result) != 2:
         raise errors.ArgumentTypeError(
@@ -239,7 +240,7 @@ def check_pair(this: Layer, result: Any, kind: str, example: str) -> Any:
 
 
 def check_carry(this: Layer, what: str, found: Any, given: Any) -> Any:
-    """Check the new carry of a loop, and return the carry as arrays whose dtypes are not weak.
+    """Check that a new carry of a loop matches the previous one, and return it as arrays whose dtypes are not weak.
 
     Args:
       this: the layer, for messages.
@@ -270,7 +271,7 @@ def _check_loop_vars(this: Layer, loop_vars: Any) -> None:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _without_gradient(name: str, values: Any) -> Any:
-    """Return the values; a request for their gradient raises an error that names the loop."""
+    """Return `values` unchanged; a gradient of the result raises a ProgramError that begins with `name`."""
     return values
 
 

@@ -1,4 +1,4 @@
-"""Pipelines: the blocks of a stack divided over several devices, with parts of a batch in flight."""
+"""Pipeline parallelism: several devices divide the blocks of a stack, and compute different microbatches at once."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -15,19 +15,20 @@ from fluid.core.reduction import mixed_rows
 from fluid.layers.base import Layer
 from fluid.layers.control.branch import describe_tree
 
-# A function of the index of the block, its arrays by name, and its input; it returns a value like the input.
+# A block of a stack: `block(index, arrays by name, x)` returns a value with the structure, shapes and dtypes of `x`.
 Block = Callable[[Any, Any, Any], Any]
 
 _DRAWS = ("random_bits", "random_split", "random_gamma")
 
 
 class Rowwise(NamedTuple):
-    """A block whose values from outside are arguments, so that `jax.shard_map` can run it.
+    """A block that takes the values of its closure as arguments, so that `jax.shard_map` can run it.
 
     Attributes:
-      function: called with the constants, the index of the first row in the batch, and the arguments of the block. The
-        random key of a call is the key of the step, with this index folded in.
-      constants: the values from outside that the block reads, and the words of its random key; a pytree of arrays.
+      function: `function(constants, first, *arguments)`, where `first` is the index in the batch of the first row, and
+        `arguments` are the arguments of the block. The random key of a call is the key of the step with `first` folded
+        in.
+      constants: a pytree of arrays: the values that the block reads from outside, and the data of its random key.
     """
 
     function: Callable[..., Any]
@@ -35,10 +36,10 @@ class Rowwise(NamedTuple):
 
 
 def count_rows(this: Layer, x: Any) -> int:
-    """Return the number of rows, the first dimension, that all arrays of a pytree have.
+    """Return the number of rows, which is the size of the first dimension of every array in a pytree.
 
     Raises:
-      ShapeError: the numbers of rows differ.
+      ShapeError: the arrays have different numbers of rows, or an array has no dimensions.
     """
     counts = [leaf.shape[0] if leaf.ndim else -1 for leaf in jax.tree.leaves(x)]
     if len(set(counts)) != 1 or -1 in counts:
@@ -50,22 +51,23 @@ def count_rows(this: Layer, x: Any) -> int:
 
 
 def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[str]) -> Rowwise:
-    """Return a block that computes some rows of a batch, with the same results as for the whole batch.
+    """Convert a block to a function that computes only `rows` rows of a batch.
 
-    Random numbers are an exception: each part of the batch draws its own. The function traces the block to find
-    the values from outside that the block reads, and to check that no row depends on other rows.
+    The results equal the corresponding rows of the result for the full batch. Random numbers are an exception: each
+    part of the batch draws other numbers. `rowwise` traces the block to find the values that the block reads from
+    outside, and to check that no row depends on other rows.
 
     Args:
       this: the layer.
       block: the block.
       own: the arrays of one block, or their shapes and dtypes, by name.
-      x: the whole batch, a pytree of arrays `[batch, ...]`.
-      rows: the number of rows in one call of the new block.
-      axes: the mesh axes over which `jax.shard_map` will run the block.
+      x: the full batch, a pytree of arrays `[batch, ...]`.
+      rows: the number of rows in one call of the returned function.
+      axes: the mesh axes over which `jax.shard_map` will run the function.
 
     Raises:
-      ArgumentError: a row of the result depends on several rows; the block draws equal random numbers for each part of
-        the batch; or a loop in the block reads values from outside, for which JAX has no gradient.
+      ArgumentError: a row of the result depends on other rows of the input; the block would draw equal random numbers
+        for all parts of the batch; or a loop in the block reads values from outside, for which JAX has no gradient.
     """
     given = this.frame.given
     key = jax.random.key(0) if given.key is None else given.key
@@ -99,10 +101,10 @@ def rowwise(this: Layer, block: Block, own: Any, x: Any, rows: int, axes: set[st
 
 
 def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> None:
-    """Check that a block computes each row separately.
+    """Check that a block computes each row of its result only from one row of the input.
 
     Raises:
-      ArgumentError: a row depends on other rows.
+      ArgumentError: a row of the result depends on other rows of the input.
     """
     rows = max(count_rows(this, x), 2)
     traces = []
@@ -119,12 +121,12 @@ def _check_apart(this: Layer, block: Block, number: Any, own: Any, x: Any) -> No
 
 
 def _check_loops(this: Layer, jaxpr: Any) -> None:
-    """Check that loops and branches of a block read no values from outside that may need a gradient.
+    """Check that loops and branches in a block read no float values from outside the block.
 
-    JAX would compute the gradient on the outer mesh, which is not visible inside `jax.shard_map`.
+    JAX would compute the gradient of these values on the outer mesh, which is not visible inside `jax.shard_map`.
 
     Raises:
-      ArgumentError: a loop or branch reads such a value.
+      ArgumentError: a loop or a branch reads a float value from outside.
     """
     for equation in jaxpr.eqns:
         for inner in inner_jaxprs(equation):
@@ -138,22 +140,24 @@ def _check_loops(this: Layer, jaxpr: Any) -> None:
 
 
 def _fixed_draw(jaxpr: Any, fresh: set[Any], line: str = "its block") -> str | None:
-    """Return the user's line of the first random draw whose key does not depend on `fresh`; None if there is none.
+    """Return the source line of the first random draw whose inputs do not depend on `fresh`; None if there is none.
 
     Args:
-      jaxpr: the equations to search.
-      fresh: the variables that differ in each part of the batch; this function adds all that depend on them.
-      line: the line of the equation that contains these equations, for equations without a line.
+      jaxpr: the jaxpr to search.
+      fresh: the variables that differ between the parts of the batch. The function adds all variables that depend on
+        them.
+      line: the source line of the outer equation that contains `jaxpr`, for equations without a known line.
     """
     for equation in jaxpr.eqns:
         moves = [not is_literal(v) and v in fresh for v in equation.invars]
-        # JAX records no lines inside a called function that it has traced before.
+        # JAX records no source line inside a function that it has traced before; use the line of the outer equation.
         here = user_line(equation)
         here = line if here == "unknown line" else here
         if equation.primitive.name in _DRAWS and not any(moves):
             return here
         for inner in inner_jaxprs(equation):
-            # Inputs are compared from the last to the first: before the inputs of a branch stands its index.
+            # Match inner and outer inputs from the last to the first, because the first input of a `cond` equation is
+            # the index of the branch, which the branches do not take.
             same = zip(reversed(inner.invars), reversed(moves), strict=False)
             if found := _fixed_draw(inner, {v for v, moving in same if moving}, here):
                 return found
@@ -169,13 +173,13 @@ def _is_from_outside(variable: Any) -> bool:
 
 
 def _of_rows(x: Any, count: int) -> Any:
-    """Return the shapes and dtypes that the arrays of `x` have with `count` rows."""
+    """Return the pytree `x` with each array replaced by its shape and dtype (a ShapeDtypeStruct) for `count` rows."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct((count, *array.shape[1:]), array.dtype), x)
 
 
 @contextlib.contextmanager
 def _drawing(given: Any, key: Any) -> Iterator[None]:
-    """Make layers draw random numbers from `key` within a `with` block."""
+    """Make layers draw random numbers from `key` inside a `with` block."""
     before = given.key
     given.key = key
     try:
@@ -186,7 +190,10 @@ def _drawing(given: Any, key: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _about_rows(this: Layer, x: Any, count: int) -> Iterator[None]:
-    """Add a note to errors within a `with` block that runs on `count` rows, if the batch has another number of rows."""
+    """Add a note to errors inside a `with` block, unless `count` is the number of rows of the batch `x`.
+
+    The note explains that a block of a pipeline was traced with `count` rows, and must accept any number of rows.
+    """
     try:
         yield
     except Exception as error:
@@ -199,14 +206,14 @@ def _about_rows(this: Layer, x: Any, count: int) -> Iterator[None]:
 
 
 class Pipeline(NamedTuple):
-    """The devices along an axis of the mesh; every device has equally many blocks of a stack.
+    """A pipeline: the devices along an axis of the mesh, each of which computes an equal number of blocks of a stack.
 
     Attributes:
-      axis: the name of the axis.
-      size: the number of devices, which are the stages.
-      microbatches: the number of parts that a batch is divided into.
-      shards: the number of parts that the data axis divides a batch into; each device has one shard.
-      groups: the number of parts that "fsdp" divides the rows of each shard into.
+      axis: the name of the mesh axis.
+      size: the number of devices along the axis; each device is one stage.
+      microbatches: the requested number of microbatches, which pass through the stages one after another.
+      shards: the number of shards into which the mesh axis "data" divides a batch.
+      groups: the number of groups into which the mesh axis "fsdp" divides the rows of each shard.
     """
 
     axis: str
@@ -216,23 +223,24 @@ class Pipeline(NamedTuple):
     groups: int
 
     def split(self, rows: int) -> "Split":
-        """Return an even division of a batch of `rows` rows, with extra rows if the division leaves a remainder."""
+        """Return a division of `rows` rows into equal microbatches, with extra rows if there is a remainder."""
         places = self.shards * self.groups
         each = -(-rows // (places * self.microbatches))
         return Split(self.shards, self.groups, -(-rows // (places * each)), each)
 
 
 class Split(NamedTuple):
-    """The division of the rows of a batch.
+    """A division of the rows of a batch into shards, groups and microbatches.
 
-    The rows of each shard are consecutive. Each group has equally many consecutive rows of its shard. The microbatch
-    `m` consists of the m-th part of each group, so that no row moves to another device.
+    A shard consists of consecutive rows of the batch. A group consists of consecutive rows of its shard, and all groups
+    have equal size. Microbatch `m` of a shard consists of part `m` of each group, so that no row moves to another
+    device.
 
     Attributes:
-      shards: the number of parts that the data axis divides the batch into.
-      groups: the number of parts that "fsdp" divides the rows of each shard into.
+      shards: the number of shards into which the mesh axis "data" divides the batch.
+      groups: the number of groups into which the mesh axis "fsdp" divides the rows of each shard.
       microbatches: the number of microbatches.
-      each: the number of rows of a group in one microbatch.
+      each: the number of rows that one group contributes to one microbatch.
     """
 
     shards: int
@@ -247,11 +255,11 @@ class Split(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of rows, including the rows that were added for an even division."""
+        """The number of rows of the batch, including the rows that were added for an even division."""
         return self.shards * self.microbatches * self.rows
 
     def first(self, shard: Any, microbatch: Any) -> Any:
-        """Return the index in the batch of the first row of a microbatch."""
+        """Return the index in the batch of the first row of microbatch number `microbatch` of shard number `shard`."""
         return (shard * self.groups * self.microbatches + microbatch) * self.each
 
     def parts(self, array: Any) -> Any:
@@ -266,17 +274,17 @@ class Split(NamedTuple):
 
 
 def pipeline_of(owner: str, axis: str | None, n: int, microbatches: int | None) -> Pipeline | None:
-    """Return the pipeline along an axis of the mesh of the traced step; None if each device has all blocks.
+    """Return the pipeline along an axis of the mesh of the traced step; None if each device computes all blocks.
 
     Args:
-      owner: the owner of the pipeline, for messages.
-      axis: the name of the axis, or None.
-      n: number of blocks.
-      microbatches: the number of parts of a batch; None for the number of stages.
+      owner: the name of the layer, for messages.
+      axis: the name of the mesh axis, or None.
+      n: the number of blocks.
+      microbatches: the number of microbatches; None for the number of stages.
 
     Raises:
-      ArgumentError: `axis` is no name, or the name of an axis that divides the batch; the mesh has no axis of this
-        name; the axis does not divide the blocks evenly; or the call is inside a pipeline.
+      ArgumentError: `axis` is not a string, or is an axis that divides the batch; the mesh has no axis of this name;
+        the number of devices along the axis does not divide `n`; or the call is inside a block of a pipeline.
     """
     if axis is None:
         if microbatches is not None:
@@ -307,27 +315,26 @@ def pipeline_of(owner: str, axis: str | None, n: int, microbatches: int | None) 
 def pipelined(
     this: Layer, pipeline: Pipeline, block: Block, numbers: Any, arrays: Any, x: Any, remat: bool = False
 ) -> Any:
-    """Compute blocks one after another, each on the device of the pipeline that has its arrays.
+    """Compute a stack of blocks as a pipeline of stages, each of which computes some of the blocks on one device.
 
-    A stage has some of the blocks. A stage computes one part of the batch at a time, passes the result to the next
-    stage, and continues with the next part. The number of turns is the number of parts plus the number
-    of stages minus 1. In `stages - 1` turns a stage has no part to compute, and computes an unused result. The gradient
-    passes backwards through the stages.
+    In each iteration, a stage computes one microbatch and passes the result to the next stage. There are
+    `microbatches + stages - 1` iterations. In `stages - 1` of them, a stage has no microbatch, and computes an unused
+    result. The gradient passes backwards through the stages.
 
     Args:
       this: the layer.
       pipeline: the devices.
-      block: a block in which each row of the result depends only on this row of `x`.
+      block: a block that computes each row of its result only from the same row of its input.
       numbers: the indices of the blocks, int32 `[n]`.
       arrays: the arrays of the blocks, each `[n, ...]`, by name.
       x: the input of the first block, a pytree of arrays `[batch, ...]`.
-      remat: whether values inside a block are recomputed for the gradient.
+      remat: whether to recompute the values inside a block for the gradient, to save memory.
 
     Returns:
       The result of the last block, with the structure, shapes and dtypes of `x`.
 
     Raises:
-      ArgumentError: the block cannot compute some rows of a batch alone; see `rowwise`.
+      ArgumentError: the block cannot compute a part of the rows of a batch separately; see `rowwise`.
 
     References:
       Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019).
@@ -352,13 +359,17 @@ def pipelined(
 
 
 def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
-    """Return a function that runs several blocks one after another, from their stacked indices and arrays."""
+    """Return a function that runs several blocks one after another; `remat` recomputes their values for the gradient.
+
+    The arguments of the function are the constants of `work`, the index in the batch of the first row, the stacked
+    indices of the blocks, their stacked arrays, and the input of the first block.
+    """
 
     def run(constants: Any, first: Any, numbers: Any, arrays: Any, x: Any) -> Any:
         def step(value: Any, given: Any) -> tuple[Any, None]:
             return work.function(constants, first, *given, value), None
 
-        # Inside a scan the compiler cannot merge the recomputation with the first computation.
+        # `prevent_cse=False` is safe: inside a scan, XLA cannot merge the recomputation with the first computation.
         again = jax.checkpoint(step, prevent_cse=False) if remat else step
         return jax.lax.scan(again, x, (numbers, arrays))[0]
 
@@ -368,19 +379,20 @@ def _through(work: Rowwise, remat: bool) -> Callable[..., Any]:
 def _on_stage(
     pipeline: Pipeline, split: Split, run: Callable[..., Any], constants: Any, numbers: Any, arrays: Any, x: Any
 ) -> Any:
-    """Run one stage in all turns, and return its results of the turns in which the last stage has a microbatch.
+    """Run one stage of the pipeline for all iterations; `jax.shard_map` calls this function on each device.
 
     Args:
       pipeline: the devices.
       split: the division of the rows of the batch.
       run: the function that `_through` returns, which runs the blocks of a stage.
-      constants: the values from outside that blocks read.
+      constants: the values that the blocks read from outside.
       numbers: the indices of the blocks of this stage.
-      arrays: the arrays of these blocks.
-      x: the rows of this shard.
+      arrays: the stacked arrays of the blocks of this stage.
+      x: the rows of this shard, a pytree of arrays.
 
     Returns:
-      Arrays `[1, rows of the shard, ...]`. The arrays of the last stage are the result of the pipeline.
+      A pytree of arrays `[1, rows of the shard, ...]`: the results of the iterations in which the last stage has a
+      microbatch. On the last stage, they are the result of the pipeline; on other stages, they are unused.
     """
     stage = jax.lax.axis_index(pipeline.axis)
     shard = jax.lax.axis_index(core.DATA) if core.DATA in core.axes_here() else 0
@@ -397,7 +409,8 @@ def _on_stage(
         return done, done
 
     parts = jax.tree.map(split.parts, x)
-    # An idle stage computes copies of real rows: with other numbers, the gradient could be NaN times zero, so NaN.
+    # An idle stage computes copies of real rows. For arbitrary numbers, the unused results could be NaN, and the
+    # gradient would be NaN times zero, which is NaN.
     queue = jax.tree.map(lambda array: jnp.concatenate([array, jnp.repeat(array[-1:], last, axis=0)]), parts)
     begin = jax.tree.map(lambda array: array[0], parts)
     _, done = jax.lax.scan(turn, begin, (jnp.arange(split.microbatches + last), queue))
@@ -405,14 +418,14 @@ def _on_stage(
 
 
 def _last(array: Any) -> Any:
-    """Return the result of the last stage, on all devices, from an array `[stages, ...]`."""
-    # For a slice, XLA would send the array twice. A sum is added up on the devices of the stages, and its gradient
-    # sends nothing.
+    """Return the slice of the last stage, replicated on all devices, from an array `[stages, ...]`."""
+    # A masked sum replaces the slice `array[-1]`, for which XLA would send the array twice. XLA computes the sum across
+    # the devices of the stages, and its gradient needs no communication.
     size = array.shape[0]
     chosen = (jnp.arange(size) == size - 1).reshape(size, *[1] * (array.ndim - 1))
     return jnp.sum(jnp.where(chosen, array, 0), axis=0, dtype=array.dtype)
 
 
 def _with_rows(array: Any, count: int) -> Any:
-    """Repeat the last row of an array until the array has `count` rows."""
+    """Pad an array to `count` rows with copies of its last row."""
     return array if array.shape[0] == count else jnp.take(array, jnp.arange(count), axis=0, mode="clip")

@@ -1,4 +1,4 @@
-"""`Print`: show values while a program runs."""
+"""The layer `Print`, which prints values and their gradients while a program runs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def Print(  # noqa: N802
     print_phase: str = "both",
     name: str | None = None,
 ) -> Any:
-    """Return the value, and print it and its gradient whenever a step computes them.
+    """Return `input` unchanged, and print its value and its gradient whenever a step computes them.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: the value to print: an array of any shape, or a SequenceBatch.
       first_n: the number of times to print, counted separately for each compilation; -1 for always.
       message: the beginning of each line.
       summarize: the number of elements to show; -1 for all.
@@ -42,14 +42,14 @@ def Print(  # noqa: N802
       print_tensor_type: whether to show the dtype.
       print_tensor_shape: whether to show the shape.
       print_tensor_lod: whether to show the lengths of a SequenceBatch.
-      print_phase: "forward", "backward" for the gradient, or "both".
+      print_phase: "forward" to print values, "backward" to print gradients, or "both".
       name: name of the layer; by default `print_N`.
 
     Returns:
-      The input. Only computations from the returned value are printed, so use the returned value instead of `input`.
+      The input. Use the returned value instead of `input` in later layers, because only the returned value prints.
 
     Raises:
-      ArgumentError: there is no such phase.
+      ArgumentError: `print_phase` is not "forward", "backward" or "both".
 
     Example:
       >>> import fluid, jax, numpy
@@ -77,7 +77,7 @@ def Print(  # noqa: N802
 
 @dataclass(frozen=True)
 class _Line:
-    """The format of a printed line; the attributes are arguments of `Print`."""
+    """The format of the lines that the layer `Print` prints; each attribute holds one argument of `Print`."""
 
     message: str | None
     summarize: int
@@ -87,7 +87,7 @@ class _Line:
     with_lengths: bool
 
     def format(self, name: str, data: Any, *lengths: Any) -> str:
-        """Return the line for an array and, for a sequence batch, its lengths."""
+        """Return the text to print for an array and, if the array belongs to a SequenceBatch, for its lengths."""
         data = np.asarray(data)
         parts = [
             self.message,
@@ -100,7 +100,7 @@ class _Line:
 
 
 def _printer(line: _Line, name: str, first_n: int) -> Callable[..., None]:
-    """Return a function that prints a line for its arrays, in its first `first_n` calls; -1 stands for all calls."""
+    """Return a function that prints its arrays as one line, in its first `first_n` calls; -1 stands for all calls."""
     calls = itertools.count()
 
     def show(*arrays: Any) -> None:
@@ -112,9 +112,14 @@ def _printer(line: _Line, name: str, first_n: int) -> Callable[..., None]:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _printed(forward: Any, backward: Any, data: Any, *lengths: Any) -> Any:
-    """Return `data`, and print it.
+    """Return `data` unchanged, and print it and its gradient by callbacks.
 
-    The forward pass calls `forward` with data and lengths, the backward pass `backward` with the gradient and lengths.
+    Args:
+      forward: the forward pass calls this function with `data` and `lengths`; None prints nothing.
+      backward: the backward pass calls this function with the gradient of `data` and with `lengths`; None prints
+        nothing.
+      data: the array to print.
+      lengths: the sequence lengths, if `data` belongs to a SequenceBatch.
     """
     if forward is not None:
         jax.debug.callback(forward, data, *lengths)

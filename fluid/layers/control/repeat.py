@@ -1,4 +1,4 @@
-"""`repeat`: equal blocks compiled once; `remat`: values recomputed for the gradient."""
+"""The layer `repeat` compiles a stack of equal blocks once; the layer `remat` recomputes values to save memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,27 +24,28 @@ def repeat(
     pipeline: str | None = None,
     microbatches: int | None = None,
 ) -> Any:
-    """Apply `n` blocks of one structure one after another, `x = block(x)`, each with its own parameters.
+    """Apply `n` blocks of equal structure one after another, `x = block(x)`, each with its own parameters.
 
-    The block is traced and compiled once for any `n`. Each parameter and each moving average that the block creates is
-    one array for all blocks, `[n, ...]`, under the name scope of the layer: `repeat_0/fc_0.w_0`. Every block has its
-    own slice of that array, which is initialized from its own random key, and its own dropout masks. All blocks share
-    an array that is named by `ParamAttr(name=...)`, as in a Python loop.
+    The block is traced and compiled only once, for any `n`. Each parameter and each moving average of the block is one
+    array `[n, ...]` for all blocks, under the name scope of the layer: `repeat_0/fc_0.w_0`. Each block uses its own
+    slice of the array, which is initialized from its own random key. Each block also has its own dropout masks. A
+    parameter named by `ParamAttr(name=...)` is shared by all blocks, as in a Python loop.
 
-    An optimizer sees the array of all blocks. This makes no difference for rules that look at each element alone (SGD,
-    Momentum, Adam, ...). Rules that take norms of parameters or gradients (LARS, LAMB, Muon, clips by norm in
-    ParamAttr) take the norm of all blocks together.
+    An optimizer updates the array of all blocks at once. This makes no difference for optimizers that update each
+    element separately (SGD, Momentum, Adam, ...). Optimizers and clips that use norms of parameters or gradients (LARS,
+    LAMB, Muon, clips by norm in ParamAttr) use the norm over all blocks.
 
-    With `pipeline="stage"` and a mesh such as `fluid.Mesh(stage=4)` each device along that axis has its share of the
-    blocks, of their arrays and of the optimizer state. The batch passes through the devices in parts, so that all
-    devices work at once. Each device is idle in `stages - 1` of the `stages + microbatches - 1` turns. The numbers
-    equal the numbers on one device; dropout masks are equal to the bit. So a block must compute each row separately,
-    and must not change states, as `layers.batch_norm` does. On one device, or along an axis of size 1, this is an
-    ordinary stack.
+    With `pipeline="stage"` and a mesh such as `fluid.Mesh(stage=4)`, the devices along the axis "stage" divide the
+    blocks, their arrays and their optimizer state. The batch passes through the devices in microbatches, so that all
+    devices work at once. Each device is idle in `stages - 1` of the `stages + microbatches - 1` iterations. The results
+    equal the results on one device, except that each microbatch draws its own random numbers, such as dropout masks. So
+    a block must compute each row separately. It must not change states, as `layers.batch_norm` does. On one device, or
+    along an axis of size 1, `pipeline=` changes nothing.
 
     Args:
-      block: `block(x) -> x`, or, with `xs`, `block(x, x_i) -> (x, y_i)`; each is a value, None, or a pytree of values.
-      n: number of blocks.
+      block: `block(x) -> x`, or, with `xs`, `block(x, x_i) -> (x, y_i)`. Each of `x`, `x_i` and `y_i` is a value, None,
+        or a pytree of values.
+      n: the number of blocks.
       x: the input of the first block: a value, or a pytree of values. A block returns a value with the structure,
         shapes and dtypes of `x`.
       xs: a pytree of arrays `[n, ...]`, such as the caches of decoders; each block is called with its slice.
@@ -53,17 +54,19 @@ def repeat(
       name: name of the layer; by default `repeat_N`.
       pipeline: the axis of the mesh over which the blocks are divided; its size must divide `n`. Every value in `x`
         then has the rows of the batch as its first dimension.
-      microbatches: the number of parts of a batch in a pipeline. The default is the number of stages; more parts reduce
-        the idle time. If the division leaves a remainder, rows are added that do not affect the result.
+      microbatches: the number of microbatches of a batch in a pipeline. The default is the number of stages; more
+        microbatches reduce the idle time. If the division leaves a remainder, rows are added that do not affect the
+        result.
 
     Returns:
       The result of the last block; with `xs` also the `y_i` of all blocks, `[n, ...]`.
 
     Raises:
-      ShapeError: a block returns another structure, other shapes or other dtypes than its input has; `xs` do not have
-        `n` slices; or a value in the `x` of a pipeline has no rows.
-      ArgumentError: `n` is no positive integer. For a pipeline: the mesh has no such axis, or the axis divides the
-        batch; the axis does not divide `n`; a row depends on other rows; states change; or there are `xs`.
+      ShapeError: a block returns another structure, other shapes or other dtypes than its input has; `xs` does not have
+        `n` slices; or, in a pipeline, a value in `x` has no rows.
+      ArgumentError: `n` is not a positive integer. For a pipeline: the mesh has no axis of this name, or the axis
+        divides the batch; the size of the axis does not divide `n`; a row of the result depends on other rows; a block
+        changes states; or `xs` is given.
 
     References:
       Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (2019).
@@ -107,7 +110,7 @@ def repeat(
 
         return record_outputs(this, pipelined(this, stages, one, numbers, stack.arrays, x, remat))
     if remat:
-        # Inside a scan the compiler cannot merge the recomputation with the first computation.
+        # `prevent_cse=False` is safe: inside a scan, XLA cannot merge the recomputation with the first computation.
         step = jax.checkpoint(step, prevent_cse=False)
 
     given = (numbers, stack.arrays) if xs is None else (numbers, stack.arrays, xs)
@@ -117,11 +120,11 @@ def repeat(
 
 
 def _check_pipeline(this: Layer, stack: core.Stack, x: Any, xs: Any) -> None:
-    """Check that a stack can run as a pipeline.
+    """Check that a stack of blocks can run as a pipeline.
 
     Raises:
-      ArgumentError: the blocks change states, or there are `xs`.
-      ShapeError: a value in the input of the first block has no rows.
+      ArgumentError: the blocks change states, or `xs` is given.
+      ShapeError: the arrays in `x`, the input of the first block, do not all have the same number of rows.
     """
     count_rows(this, x)
     if xs is not None:
@@ -141,21 +144,21 @@ def _check_pipeline(this: Layer, stack: core.Stack, x: Any, xs: Any) -> None:
 def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function, and recompute its values for the gradient instead of keeping them in memory.
 
-    A training step keeps the results of layers until the gradient has passed back through them. For a function that is
-    called through this layer, the step keeps only inputs and results. This takes less memory, and more time: the
-    function is computed twice. Names, parameters, states and random numbers equal `function(*args, **kwargs)`, and so
-    do gradients, up to rounding. Values inside can be fetched and overridden by name. In test mode the layer only calls
-    the function.
+    Normally, a training step keeps the results of all layers in memory for the backward pass. For a function that is
+    called through `remat`, the step keeps only inputs and results. This takes less memory and more time, because the
+    function is computed twice. Names, parameters, states and random numbers are equal to a call of
+    `function(*args, **kwargs)`. Gradients are equal up to rounding. Values inside the function can be fetched and
+    overridden by name. In test mode, the layer only calls the function.
 
-    Consecutive parts of a net save most memory if each part is large and has small results. Examples are the blocks of
-    a deep net, or an encoder and a decoder. Wrapping the whole net saves nothing, because all values are then
-    recomputed at once. For blocks of one structure use `layers.repeat(block, n, x, remat=True)`, which compiles them
-    once. The layer forbids XLA to recompute before the gradient arrives. XLA for CPUs ignores this when it orders
-    operations. So on a CPU, outside of loops, this layer saves little memory or none.
+    To save much memory, divide a net into consecutive parts that are large and have small results. Examples are the
+    blocks of a deep net, or an encoder and a decoder. Wrapping the full net saves nothing, because the backward pass
+    then recomputes all values at once. For blocks of equal structure use `layers.repeat(block, n, x, remat=True)`,
+    which compiles the block once. The layer forbids XLA to recompute before the gradient arrives, but XLA for CPUs
+    ignores this when it orders operations. So on a CPU, outside of loops, this layer saves little or no memory.
 
     Args:
-      function: calls layers: a layer such as `layers.fc`, or a custom function. The function may open name scopes and
-        use values from outside.
+      function: a layer such as `layers.fc`, or a custom function that calls layers. The function may open name scopes
+        and use values from outside.
       args: its positional arguments, of any kind.
       kwargs: its keyword arguments, of any kind.
 
@@ -186,15 +189,15 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             f"arguments: layers.remat(layers.fc, x, size=10)"
         )
     frame = core.current_frame("layers.remat")
-    if frame.discovering or frame.mode != core.TRAIN:  # without a gradient, no values are kept for it
+    if frame.discovering or frame.mode != core.TRAIN:  # these modes compute no gradient, so nothing is recomputed
         return function(*args, **kwargs)
     outside = _by_identity((args, kwargs, _seen(frame)))
     result: Any = None
     inside: dict[int, jax.Array] = {}
 
     def run() -> list[jax.Array]:
-        # Layers still write into the frame of the program, so the frame then holds values of the checkpoint trace.
-        # `_Exchange` replaces them after the trace.
+        # `function` calls layers, which write traced values of `jax.checkpoint` into the frame of the program. After
+        # the trace, `_Exchange` replaces these values by the outputs of the checkpoint.
         nonlocal result, inside
         result = function(*args, **kwargs)
         inside = {i: leaf for i, leaf in _by_identity((result, _seen(frame))).items() if i not in outside}
@@ -207,22 +210,25 @@ def remat(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class _Exchange:
-    """A function that replaces the values inside a `jax.checkpoint` trace by the outputs of the trace.
+    """A function that replaces the arrays of a `jax.checkpoint` trace by the outputs of the checkpoint.
 
     Args:
-      by_identity: a dict from the `id` of each old array to the new array.
+      by_identity: a dict from the `id` of each array of the trace to the array that replaces it.
     """
 
     def __init__(self, by_identity: dict[int, jax.Array]):
         self._new: dict[int, Any] = dict(by_identity)
-        self._old: list[Any] = []  # kept alive, so that Python gives no id to another object
+        self._old: list[Any] = []  # `_old` keeps replaced values alive, so that Python does not reuse their ids
 
     def __call__(self, tree: Any) -> Any:
-        """Return a pytree with new values. An object that occurs several times is replaced by one new object."""
+        """Return a copy of the pytree `tree`, in which outputs of the checkpoint replace the arrays of the trace.
+
+        One new object replaces an object that occurs several times in `tree`.
+        """
         return jax.tree.map(self._value, tree, is_leaf=_is_sequence)
 
     def in_frame(self, frame: core.Frame) -> None:
-        """Replace the values that layers have written into a frame, such as named values, states and annotations."""
+        """Replace the traced arrays that layers wrote into `frame`, such as named values, states and annotations."""
         made = frame.made
         made.values.update(self(made.values))
         made.states.update(self(made.states))
@@ -245,13 +251,13 @@ class _Exchange:
 
 
 def _seen(frame: core.Frame) -> Any:
-    """Return all values that layers have written into a frame, as a pytree."""
+    """Return a pytree of all values that layers wrote into `frame`: named values, states, annotations and others."""
     made = frame.made
     return made.values, made.states, made.lookups, made.minimizations, list(frame.annotations.values())
 
 
 def _by_identity(tree: Any) -> dict[int, jax.Array]:
-    """Return a dict from `id` to array for a pytree; the dict keeps the arrays alive, so that ids stay unique."""
+    """Return a dict from `id` to array for all arrays in a pytree; it keeps the arrays alive, so ids stay unique."""
     return {id(leaf): leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array)}
 
 

@@ -1,4 +1,4 @@
-"""TensorArray: a fixed number of arrays of one shape, which a loop writes one at a time."""
+"""TensorArray: a container for a fixed number of arrays of equal shape, which a loop writes one at a time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from fluid.layers.checks import dtype_of, known_shape
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class TensorArray:
-    """A fixed number of arrays of one shape, and the number of arrays written so far.
+    """A container for a fixed number of arrays of equal shape, with the number of arrays written so far.
 
-    Loops and branches carry a TensorArray like any value.
+    A TensorArray is a pytree, so loops can carry it and branches can return it.
 
     Attributes:
       data: `[max_length, ...]`; arrays that were not written are zeros.
@@ -33,19 +33,19 @@ class TensorArray:
 
 @layer
 def create_array(dtype: Any, max_length: int, shape: Sequence[int] = (), name: str | None = None) -> TensorArray:
-    """Create an empty TensorArray, whose arrays `layers.array_write` writes one by one.
+    """Create an empty TensorArray, which `layers.array_write` fills with one array at a time.
 
     Args:
       dtype: the dtype of each array.
       max_length: the largest number of arrays.
-      shape: the shape of each array; scalars by default. For a shape that follows the batch use `x.shape`.
+      shape: the shape of each array; scalars by default. For a shape that depends on the batch size, use `x.shape`.
       name: name of the layer; by default `create_array_N`.
 
     Returns:
-      An empty TensorArray; its `data` are `[max_length, *shape]`.
+      An empty TensorArray; the shape of its `data` is `[max_length, *shape]`.
 
     Raises:
-      ArgumentError: a size is negative, or `max_length` is no positive integer.
+      ArgumentError: a size is negative, or `max_length` is not a positive integer.
 
     Example:
       >>> import fluid
@@ -73,13 +73,13 @@ def array_write(
     max_length: int | None = None,
     name: str | None = None,
 ) -> TensorArray:
-    """Return a TensorArray in which one array is replaced. The given TensorArray does not change: use the result.
+    """Return a TensorArray in which `x` replaces one array. The argument `array` does not change: use the result.
 
     Args:
       x: the array to write, with the shape and dtype of the arrays in the TensorArray.
-      i: the index to write at: an integer, or an integer value `[]` or `[1]`. A value outside the TensorArray writes
-        nothing.
-      array: the TensorArray; by default a new one that fits `x`.
+      i: the index of the array to replace: a Python int, or an integer value `[]` or `[1]`. If the value is out of
+        range, nothing is written.
+      array: the TensorArray; by default a new one with the shape and dtype of `x`.
       max_length: the number of arrays of a new TensorArray.
       name: name of the layer; by default `array_write_N`.
 
@@ -88,8 +88,8 @@ def array_write(
 
     Raises:
       ShapeError: `x` has another shape or dtype than the arrays in the TensorArray.
-      ArgumentError: the index is an int outside the TensorArray, there is neither `array` nor `max_length`, or
-        `max_length` is no positive integer.
+      ArgumentError: `i` is a Python int out of range, neither `array` nor `max_length` is given, or `max_length` is not
+        a positive integer.
 
     Example:
       >>> import fluid
@@ -117,7 +117,8 @@ def array_write(
             f"{this.name}: {describe(x)} into an array with room for {data.shape[0]} of {describe(data[0])}; say so "
             f'with layers.create_array("{value.dtype}", max_length, shape=x.shape)'
         )
-    # JAX would count a negative index from the end, so it is replaced by an index that `mode="drop"` ignores.
+    # JAX would count a negative index from the end. The length of `data` replaces it, an index that `mode="drop"`
+    # ignores.
     changed = data.at[jnp.where(index < 0, data.shape[0], index)].set(value, mode="drop")
     length = jnp.clip(index + 1, array.length, data.shape[0]).astype(jnp.int32)
     return TensorArray(this.output(changed), length)
@@ -129,14 +130,15 @@ def array_read(array: TensorArray, i: core.Value | int, name: str | None = None)
 
     Args:
       array: the TensorArray.
-      i: the index: an integer, or an integer value `[]` or `[1]`. In a float TensorArray, a value outside it reads NaN.
+      i: the index of the array: a Python int, or an integer value `[]` or `[1]`. If the value is out of range, a
+        TensorArray of floats returns NaN.
       name: name of the layer; by default `array_read_N`.
 
     Returns:
-      The array; zeros if the array was not written.
+      The array at index `i`; zeros if no array was written there.
 
     Raises:
-      ArgumentError: the index is an int outside the TensorArray.
+      ArgumentError: `i` is a Python int out of range.
 
     Example:
       >>> import fluid
@@ -185,7 +187,7 @@ def _check_tensor_array(this: Layer, array: Any) -> TensorArray:
 
 
 def _index(this: Layer, i: Any, room: int) -> Any:
-    """Return an index as an integer array `[]`; check that an int is from 0 to the capacity `room` minus 1."""
+    """Return the index `i` as an integer array `[]`; check that a Python int is at least 0 and less than `room`."""
     if isinstance(i, int | np.integer):
         i = core.whole_number(this.name, "i", i, least=0, most=room - 1)
     index = array_of(this, i)

@@ -1,1 +1,1 @@
-"""Layers for object detection: boxes, matching, sampling, losses, pooling of regions, and suppression."""
+"""Layers for object detection: box encoding, matching, sampling, losses, RoI pooling, and non-maximum suppression."""

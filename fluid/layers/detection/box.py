@@ -2,7 +2,7 @@
 
 A box is `[x1, y1, x2, y2]`: its left, top, right and bottom edge. Boxes are either normalized, in fractions of the
 image, or in pixels. A box in pixels includes the pixels `x2` and `y2`, so that its width is `x2 - x1 + 1`. Functions
-add the argument `pixel` to each width and height: 1 for boxes in pixels and 0 for normalized ones.
+add their argument `pixel` to each width and height: 1 for boxes in pixels, and 0 for normalized boxes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, na
     """Compute the intersection over union of each pair of boxes: intersection area divided by union area.
 
     Args:
-      x: boxes `[n, 4]`, or a SequenceBatch of them.
+      x: boxes `[n, 4]`, or a SequenceBatch of boxes.
       y: boxes `[m, 4]`.
-      box_normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last
-        pixel.
+      box_normalized: True for boxes in fractions of the image; False for boxes in pixels, whose width is
+        `x2 - x1 + 1`.
       name: name of the layer; by default `iou_similarity_N`.
 
     Returns:
-      `[n, m]`, or a SequenceBatch of `[m]` if `x` is one. The result is 0 for boxes without an area.
+      `[n, m]`, or a SequenceBatch whose steps are `[m]` if `x` is a SequenceBatch. The result is 0 for a pair of boxes
+      whose union has no area.
 
     Raises:
       ShapeError: an input is not `[..., 4]`.
@@ -51,10 +52,10 @@ def iou_similarity(x: core.Value, y: core.Value, box_normalized: bool = True, na
 
 @layer
 def box_clip(input: core.Value, im_info: core.Value, name: str | None = None) -> Any:
-    """Clip boxes to their image.
+    """Clip boxes to the bounds of their image.
 
     Args:
-      input: boxes in pixels of the original image: `[batch, ..., 4]`, or a SequenceBatch of `[..., 4]`.
+      input: boxes in pixels of the original image: `[batch, ..., 4]`, or a SequenceBatch with steps `[..., 4]`.
       im_info: `[batch, 3]`: height and width of the resized image, and the scale by which it was resized.
       name: name of the layer; by default `box_clip_N`.
 
@@ -88,11 +89,11 @@ def polygon_box_transform(input: core.Value, name: str | None = None) -> Any:
 
     Args:
       input: offsets in pixels of the image, `[batch, channels, height, width]`, x in the even channels and y in the odd
-        ones. The feature map has a quarter of the resolution of the image.
+        channels. Height and width of the feature map are a quarter of the height and width of the image.
       name: name of the layer; by default `polygon_box_transform_N`.
 
     Returns:
-      Coordinates in the shape of `input`: `4 * column - x` and `4 * row - y`.
+      Coordinates in the shape of `input`: `4 * column - x` in the even channels and `4 * row - y` in the odd channels.
 
     Raises:
       ShapeError: the input does not have four dimensions, or has an odd number of channels.
@@ -117,7 +118,7 @@ def polygon_box_transform(input: core.Value, name: str | None = None) -> Any:
 
 
 class CenterForm(NamedTuple):
-    """Boxes as the positions of their centres and their sizes, each an array `[...]`."""
+    """Boxes, described by arrays of equal shape: x and y of the centres, widths and heights."""
 
     x: jax.Array
     y: jax.Array
@@ -126,16 +127,16 @@ class CenterForm(NamedTuple):
 
 
 def exact(value: core.Value) -> jax.Array:
-    """Return the array of a value, in float32 or wider, with zeros for the padding of a sequence batch.
+    """Convert a value to an array in float32 or wider, with zeros for the padding of a sequence batch.
 
-    In a program of mixed precision, other layers round NumPy arrays to half precision. This function does not, because
-    coordinates around 1000 are multiples of 4 in bfloat16.
+    In mixed precision, other layers round NumPy arrays to half precision. Detection layers use this function instead,
+    because bfloat16 would round coordinates around 1000 to multiples of 4.
     """
     return wide(jnp.asarray(value) if isinstance(value, np.ndarray) else value)
 
 
 def exact_array(this: Layer, value: core.Value) -> jax.Array:
-    """Return the array of a value, in float32 or wider; refuse sequence batches.
+    """Convert a value to an array in float32 or wider, but refuse sequence batches.
 
     Raises:
       ShapeError: the value is a sequence batch.
@@ -144,13 +145,13 @@ def exact_array(this: Layer, value: core.Value) -> jax.Array:
 
 
 def boxes_of(this: Layer, value: core.Value, argument: str, dims: int | None = None) -> jax.Array:
-    """Return boxes as an array `[..., 4]`, in float32 or wider, with zeros for the padding of a sequence batch.
+    """Check boxes, and return an array `[..., 4]` in float32 or wider, with zeros for the padding of a sequence batch.
 
     Args:
       this: the layer, for messages.
-      value: an array or a sequence batch.
-      argument: the name of the argument, for messages.
-      dims: the required number of dimensions of an array; None for any.
+      value: the boxes, an array or a sequence batch.
+      argument: the name of the user's argument, for messages.
+      dims: the required number of dimensions if `value` is an array; None for any number.
 
     Raises:
       ShapeError: the last dimension is not 4, or an array has another number of dimensions.
@@ -166,18 +167,23 @@ def boxes_of(this: Layer, value: core.Value, argument: str, dims: int | None = N
 
 
 def box_sizes(boxes: jax.Array, pixel: float) -> tuple[jax.Array, jax.Array]:
-    """Compute width and height `[...]` of boxes `[..., 4]`; `pixel` is 1 for boxes in pixels, 0 for normalized ones."""
+    """Compute widths and heights `[...]` of boxes `[..., 4]`; `pixel` is 1 for boxes in pixels, 0 for normalized."""
     return boxes[..., 2] - boxes[..., 0] + pixel, boxes[..., 3] - boxes[..., 1] + pixel
 
 
 def areas(boxes: jax.Array, pixel: float) -> jax.Array:
-    """Compute areas `[...]` of boxes `[..., 4]`, 0 where `x2` is less than `x1` or `y2` less than `y1`."""
+    """Compute the areas `[...]` of boxes `[..., 4]`; the area is 0 for a box with a negative width or height.
+
+    Args:
+      boxes: `[..., 4]`.
+      pixel: 1 for boxes in pixels, 0 for normalized boxes.
+    """
     width, height = (jnp.maximum(side, 0) for side in box_sizes(boxes, pixel))
     return width * height
 
 
 def iou(first: jax.Array, second: jax.Array, pixel: float) -> jax.Array:
-    """Compute the intersection over union of boxes, 0 where the union has no area.
+    """Compute the intersection over union of boxes; it is 0 if the union has no area.
 
     Args:
       first: boxes `[..., 4]`.
@@ -207,16 +213,16 @@ def corner_form(boxes: CenterForm, pixel: float) -> jax.Array:
 
 
 def clip_boxes(boxes: jax.Array, width: jax.Array, height: jax.Array) -> jax.Array:
-    """Clip boxes `[..., 4]` to x from 0 to `width` and y from 0 to `height`, which broadcast with `[...]`."""
+    """Clip boxes `[..., 4]` to x from 0 to `width` and y from 0 to `height`; both broadcast with shape `[...]`."""
     most = jnp.stack(jnp.broadcast_arrays(width, height, width, height), axis=-1)
     return jnp.clip(boxes, 0, most)
 
 
 def boxes_in_images(this: Layer, value: core.Value, argument: str) -> core.SequenceBatch:
-    """Check that boxes are a SequenceBatch `[batch, boxes, 4]`, and return them in float32 or wider.
+    """Check that boxes are a SequenceBatch `[batch, boxes, 4]`, and return the SequenceBatch in float32 or wider.
 
     Raises:
-      ShapeError: the value is something else, such as an array, which has no lengths.
+      ShapeError: the value is not a SequenceBatch (an array has no lengths), or has another shape.
     """
     if not isinstance(value, core.SequenceBatch) or value.data.ndim != 3 or value.shape[2] != 4:
         raise errors.ShapeError(
@@ -227,7 +233,7 @@ def boxes_in_images(this: Layer, value: core.Value, argument: str) -> core.Seque
 
 
 def image_sizes(this: Layer, im_info: core.Value, batch: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return height, width and scale of images, each `[batch]`, from `[batch, 3]`, or from `[1, 3]` for all images.
+    """Return heights, widths and scales of images, each `[batch]`, from `im_info`, `[batch, 3]` or `[1, 3]`.
 
     Raises:
       ShapeError: `im_info` has another shape.
@@ -242,7 +248,7 @@ def image_sizes(this: Layer, im_info: core.Value, batch: int) -> tuple[jax.Array
     return height, width, scale
 
 
-# The variances of prior boxes: `[priors, 4]`, four numbers for all prior boxes, or None for ones.
+# The type of the variances of prior boxes: an array `[priors, 4]`, four numbers for all prior boxes, or None for ones.
 Variance = core.Value | Sequence[float] | None
 
 _ENCODE, _DECODE = "encode_center_size", "decode_center_size"
@@ -260,27 +266,28 @@ def box_coder(
 ) -> Any:
     """Encode boxes as offsets from prior boxes (Girshick et al., 2014), or decode offsets to boxes.
 
-    The first two offsets are the differences of the centres, divided by width and height of the prior box. The last two
-    are the logarithms of the ratios of widths and heights, box to prior box. All offsets are divided by the variances.
+    The first two offsets are x and y of the box centre minus x and y of the prior centre, divided by width and height
+    of the prior box. The last two offsets are `log(width / prior width)` and `log(height / prior height)`. All four
+    offsets are divided by the variances.
 
     Args:
       prior_box: `[priors, 4]`. For `axis=1`, one prior box for each row of `target_box`, as a SequenceBatch if
         `target_box` is one.
       prior_box_var: variances `[priors, 4]`, four numbers for all prior boxes, or None for ones.
-      target_box: to encode, boxes `[boxes, 4]`, or a SequenceBatch of them. To decode, offsets `[batch, priors, 4]`, or
-        for `axis=1` offsets `[boxes, n, 4]`, or a SequenceBatch of `[n, 4]`.
+      target_box: for encoding, boxes `[boxes, 4]`, or a SequenceBatch of boxes. For decoding, offsets
+        `[batch, priors, 4]`; with `axis=1`, offsets `[boxes, n, 4]`, or a SequenceBatch with steps `[n, 4]`.
       code_type: "encode_center_size" or "decode_center_size".
-      box_normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last
-        pixel.
+      box_normalized: True for boxes in fractions of the image; False for boxes in pixels, whose width is
+        `x2 - x1 + 1`.
       name: name of the layer; by default `box_coder_N`.
-      axis: when decoding, 0 if the prior boxes belong to the second dimension of `target_box`, 1 if to the first.
+      axis: for decoding: 0 if the second dimension of `target_box` corresponds to the prior boxes, 1 if the first does.
 
     Returns:
-      When encoding, the offsets of each box from each prior box, `[boxes, priors, 4]`. When decoding, boxes in the
+      For encoding, the offsets of each box from each prior box, `[boxes, priors, 4]`. For decoding, boxes in the
       shape of `target_box`. The result is a SequenceBatch if `target_box` is one.
 
     Raises:
-      ArgumentError: `code_type` or `axis` has another value.
+      ArgumentError: `code_type` or `axis` has an unknown value.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -302,9 +309,10 @@ def box_coder(
     if code_type == _ENCODE:
         prior = boxes_of(this, exact_array(this, prior_box), "prior_box", 2)
         boxes = boxes_of(this, target_box, "target_box", 2)
-        if is_sequence(target_box):  # padding boxes have size 0, whose logarithm is infinite
+        if is_sequence(target_box):  # padding boxes have size 0, and log(0) is infinite
             boxes = jnp.where(valid_steps(target_box, boxes.ndim), boxes, jnp.asarray([0, 0, 1, 1], boxes.dtype))
-        # As in Fluid, a target box in pixels has its centre at `(x1 + x2) / 2`, a prior box at `(x1 + x2 + 1) / 2`.
+        # As in Fluid, the centre of a target box in pixels is `(x1 + x2) / 2`, and the centre of a prior box in pixels
+        # is `(x1 + x2 + 1) / 2`.
         boxes = boxes[..., None, :] - pixel / 2
         return this.output(like(target_box, encode(boxes, prior, variance_of(this, prior_box_var, prior), pixel)))
     prior, offsets, restore = _to_decode(this, prior_box, target_box, axis)
@@ -325,16 +333,17 @@ def box_decoder_and_assign(
     """Decode the offsets of each class, and select for each region the box of its most probable class.
 
     Args:
-      prior_box: regions in pixels, `[boxes, 4]`, or a SequenceBatch of them; they include their last pixel.
+      prior_box: regions in pixels, `[boxes, 4]`, or a SequenceBatch of regions; their width is `x2 - x1 + 1`.
       prior_box_var: variances, four numbers.
       target_box: offsets from the regions for each class, `[boxes, classes * 4]`, or a SequenceBatch.
       box_score: probabilities `[boxes, classes]`, or a SequenceBatch; class 0 is the background.
-      box_clip: the upper bound of the last two offsets, which are logarithms of ratios of sizes.
+      box_clip: the upper bound of the last two offsets, the logarithms of the ratios of widths and of heights.
       name: name of the layer; by default `box_decoder_and_assign_N`.
 
     Returns:
-      The boxes of all classes, `[boxes, classes * 4]`; and the box of the most probable class, without the background,
-      `[boxes, 4]`, or the region itself if the only class is the background. SequenceBatches if the inputs are.
+      The boxes of all classes, `[boxes, classes * 4]`; and for each region the box of its most probable class except
+      the background, `[boxes, 4]`. If the only class is the background, the second result is the regions. Both results
+      are SequenceBatches if the inputs are.
 
     Raises:
       ShapeError: the shapes do not fit together.
@@ -370,7 +379,7 @@ def box_decoder_and_assign(
 
 
 def encode(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
-    """Encode boxes as offsets `[..., 4]` from prior boxes by the formula of `box_coder`; the shapes broadcast."""
+    """Encode boxes as offsets `[..., 4]` from prior boxes, by the formula of `box_coder`; all arguments broadcast."""
     box, near = center_form(boxes, pixel), center_form(prior, pixel)
     place = (box.x - near.x) / near.width, (box.y - near.y) / near.height
     size = jnp.log(box.width / near.width), jnp.log(box.height / near.height)
@@ -378,7 +387,7 @@ def encode(boxes: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float
 
 
 def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: float) -> jax.Array:
-    """Decode offsets from prior boxes to boxes `[..., 4]` by the formula of `box_coder`; the shapes broadcast."""
+    """Decode offsets from prior boxes to boxes `[..., 4]`, by the formula of `box_coder`; all arguments broadcast."""
     near = center_form(prior, pixel)
     (x, y, width, height) = jnp.moveaxis(offsets * variance, -1, 0)
     centre = x * near.width + near.x, y * near.height + near.y
@@ -386,11 +395,11 @@ def decode(offsets: jax.Array, prior: jax.Array, variance: jax.Array, pixel: flo
 
 
 def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis: int) -> tuple[jax.Array, Any, Any]:
-    """Return the arrays that `box_coder` decodes, checked.
+    """Check the arguments that `box_coder` decodes, and return them as arrays.
 
     Returns:
-      Prior boxes `[n, 4]`; offsets `[rows, n, 4]`, or for `axis=1` `[n, any, 4]`; and a function that converts a result
-      to a SequenceBatch if the input was one.
+      Prior boxes `[n, 4]`; offsets `[rows, n, 4]`, or `[n, m, 4]` for `axis=1`; and a function that converts a result
+      to a SequenceBatch if `target_box` is one.
 
     Raises:
       ShapeError: the shapes do not fit together.
@@ -416,7 +425,7 @@ def _to_decode(this: Layer, prior_box: core.Value, target_box: core.Value, axis:
 
 
 def variance_of(this: Layer, value: Variance, prior: jax.Array) -> jax.Array:
-    """Return variances as an array, `[4]` for all prior boxes or `[priors, 4]`; None stands for ones.
+    """Convert variances to an array: `[4]` for all prior boxes, or `[priors, 4]`; None stands for ones.
 
     Raises:
       ShapeError: the variances have another shape.

@@ -1,4 +1,4 @@
-"""Faster R-CNN (Ren et al., 2015): proposals of regions, and samples with targets for the training of both stages."""
+"""Faster R-CNN (Ren et al., 2015): region proposals, and sampling of training targets for both stages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fluid.layers.detection.suppression import nms, top_k
 from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import packed, sequence_batch
 
-# The upper bound of a predicted logarithm of box size divided by anchor size: 1000 pixels for an anchor of 16.
+# The upper bound of the predicted `log(box size / anchor size)`: an anchor of 16 pixels yields at most 1000 pixels.
 _LARGEST = math.log(1000 / 16)
 
 
@@ -57,23 +57,23 @@ def generate_proposals(
     name: str | None = None,
     return_rois_num: bool = False,
 ) -> tuple[Any, ...]:
-    """Decode the predictions of a region proposal network, and keep the most probable regions.
+    """Decode the predictions of a region proposal network, and select the most probable regions.
 
-    The layer clips regions to the image, removes small regions and regions outside of the image, and then removes
-    regions that overlap more probable ones.
+    The layer clips regions to the image, and removes small regions and regions outside of the image. Then non-maximum
+    suppression removes each region that overlaps a more probable region too much.
 
     Args:
       scores: the probability of an object, `[batch, anchors, height, width]`.
       bbox_deltas: offsets from the anchors, `[batch, anchors * 4, height, width]`.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
-      anchors: `[height, width, anchors, 4]` in pixels, as from `anchor_generator`.
+      anchors: `[height, width, anchors, 4]` in pixels, such as the result of `anchor_generator`.
       variances: the variances of the anchors, in the shape of `anchors`.
-      pre_nms_top_n: the number of most probable regions to use; 0 for all.
-      post_nms_top_n: the largest number of regions to keep; 0 for no limit.
-      nms_thresh: the largest intersection over union of a region with a more probable one. For 0, all regions are kept,
-        and `post_nms_top_n` is ignored.
-      min_size: the least width and height in pixels of the original image, at least 1.
-      eta: if below 1, a factor for `nms_thresh` after each kept region, as long as the threshold is above 0.5.
+      pre_nms_top_n: the number of most probable regions to use for non-maximum suppression; 0 for all.
+      post_nms_top_n: the largest number of regions to return; 0 for no limit.
+      nms_thresh: the largest allowed intersection over union of a region with a more probable region. If it is 0, no
+        region is removed because of overlap, and `post_nms_top_n` is ignored.
+      min_size: the smallest width and height of a region, in pixels of the original image. Values below 1 mean 1.
+      eta: if below 1, the threshold is multiplied by `eta` after each selected region, as long as it is above 0.5.
       name: name of the layer; by default `generate_proposals_N`.
       return_rois_num: whether to return the number of regions too.
 
@@ -129,21 +129,21 @@ def distribute_fpn_proposals(
     A region of the area `s * s` belongs to the level `refer_level + log2(s / refer_scale)`, rounded down.
 
     Args:
-      fpn_rois: regions in pixels, which include their last pixel: a SequenceBatch `[batch, regions, 4]`.
-      min_level: the level of the finest feature map.
-      max_level: the level of the coarsest feature map.
-      refer_level: the level of regions with the size `refer_scale`.
-      refer_scale: the square root of the area of regions of the level `refer_level`.
+      fpn_rois: regions in pixels, whose width is `x2 - x1 + 1`: a SequenceBatch `[batch, regions, 4]`.
+      min_level: the level of the finest feature map; smaller levels are clipped to it.
+      max_level: the level of the coarsest feature map; larger levels are clipped to it.
+      refer_level: the level of a region with the area `refer_scale * refer_scale`.
+      refer_scale: the square root of the area of a region on level `refer_level`.
       name: name of the layer; by default `distribute_fpn_proposals_N`.
 
     Returns:
-      The regions of each level, a list of SequenceBatches `[batch, regions, 4]`; and the index of each given region in
-      the concatenation of all levels, a SequenceBatch of int32 `[batch, regions, 1]`. With this index,
+      The regions of each level, a list of SequenceBatches `[batch, regions, 4]`; and `restore`, the index of each
+      region of `fpn_rois` in the concatenation of all levels, a SequenceBatch of int32 `[batch, regions, 1]`. Then
       `gather(concat(results, axis=0), restore)` reorders the results of all levels to the order of `fpn_rois`.
 
     Raises:
-      ArgumentError: the levels are no whole numbers in ascending order, or `refer_scale` is not positive.
-      ShapeError: the regions are no SequenceBatch.
+      ArgumentError: the levels are not integers in ascending order, or `refer_scale` is not positive.
+      ShapeError: the regions are not a SequenceBatch `[batch, regions, 4]`.
 
     Example:
       >>> import fluid, numpy as np
@@ -185,20 +185,20 @@ def collect_fpn_proposals(
     """Collect the most probable regions from all levels of a feature pyramid (Lin et al., 2017).
 
     Args:
-      multi_rois: the regions of each level, a list of SequenceBatches `[batch, regions, 4]`, as from
+      multi_rois: the regions of each level, a list of SequenceBatches `[batch, regions, 4]`, such as results of
         `generate_proposals`.
       multi_scores: the scores of these regions, a list of SequenceBatches `[batch, regions, 1]`.
       min_level: the level of the finest feature map.
       max_level: the level of the coarsest feature map.
-      post_nms_top_n: the largest number of regions to keep in each image.
+      post_nms_top_n: the largest number of regions to return for each image.
       name: name of the layer; by default `collect_fpn_proposals_N`.
 
     Returns:
-      A SequenceBatch `[batch, post_nms_top_n, 4]` without gradient, ordered by score.
+      A SequenceBatch of regions `[batch, post_nms_top_n, 4]`, in descending order of their scores. It has no gradient.
 
     Raises:
-      ArgumentError: the levels are no whole numbers in ascending order, or `post_nms_top_n` is not positive.
-      ShapeError: regions or scores of a level are missing, or do not fit together.
+      ArgumentError: the levels are not integers in ascending order, or `post_nms_top_n` is not positive.
+      ShapeError: regions or scores of a level are missing, or their shapes do not fit together.
 
     Example:
       >>> import fluid
@@ -233,7 +233,10 @@ def collect_fpn_proposals(
 def _predictions(
     this: Layer, scores: core.Value, bbox_deltas: core.Value, anchors: core.Value, variances: core.Value
 ) -> tuple[jax.Array, ...]:
-    """Flatten pixels and anchors to scores `[batch, n]`, offsets `[batch, n, 4]`, anchors and variances `[n, 4]`.
+    """Flatten the arguments of `generate_proposals` so that one dimension `n` counts all anchors at all pixels.
+
+    Returns:
+      Scores `[batch, n]`, offsets `[batch, n, 4]`, anchors `[n, 4]` and variances `[n, 4]`.
 
     Raises:
       ShapeError: the shapes do not fit together.
@@ -253,13 +256,16 @@ def _predictions(
 
 
 def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Array, least: float) -> jax.Array:
-    """Return a mask of the boxes whose width and height are at least `least` and whose centre is in the image.
+    """Return a mask of the boxes that are large enough, and whose centre is inside the image.
 
     Args:
       boxes: `[batch, n, 4]` in pixels of the resized image.
       image: width and height of the resized images, each `[batch, 1]`.
       scale: the scale by which the images were resized, `[batch, 1]`.
-      least: the least width and height in pixels of the original image.
+      least: the smallest width and height of a box, in pixels of the original image.
+
+    Returns:
+      bool `[batch, n]`.
     """
     result = jnp.ones(boxes.shape[:-1], bool)
     for first, size, most in zip((boxes[..., 0], boxes[..., 1]), box_sizes(boxes, 0.0), image, strict=True):
@@ -268,10 +274,10 @@ def _large(boxes: jax.Array, image: tuple[jax.Array, jax.Array], scale: jax.Arra
 
 
 def _count_levels(this: Layer, min_level: int, max_level: int) -> int:
-    """Check the levels of a feature pyramid, and return their number.
+    """Check the lowest and the highest level of a feature pyramid, and return the number of levels.
 
     Raises:
-      ArgumentError: a level is no whole number, or `max_level` is less than `min_level`.
+      ArgumentError: a level is not a non-negative integer, or `max_level` is less than `min_level`.
     """
     lowest = core.whole_number(this.name, "min_level", min_level, least=0)
     return core.whole_number(this.name, "max_level", max_level, least=lowest) - lowest + 1
@@ -297,14 +303,14 @@ def rpn_target_assign(
 ) -> tuple[core.SequenceBatch, ...]:
     """Sample anchors to train the region proposal network of Faster R-CNN, and compute their targets.
 
-    An anchor is positive if its intersection over union (IoU) with an object is at least `rpn_positive_overlap`, or is
-    the largest of all anchors for an object. It is negative if its IoU with all objects is below
-    `rpn_negative_overlap`.
+    An anchor is positive if its intersection over union (IoU) with an object is at least `rpn_positive_overlap`. An
+    anchor is also positive if it has the largest IoU of all anchors with one of the objects. Other anchors are negative
+    if their IoU with all objects is below `rpn_negative_overlap`.
 
     Args:
       bbox_pred: predicted offsets from the anchors, `[batch, anchors, 4]`.
       cls_logits: logits of the probability of an object, `[batch, anchors, 1]`.
-      anchor_box: anchors in pixels, `[..., 4]`, as from `anchor_generator`.
+      anchor_box: anchors in pixels, `[..., 4]`, such as the result of `anchor_generator`.
       anchor_var: accepted for programs written for Fluid, but has no effect: the offsets of anchors are not divided.
       gt_boxes: boxes of the objects in pixels of the original image, a SequenceBatch `[batch, objects, 4]`.
       is_crowd: 1 for crowds, which are ignored, and 0 for other objects, a SequenceBatch `[batch, objects, 1]`.
@@ -315,17 +321,18 @@ def rpn_target_assign(
       rpn_fg_fraction: the largest number of positive anchors, as a fraction of `rpn_batch_size_per_im`.
       rpn_positive_overlap: the smallest IoU of a positive anchor with its object.
       rpn_negative_overlap: the exclusive upper bound of the IoU of negative anchors with all objects.
-      use_random: whether to draw anchors at random; otherwise the first ones are sampled.
+      use_random: whether to sample anchors at random; otherwise the first positive and negative anchors are used.
       name: name of the layer; by default `rpn_target_assign_N`.
 
     Returns:
-      Five SequenceBatches, the positive anchors first: logits of the sampled anchors `[batch, n, 1]`; predicted offsets
-      of the positive ones `[batch, positives, 4]`; labels of the sampled anchors, 1 or 0, int32 `[batch, n, 1]`;
-      targets of the offsets `[batch, positives, 4]`; and ones of this shape, for `smooth_l1(inside_weight=)`.
+      Five SequenceBatches, in which positive anchors come first: logits of the sampled anchors `[batch, n, 1]`;
+      predicted offsets of the positive anchors `[batch, positives, 4]`; labels of the sampled anchors, 1 for positive
+      and 0 for negative, int32 `[batch, n, 1]`; targets of the offsets `[batch, positives, 4]`; and ones in the shape
+      of the targets, for `smooth_l1(inside_weight=)`.
 
     Raises:
       ArgumentError: `rpn_batch_size_per_im` is not positive.
-      ArgumentTypeError: the values of `is_crowd` are no integers.
+      ArgumentTypeError: the values of `is_crowd` are not integers.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -387,9 +394,9 @@ def generate_proposal_labels(
 ) -> tuple[core.SequenceBatch, ...]:
     """Sample regions to train the second stage of Faster R-CNN, and compute their targets.
 
-    The layer adds the boxes of the objects to the regions. A region gets the class of the object with the largest
-    intersection over union (IoU) if this IoU is at least `fg_thresh`. It is background if this IoU is at least
-    `bg_thresh_lo` and below `bg_thresh_hi`. Other regions are not used.
+    The layer adds the boxes of the objects to the regions. For each region, it computes the largest intersection over
+    union (IoU) with an object. If this IoU is at least `fg_thresh`, the region gets the class of the object. Otherwise,
+    the region is background if the IoU is at least `bg_thresh_lo` and below `bg_thresh_hi`. Other regions are not used.
 
     Args:
       rpn_rois: regions in pixels of the resized image, a SequenceBatch `[batch, regions, 4]`.
@@ -404,19 +411,20 @@ def generate_proposal_labels(
       bg_thresh_lo: the inclusive lower bound of the IoU of background.
       bbox_reg_weights: variances of the regions, the divisors of the four offsets.
       class_nums: the number of classes, including the background.
-      use_random: whether to draw regions at random; otherwise the first ones are sampled.
+      use_random: whether to sample regions at random; otherwise the first regions are used.
       is_cls_agnostic: whether all classes share the offsets of class 1, as if there were two classes.
-      is_cascade_rcnn: not supported.
+      is_cascade_rcnn: not supported; only False is accepted.
       name: name of the layer; by default `generate_proposal_labels_N`.
 
     Returns:
-      Five SequenceBatches, the regions of objects first: the sampled regions `[batch, n, 4]`; their classes, int32
-      `[batch, n, 1]`; targets of the offsets of all classes `[batch, n, 4 * classes]`; and twice the weights of these
-      targets, 1 for the class of the region and 0 for others, for `smooth_l1(inside_weight=, outside_weight=)`.
+      Five SequenceBatches, in which regions of objects come first: the sampled regions `[batch, n, 4]`; their classes,
+      int32 `[batch, n, 1]`; targets of the offsets of all classes `[batch, n, 4 * classes]`; and, two times, the
+      weights of these targets, for `smooth_l1(inside_weight=, outside_weight=)`. A weight is 1 for the class of the
+      region, and 0 for other classes and for background.
 
     Raises:
       ArgumentError: `class_nums` is missing, or `is_cascade_rcnn` is True.
-      ArgumentTypeError: classes or values of `is_crowd` are no integers.
+      ArgumentTypeError: classes or values of `is_crowd` are not integers.
       ShapeError: the shapes do not fit together.
 
     Example:

@@ -1,4 +1,4 @@
-"""Matching of boxes, and the assignment of ground-truth objects to anchors or regions."""
+"""Matching of ground-truth objects with prior boxes, anchors or regions, and sampling of training targets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fluid.layers.checks import check_ids
 from fluid.layers.detection.box import boxes_in_images, exact, exact_array, image_sizes, iou
 from fluid.layers.sequence.steps import sequence_batch
 
-# Pairs with a smaller distance are never matched.
+# `bipartite_match` never matches a pair whose "distance" (a similarity) is below `_LEAST_DISTANCE`.
 _LEAST_DISTANCE = 1e-6
 
 
 class Matches(NamedTuple):
-    """The matched row of each column of a matrix of distances.
+    """The row that is matched with each column of a matrix of distances.
 
     Attributes:
-      rows: int32 `[batch, columns]`, -1 for unmatched columns.
-      distances: `[batch, columns]`, 0 for unmatched columns.
+      rows: the index of the matched row, int32 `[batch, columns]`; -1 for unmatched columns.
+      distances: the distance between row and column, `[batch, columns]`; 0 for unmatched columns.
     """
 
     rows: jax.Array
@@ -33,25 +33,26 @@ class Matches(NamedTuple):
 def bipartite_match(
     dist_matrix: core.Value, match_type: str | None = None, dist_threshold: float | None = None, name: str | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Match rows with columns greedily, in descending order of the distances of the pairs.
+    """Match the rows of a matrix with its columns greedily, in descending order of the distances in the matrix.
 
-    "Distance" is Fluid's word for a similarity, such as the intersection over union of ground-truth boxes (rows) and
-    prior boxes (columns): a larger one is better.
+    In Fluid, "distance" means a similarity, so that larger is better. An example is the intersection over union of
+    ground-truth boxes (rows) and prior boxes (columns).
 
     Args:
-      dist_matrix: a SequenceBatch `[batch, rows, columns]`, as from `iou_similarity`, or `[rows, columns]` for a batch
-        of one image.
+      dist_matrix: a SequenceBatch `[batch, rows, columns]`, such as the result of `iou_similarity`, or an array
+        `[rows, columns]` for a batch of one image.
       match_type: "bipartite" (the default) matches each row with at most one column. "per_prediction" also matches each
         remaining column with the row of the largest distance, if this distance is at least `dist_threshold`.
-      dist_threshold: 0.5 by default.
+      dist_threshold: the smallest distance for the additional matches of "per_prediction"; 0.5 by default.
       name: name of the layer; by default `bipartite_match_N`.
 
     Returns:
-      The row of each column, int32 `[batch, columns]`, -1 for unmatched columns; and the distance of the pair, 0 for
-      unmatched columns. Both have no gradient. Pairs with a distance below 0.000001 are not matched.
+      The row that is matched with each column, int32 `[batch, columns]`, -1 for unmatched columns; and the distance of
+      each matched pair, `[batch, columns]`, 0 for unmatched columns. Both results have no gradient. Pairs with a
+      distance below 0.000001 are not matched.
 
     Raises:
-      ArgumentError: `match_type` has another value.
+      ArgumentError: `match_type` has an unknown value.
       ShapeError: the input has another number of dimensions.
 
     Example:
@@ -84,14 +85,14 @@ def target_assign(
     mismatch_value: float | None = None,
     name: str | None = None,
 ) -> tuple[Any, jax.Array]:
-    """Assign to each prediction a target: the values of its matched ground-truth object.
+    """Assign a target to each prediction: the values of the ground-truth object that is matched with the prediction.
 
     Args:
-      input: values of the objects: a SequenceBatch `[batch, objects, predictions, k]`, or `[batch, objects, 1, k]` for
-        equal values for all predictions.
-      matched_indices: the object of each prediction, integers `[batch, predictions]`, -1 for no object.
-      negative_indices: predictions without an object that have weight 1 too, as a SequenceBatch of integers
-        `[batch, n, 1]`.
+      input: values of the objects: a SequenceBatch `[batch, objects, predictions, k]`, or `[batch, objects, 1, k]` if
+        the values of an object are equal for all predictions.
+      matched_indices: the index of the object of each prediction, integers `[batch, predictions]`; -1 for no object.
+      negative_indices: the indices of predictions that have weight 1 although they have no object, a SequenceBatch of
+        integers `[batch, n, 1]`.
       mismatch_value: the target of predictions without an object; 0 by default.
       name: name of the layer; by default `target_assign_N`.
 
@@ -99,7 +100,7 @@ def target_assign(
       The targets, `[batch, predictions, k]`; and their weights in the loss, 0 or 1, float32 `[batch, predictions, 1]`.
 
     Raises:
-      ArgumentTypeError: indices are no integers.
+      ArgumentTypeError: indices are not integers.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -123,7 +124,7 @@ def target_assign(
     batch, predictions = rows.shape
     images = jnp.arange(batch)[:, None]
     places = jnp.arange(predictions) % values.shape[2]
-    if values.shape[1] == 0:  # without objects nothing is matched; the zeros keep the gather below valid
+    if values.shape[1] == 0:  # if there are no objects, a dummy object of zeros keeps the gather of `values` valid
         values = jnp.zeros((batch, 1, *values.shape[2:]), values.dtype)
     taken = values.at[images, jnp.maximum(rows, 0), places].get(mode="fill", wrap_negative_indices=False)
     counts = rows >= 0
@@ -134,11 +135,11 @@ def target_assign(
 
 
 def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Array:
-    """Return a bool mask `[batch, count]`, true for the predictions whose index is in `indices`.
+    """Return a bool mask `[batch, count]`, which is true for the predictions whose index is in `indices`.
 
     Raises:
-      ArgumentTypeError: indices are no integers.
-      ShapeError: indices are no sequence batch of one integer in each step.
+      ArgumentTypeError: the indices are not integers.
+      ShapeError: the indices are not a sequence batch with one integer in each step.
     """
     ids = check_ids(this.name, indices, "negative_indices")
     if not isinstance(indices, core.SequenceBatch) or ids.shape[0] != batch or ids.shape[2:] not in ((), (1,)):
@@ -152,12 +153,10 @@ def _among(this: Layer, indices: core.Value, batch: int, count: int) -> jax.Arra
 
 
 def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None:
-    """Return the smallest distance at which several columns may match one row, or None for "bipartite".
-
-    In a bipartite match, at most one column matches a row.
+    """Return `threshold` for the match type "per_prediction", and None for "bipartite".
 
     Raises:
-      ArgumentError: `match_type` has another value.
+      ArgumentError: `match_type` has an unknown value.
     """
     if match_type not in ("bipartite", "per_prediction"):
         raise errors.ArgumentError(f'{this.name}: match_type={match_type!r}; expected "bipartite" or "per_prediction"')
@@ -165,11 +164,12 @@ def threshold_of(this: Layer, match_type: str, threshold: float) -> float | None
 
 
 def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
-    """Match rows with columns greedily, by the rules of `bipartite_match`.
+    """Match the rows of each matrix of a batch with its columns, by the rules of `bipartite_match`.
 
     Args:
-      distances: `[batch, rows, columns]`, 0 for padding rows.
-      threshold: the smallest distance at which remaining columns are matched too; None to leave them unmatched.
+      distances: `[batch, rows, columns]`, 0 for padding rows; larger is better.
+      threshold: a column that remains after the bipartite match is matched with its best row if their distance is at
+        least `threshold`; None leaves remaining columns unmatched.
     """
     near = jnp.swapaxes(jax.lax.stop_gradient(distances), 1, 2)
     near = jnp.where(near >= _LEAST_DISTANCE, near, -1)
@@ -183,7 +183,7 @@ def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
         chosen, free, _ = carry
         left = jnp.where((chosen < 0)[:, :, None] & free[:, None], near, -1).reshape(batch, -1)
         best = jnp.argmax(left, axis=1)
-        # An index beyond the end is dropped, so that images without remaining pairs do not change.
+        # An image without remaining pairs gets indices beyond the end, which `mode="drop"` ignores.
         some = left[images, best] > 0
         column, row = jnp.where(some, best // rows, columns), jnp.where(some, best % rows, rows)
         chosen = chosen.at[images, column].set(row.astype(jnp.int32), mode="drop")
@@ -199,12 +199,12 @@ def greedy_match(distances: jax.Array, threshold: float | None) -> Matches:
     return Matches(chosen, jnp.where(chosen >= 0, own, 0))
 
 
-# Two intersections over union whose difference is smaller count as equal.
+# Two values of intersection over union count as equal if their difference is at most `_SAME`.
 _SAME = 1e-5
 
 
 class Objects(NamedTuple):
-    """Ground-truth objects.
+    """The ground-truth objects of a batch of images.
 
     Attributes:
       boxes: `[batch, objects, 4]`, in pixels of the resized images.
@@ -218,12 +218,12 @@ class Objects(NamedTuple):
 
 
 class Owners(NamedTuple):
-    """The object with the largest intersection over union (IoU) for each box.
+    """For each box, the object with which the box has the largest intersection over union (IoU).
 
     Attributes:
-      objects: the index of the object, int32 `[batch, n]`.
-      overlaps: the IoU with the object, `[batch, n]`, 0 if there is no object.
-      nearest: bool `[batch, n]`: whether the box has the largest IoU of all boxes for some object.
+      objects: the index of this object, int32 `[batch, n]`.
+      overlaps: the IoU of the box with this object, `[batch, n]`; 0 if the box overlaps no object.
+      nearest: bool `[batch, n]`: true if the box has the largest IoU of all boxes with one of the objects.
     """
 
     objects: jax.Array
@@ -232,10 +232,10 @@ class Owners(NamedTuple):
 
 
 def objects_of(this: Layer, gt_boxes: core.Value, is_crowd: core.Value, im_info: core.Value) -> Objects:
-    """Convert ground-truth objects from pixels of the original images to pixels of the resized images.
+    """Return ground-truth objects, converted from pixels of the original images to pixels of the resized images.
 
     Raises:
-      ArgumentTypeError: the values of `is_crowd` are no integers.
+      ArgumentTypeError: the values of `is_crowd` are not integers.
       ShapeError: the shapes do not fit together.
     """
     boxes = boxes_in_images(this, gt_boxes, "gt_boxes")
@@ -246,11 +246,11 @@ def objects_of(this: Layer, gt_boxes: core.Value, is_crowd: core.Value, im_info:
 
 
 def one_for_each(this: Layer, value: core.Value, boxes: core.SequenceBatch, argument: str) -> jax.Array:
-    """Check that a value has one integer for each object, and return the integers `[batch, objects]`.
+    """Check that `value` has one integer for each box of `boxes`, and return the integers `[batch, boxes]`.
 
     Raises:
-      ArgumentTypeError: the values are no integers.
-      ShapeError: there is not one integer for each object.
+      ArgumentTypeError: the elements of `value` are not integers.
+      ShapeError: `value` does not have exactly one integer for each box.
     """
     numbers = check_ids(this.name, value, argument)
     if not isinstance(value, core.SequenceBatch) or numbers.shape not in (boxes.shape[:2], (*boxes.shape[:2], 1)):
@@ -264,7 +264,10 @@ def one_for_each(this: Layer, value: core.Value, boxes: core.SequenceBatch, argu
 def predictions_of(
     this: Layer, bbox_pred: core.Value, cls_logits: core.Value, anchor_box: core.Value, classes: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return offsets `[batch, anchors, 4]`, logits `[batch, anchors, classes]` and anchors `[anchors, 4]`, checked.
+    """Check the shapes of predictions and anchors, and return all three as arrays in float32 or wider.
+
+    Returns:
+      Offsets `[batch, anchors, 4]`, logits `[batch, anchors, classes]`, and anchors `[anchors, 4]`.
 
     Raises:
       ShapeError: the shapes do not fit together.
@@ -281,14 +284,14 @@ def predictions_of(
 
 
 def owners(boxes: jax.Array, able: jax.Array, objects: Objects) -> Owners:
-    """Find the object with the largest intersection over union (IoU) for each box.
+    """Find for each box the object with which the box has the largest intersection over union (IoU).
 
     A loop compares all boxes with one object at a time, so that the memory does not grow with the number of objects.
 
     Args:
-      boxes: `[n, 4]` or `[batch, n, 4]`, in pixels, which include their last pixel.
-      able: a mask of the usable boxes, bool `[batch, n]`.
-      objects: the objects.
+      boxes: `[n, 4]` or `[batch, n, 4]`, in pixels; the width of a box is `x2 - x1 + 1`.
+      able: bool `[batch, n]`: true for boxes to compare; the IoU of other boxes counts as 0.
+      objects: the ground-truth objects.
     """
 
     def compare(found: Owners, one: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Owners, None]:
@@ -310,22 +313,30 @@ def owners(boxes: jax.Array, able: jax.Array, objects: Objects) -> Owners:
 
 
 def of_owner(values: jax.Array, found: jax.Array) -> jax.Array:
-    """Return the entries of `values [batch, objects, ...]` at the object indices `found [batch, n]`."""
+    """Return for each box the values of the object with which the box overlaps most.
+
+    Args:
+      values: the values of the objects, `[batch, objects, ...]`.
+      found: the index of the object for each box, `[batch, n]`.
+
+    Returns:
+      `[batch, n, ...]`; zeros if there are no objects.
+    """
     if values.shape[1] == 0:
         return jnp.zeros((*found.shape, *values.shape[2:]), values.dtype)
     return jnp.take_along_axis(values, found.reshape(*found.shape, *[1] * (values.ndim - 2)), axis=1)
 
 
 def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> jax.Array:
-    """Choose at most `most` candidates of each row.
+    """Select at most `most` candidates from each row, at random or the first ones.
 
     Args:
       able: a mask of the candidates, bool `[batch, n]`.
-      most: the largest number of candidates, one number for all rows, or `[batch, 1]`.
-      key: a random key for the draw; None to choose the first candidates.
+      most: the largest number of candidates to select: one number for all rows, or `[batch, 1]`.
+      key: a random key for a random selection; None to select the first candidates.
 
     Returns:
-      A mask of the chosen candidates, bool `[batch, n]`.
+      A mask of the selected candidates, bool `[batch, n]`.
     """
     turn = jnp.arange(able.shape[1]) if key is None else jax.random.uniform(key, able.shape)
     order = jnp.argsort(jnp.where(able, turn, jnp.inf), axis=1, stable=True)
@@ -335,7 +346,7 @@ def some_of(able: jax.Array, most: jax.Array | int, key: jax.Array | None) -> ja
 
 
 def positive_first(positive: jax.Array, negative: jax.Array, room: int | None) -> jax.Array:
-    """Return the indices of positive entries, then of negative ones, then of all others.
+    """Return for each row the indices of positive entries, then of negative entries, then of all other entries.
 
     Args:
       positive: a mask of the positive entries, bool `[batch, n]`.
@@ -355,8 +366,8 @@ class Chosen(NamedTuple):
     Attributes:
       positive: a mask of the selected positive anchors, bool `[batch, anchors]`.
       negative: a mask of the selected negative anchors, bool `[batch, anchors]`.
-      room: the largest number of positive and negative anchors in total; None for all anchors.
-      most: the largest number of positive anchors; None for all anchors.
+      room: the largest number of positive and negative anchors in total; None for the number of all anchors.
+      most: the largest number of positive anchors; None for the number of all anchors.
     """
 
     positive: jax.Array
@@ -377,8 +388,8 @@ class Chosen(NamedTuple):
           targets: targets of the offsets, `[batch, anchors, 4]`.
 
         Returns:
-          Logits of all chosen anchors, offsets of the positive ones, labels of all chosen ones, targets of the positive
-          ones, and an array of ones in the shape of the targets.
+          Five SequenceBatches: logits of all selected anchors, predicted offsets of the positive anchors, labels of all
+          selected anchors, targets of the positive anchors, and ones in the shape of the targets.
         """
         places = positive_first(self.positive, self.negative, self.room)[..., None]
         first = places[:, : self.most]
@@ -394,5 +405,5 @@ class Chosen(NamedTuple):
 
 
 def counts(*masks: jax.Array) -> list[jax.Array]:
-    """Count the true entries in each row of masks `[batch, n]`, int32 `[batch]` each."""
+    """Return for each mask, bool `[batch, n]`, the number of true entries in each row, int32 `[batch]`."""
     return [jnp.sum(mask, axis=1, dtype=jnp.int32) for mask in masks]

@@ -1,4 +1,4 @@
-"""Prior boxes and anchors: boxes on a grid over the image, the references for predicted offsets."""
+"""Prior boxes and anchors: boxes on a regular grid over the image, from which detectors predict offsets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fluid import core, errors
 from fluid.layers.base import Layer, layer, wide_dtype
 from fluid.layers.image.spatial import Image, image_of
 
-# A list of (width, height) in pixels of the image.
+# A list of box sizes (width, height), in pixels of the image.
 BoxSizes = list[tuple[float, float]]
 
 
@@ -33,10 +33,10 @@ def prior_box(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """Generate SSD's prior boxes: several boxes around each pixel of a feature map (Liu et al., 2016).
+    """Generate the prior boxes of SSD (Liu et al., 2016): several boxes around each pixel of a feature map.
 
-    Each of `min_sizes` yields a square with sides of this length, and one box of equal area for each other ratio. With
-    `max_sizes`, it also yields a square with sides of length `sqrt(min_size * max_size)`.
+    Each number `min_size` in `min_sizes` yields a square with this side length, and one box of equal area for each
+    aspect ratio other than 1. With `max_sizes`, it also yields a square with side length `sqrt(min_size * max_size)`.
 
     Args:
       input: the feature map, `[batch, channels, height, width]`; only the size is used.
@@ -44,12 +44,12 @@ def prior_box(
       min_sizes: one or several lengths, in pixels of the image.
       max_sizes: one length for each of `min_sizes`, in pixels of the image, or None.
       aspect_ratios: ratios of width to height, in addition to 1.
-      variance: four variances, for `box_coder`.
+      variance: four variances, by which `box_coder` divides the offsets.
       flip: whether to add the reciprocal of each ratio.
       clip: whether to clip boxes to the image.
-      steps: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`. If
-        one of them is 0, the size of the image divided by the size of the feature map.
-      offset: the position of the centres of boxes within a step, from 0 to 1.
+      steps: the distances along width and height between neighbouring pixels of the feature map, in pixels of the
+        image. If one of the two is 0, both are the size of the image divided by the size of the feature map.
+      offset: boxes around pixel `i` of the feature map are centred at `(i + offset) * step` in the image.
       name: name of the layer; by default `prior_box_N`.
       min_max_aspect_ratios_order: whether the square from `max_sizes` is the second box, as in Caffe, and not the last.
 
@@ -102,22 +102,22 @@ def density_prior_box(
     flatten_to_2d: bool = False,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Generate dense prior boxes: several boxes of one size within each step of the grid (Zhang et al., 2017).
+    """Generate dense prior boxes (Zhang et al., 2017): several boxes of equal size around each pixel of a feature map.
 
-    For each size and each ratio there are `density * density` boxes, whose centres have equal distances, rounded down
-    to whole pixels.
+    For each size and each ratio, the layer puts `density * density` boxes on a regular grid around each pixel. The
+    distance between neighbouring centres is rounded down to whole pixels of the image.
 
     Args:
       input: the feature map, `[batch, channels, height, width]`; only the size is used.
       image: the image, `[batch, channels, height, width]`; only the size is used.
-      densities: for each of `fixed_sizes`, the number of boxes along the width, and along the height, of a step.
+      densities: for each of `fixed_sizes`, the number of boxes around a pixel along the width, and along the height.
       fixed_sizes: square roots of the areas of the boxes, in pixels of the image.
       fixed_ratios: ratios of width to height, for all sizes.
-      variance: four variances, for `box_coder`.
-      clip: whether to clip boxes to the image. Without `clip`, only `x1` and `y1` are at least 0, and `x2` and `y2` at
-        most 1.
-      steps: the distance between neighbouring pixels of the feature map, see `prior_box`.
-      offset: the position of the centres within a step, from 0 to 1.
+      variance: four variances, by which `box_coder` divides the offsets.
+      clip: whether to clip all coordinates to the image. Otherwise, `x1` and `y1` are clipped only to at least 0, and
+        `x2` and `y2` only to at most 1.
+      steps: the distances along width and height between neighbouring pixels of the feature map, see `prior_box`.
+      offset: the grid of boxes around pixel `i` of the feature map is centred at `(i + offset) * step` in the image.
       flatten_to_2d: whether to flatten the results to `[height * width * priors, 4]`.
       name: name of the layer; by default `density_prior_box_N`.
 
@@ -171,20 +171,21 @@ def anchor_generator(
     offset: float = 0.5,
     name: str | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Generate Faster R-CNN's anchors: several boxes around each pixel of a feature map (Ren et al., 2015).
+    """Generate the anchors of Faster R-CNN (Ren et al., 2015): several boxes around each pixel of a feature map.
 
     Args:
       input: the feature map, `[batch, channels, height, width]`; only the size is used.
       anchor_sizes: one or several square roots of the areas of the anchors, in pixels of the image.
       aspect_ratios: one or several ratios of height to width.
-      variance: four variances, for `box_coder`.
-      stride: the distance between neighbouring pixels of the feature map, in pixels of the image, `[width, height]`.
-      offset: the position of the centres within a step, from 0 to 1.
+      variance: four variances, by which `box_coder` divides the offsets.
+      stride: the distances along width and height between neighbouring pixels of the feature map, in pixels of the
+        image.
+      offset: anchors around pixel `i` are centred at `i * stride + offset * (stride - 1)` in the image.
       name: name of the layer; by default `anchor_generator_N`.
 
     Returns:
-      Anchors in pixels, which include their last pixel, and their variances, each `[height, width, anchors, 4]`. The
-      anchors of all sizes of the first ratio come first.
+      Anchors in pixels, whose width is `x2 - x1 + 1`, and their variances, each `[height, width, anchors, 4]`. The
+      anchors of all sizes for the first ratio come first.
 
     Raises:
       ArgumentError: an argument has the wrong length, or a number in it is not positive.
@@ -206,7 +207,7 @@ def anchor_generator(
     features = image_of(this, input, 4, "NCHW")
     sizes: BoxSizes = []
     for ratio in ratios:
-        # Round a box with about the area of one step to whole pixels, then enlarge it to the size of the anchor.
+        # First round a box with about the area of one stride cell to whole pixels, then scale it to the anchor size.
         width = _rounded(math.sqrt(across * down / ratio))
         height = _rounded(width * ratio)
         sizes += [(side / across * width, side / down * height) for side in sides]
@@ -219,9 +220,9 @@ class _Grid(NamedTuple):
 
     Attributes:
       features: the feature map.
-      steps: the distances between neighbouring pixels of the feature map in x and in y, in pixels of the image.
+      steps: the distances in x and in y between neighbouring pixels of the feature map, in pixels of the image.
       first: x and y of the first pixel of the feature map, in pixels of the image.
-      image: width and height of the image.
+      image: width and height of the image in pixels.
     """
 
     features: Image
@@ -230,15 +231,20 @@ class _Grid(NamedTuple):
     image: tuple[int, int]
 
     def boxes(self, moves: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return boxes `[height, width, n, 4]` in fractions of the image, from sizes and shifts `[n, 2]` in pixels."""
+        """Return `n` boxes around each pixel of the feature map, in fractions of the image: `[height, width, n, 4]`.
+
+        Args:
+          moves: shifts (x, y) of the box centres from the pixel, `[n, 2]`, in pixels of the image.
+          sizes: widths and heights of the boxes, `[n, 2]`, in pixels of the image.
+        """
         return _around(_centres(self.features, self.steps, self.first) + moves, sizes / 2) / np.tile(self.image, 2)
 
 
 def _grid(this: Layer, input: core.Value, image: core.Value, steps: Sequence[float], offset: float) -> _Grid:
-    """Return the grid of a feature map from the arguments of `prior_box`.
+    """Check arguments of `prior_box`, and return the grid of the feature map over the image.
 
     Raises:
-      ArgumentError: `steps` are not two numbers of at least 0.
+      ArgumentError: `steps` is not a list of two non-negative numbers.
       ShapeError: the feature map or the image does not have four dimensions.
     """
     given = list(steps) if isinstance(steps, list | tuple) else []
@@ -254,7 +260,13 @@ def _grid(this: Layer, input: core.Value, image: core.Value, steps: Sequence[flo
 
 
 def _centres(features: Image, steps: tuple[float, float], first: tuple[float, float]) -> np.ndarray:
-    """Return positions `[height, width, 1, 2]`, x and y in the image, of the pixels of a feature map."""
+    """Return the image coordinates (x, y) of the pixels of a feature map, `[height, width, 1, 2]`.
+
+    Args:
+      features: the feature map.
+      steps: the distances in x and in y between neighbouring pixels of the feature map, in pixels of the image.
+      first: x and y of the first pixel of the feature map, in pixels of the image.
+    """
     across, down = (
         step * np.arange(count) + start for step, count, start in zip(steps, features.pixels[::-1], first, strict=True)
     )
@@ -270,7 +282,7 @@ def _rounded(value: float) -> float:
 
 
 def _ratios(given: list[float], flip: bool) -> list[float]:
-    """Return 1 and the given ratios, with `flip` also their reciprocals, without repetition."""
+    """Return the list of 1 and the given aspect ratios, without repetition; `flip` adds the reciprocal of each."""
     ratios = [1.0]
     for ratio in given:
         if all(abs(ratio - known) >= 1e-6 for known in ratios):
@@ -281,7 +293,16 @@ def _ratios(given: list[float], flip: bool) -> list[float]:
 def _finished(
     this: Layer, features: Image, boxes: np.ndarray, variance: Sequence[float], clip: bool = False, flat: bool = False
 ) -> tuple[jax.Array, jax.Array]:
-    """Record boxes `[height, width, n, 4]` and their variances as outputs of a layer; `flat` makes them `[-1, 4]`."""
+    """Record boxes `[height, width, n, 4]` and their variances as outputs of a layer.
+
+    Args:
+      this: the layer.
+      features: the feature map, whose dtype (float32 or wider) the results get.
+      boxes: the boxes.
+      variance: four variances for all boxes.
+      clip: whether to clip coordinates to the range from 0 to 1.
+      flat: whether to reshape both results to `[height * width * n, 4]`.
+    """
     variances = positive_numbers(this, "variance", variance, 4)
     boxes = np.clip(boxes, 0, 1) if clip else boxes
     boxes = boxes.reshape(-1, 4) if flat else boxes
@@ -295,12 +316,12 @@ def positive_numbers(this: Layer, argument: str, value: float | Sequence[float] 
 
     Args:
       this: the layer, for messages.
-      argument: the name of the argument.
+      argument: the name of the argument, for messages.
       value: the value of the argument.
-      count: the required length of the list; 0 for any.
+      count: the required length of the list; 0 for any length.
 
     Raises:
-      ArgumentError: there is no number, the list has another length, or a number is not positive.
+      ArgumentError: there is no number, the list has another length than `count`, or a number is not positive.
     """
     numbers: list[Any] = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
     if not numbers or (count and len(numbers) != count) or not all(map(core.is_positive, numbers)):

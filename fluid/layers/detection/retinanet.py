@@ -1,4 +1,4 @@
-"""RetinaNet (Lin et al., 2017): targets of anchors, and decoding of predictions."""
+"""The object detector RetinaNet (Lin et al., 2017): training targets of anchors, and decoding of predictions."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def retinanet_target_assign(
 ) -> tuple[core.SequenceBatch | jax.Array, ...]:
     """Select anchors for the training of RetinaNet, and compute their targets.
 
-    An anchor is positive if its intersection over union (IoU) with an object is at least `positive_overlap`, or is the
-    largest of all anchors for an object. It is negative if its IoU with all objects is below `negative_overlap`. Other
-    anchors have no effect.
+    An anchor is positive if its intersection over union (IoU) with an object is at least `positive_overlap`. An anchor
+    is also positive if it has the largest IoU of all anchors with one of the objects. Other anchors are negative if
+    their IoU with all objects is below `negative_overlap`. The remaining anchors are ignored.
 
     Args:
       bbox_pred: predicted offsets from the anchors, `[batch, anchors, 4]`.
       cls_logits: logits of the classes without the background, `[batch, anchors, num_classes]`.
-      anchor_box: anchors in pixels, `[..., 4]`, as from `anchor_generator`.
+      anchor_box: anchors in pixels, `[..., 4]`, such as the result of `anchor_generator`.
       anchor_var: accepted for programs written for Fluid, but has no effect: the offsets of anchors are not divided.
       gt_boxes: boxes of the objects in pixels of the original image, a SequenceBatch `[batch, objects, 4]`.
       gt_labels: classes of the objects from 1 to `num_classes`, a SequenceBatch `[batch, objects, 1]`.
@@ -54,14 +54,15 @@ def retinanet_target_assign(
       name: name of the layer; by default `retinanet_target_assign_N`.
 
     Returns:
-      Five SequenceBatches, the positive anchors first: logits of the selected anchors `[batch, n, num_classes]`;
-      predicted offsets of the positive ones `[batch, positives, 4]`; classes of the selected anchors, 0 for negative
-      ones, int32 `[batch, n, 1]`; targets of the offsets `[batch, positives, 4]`; and ones of this shape, for
-      `smooth_l1(inside_weight=)`. Then the number of positive anchors in each image plus 1, int32 `[batch, 1]`.
+      Six values. The first five are SequenceBatches, in which positive anchors come first: logits of the selected
+      anchors `[batch, n, num_classes]`; predicted offsets of the positive anchors `[batch, positives, 4]`; classes of
+      the selected anchors, 0 for negative anchors, int32 `[batch, n, 1]`; targets of the offsets
+      `[batch, positives, 4]`; and ones in the shape of the targets, for `smooth_l1(inside_weight=)`. The sixth is the
+      number of positive anchors in each image plus 1, int32 `[batch, 1]`.
 
     Raises:
       ArgumentError: `num_classes` is not positive.
-      ArgumentTypeError: classes or values of `is_crowd` are no integers.
+      ArgumentTypeError: classes or values of `is_crowd` are not integers.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -106,18 +107,19 @@ def retinanet_detection_output(
     nms_eta: float = 1.0,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Decode RetinaNet's best predictions on all levels of the feature pyramid, and apply `multiclass_nms`.
+    """Decode the most probable predictions of RetinaNet on all feature levels, and suppress overlapping boxes.
 
     Args:
-      bboxes: predicted offsets from the anchors, a list of `[batch, anchors, 4]` for each level.
-      scores: probabilities of the classes without the background, a list of `[batch, anchors, classes]` for each level.
-      anchors: anchors in pixels, a list of `[..., 4]` for each level.
+      bboxes: predicted offsets from the anchors, a list of one array `[batch, anchors, 4]` for each level.
+      scores: probabilities of the classes without the background, a list of one array `[batch, anchors, classes]` for
+        each level.
+      anchors: anchors in pixels, a list of one array `[..., 4]` for each level.
       im_info: `[batch, 3]`: height and width of each resized image, and the scale by which it was resized.
       score_threshold: on all levels except the last, only predictions with a higher probability are used.
-      nms_top_k: the number of most probable predictions to use of each level.
-      keep_top_k: the largest number of boxes to keep in each image; -1 for no limit.
-      nms_threshold: see `multiclass_nms`.
-      nms_eta: see `multiclass_nms`.
+      nms_top_k: the number of most probable predictions to use on each level.
+      keep_top_k: the largest number of boxes to return for each image; -1 for no limit.
+      nms_threshold: the largest allowed intersection over union of two boxes of a class, see `multiclass_nms`.
+      nms_eta: the factor by which the threshold decreases, see `multiclass_nms`.
       name: name of the layer; by default `retinanet_detection_output_N`.
 
     Returns:
@@ -173,10 +175,19 @@ def retinanet_detection_output(
 def _best(
     this: Layer, bboxes: core.Value, scores: core.Value, anchors: core.Value, threshold: float, most: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the most probable predictions of one level of the feature pyramid.
+    """Decode the most probable predictions of one level of the feature pyramid.
+
+    Args:
+      this: the layer, for messages.
+      bboxes: predicted offsets from the anchors, `[batch, anchors, 4]`.
+      scores: probabilities `[batch, anchors, classes]`.
+      anchors: anchors in pixels, `[..., 4]`.
+      threshold: the exclusive lower bound of the probabilities.
+      most: the largest number of predictions to return for each image.
 
     Returns:
-      Boxes `[batch, n, 4]`, probabilities `[batch, n]` and classes `[batch, n]`.
+      Boxes `[batch, n, 4]`, probabilities `[batch, n]` (minus infinity for missing predictions), and classes
+      `[batch, n]`.
 
     Raises:
       ShapeError: the shapes do not fit together.

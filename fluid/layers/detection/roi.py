@@ -1,6 +1,6 @@
-"""Pooling of regions of feature maps to a fixed size, for two-stage detectors.
+"""RoI pooling: layers that pool regions of feature maps to a fixed size, for two-stage object detectors.
 
-First come the helpers: regions in pixels of the map, and the map that each region reads; then the layers.
+The function `regions` checks the arguments of these layers. `Regions.each` applies a pooling function to each region.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from fluid.layers.image.spatial import image_of
 from fluid.layers.kernels.layout import on_cpu
 from fluid.layers.kernels.pooling import largest_of_bins
 
-# The number of regions pooled at once; the memory of intermediate results is proportional to it.
+# The number of regions that are pooled at once; the memory of intermediate results is proportional to this number.
 _AT_ONCE = 16
 
 
 class Regions(NamedTuple):
-    """Feature maps, their regions, and the size of the pooled regions.
+    """The checked arguments of a RoI pooling layer: feature maps, regions, and the size of the pooled regions.
 
     Attributes:
       this: the layer.
-      features: `[batch, channels, height, width]`, in float32 or wider.
+      features: the feature maps, `[batch, channels, height, width]`, in float32 or wider.
       boxes: the regions, `[batch, regions, 4]`, in pixels of the image.
       scale: the size of the feature map divided by the size of the image.
       pooled: height and width of a pooled region.
-      given: the user's arguments for feature maps and regions.
+      given: the user's arguments `input` and `rois`, before conversion.
     """
 
     this: Layer
@@ -44,7 +44,7 @@ class Regions(NamedTuple):
 
     @property
     def pixels(self) -> tuple[int, int]:
-        """Height and width of the feature maps."""
+        """The height and width of the feature maps in pixels."""
         return self.features.shape[2], self.features.shape[3]
 
     def each(self, pool: Callable[[jax.Array, jax.Array], jax.Array]) -> Any:
@@ -55,12 +55,12 @@ class Regions(NamedTuple):
             `[channels', pooled height, pooled width]`.
 
         Returns:
-          `[batch, regions, channels', pooled height, pooled width]`, a SequenceBatch if the regions are one.
+          `[batch, regions, channels', pooled height, pooled width]`, a SequenceBatch if the user's regions are one.
         """
         count = self.boxes.shape[1]
         chunks = -(-count // _AT_ONCE)
-        # Copies of the last region fill the last chunk, so that every chunk has `_AT_ONCE` regions. An exported program
-        # does not know the number of regions, but must add numbers in the order of a program that knows the number.
+        # Copies of the last region fill the last chunk, so that every chunk has `_AT_ONCE` regions. Then an exported
+        # program, which does not know the number of regions, adds numbers in the same order as any other program.
         filled = jnp.arange(chunks * _AT_ONCE)
 
         def image(features: jax.Array, boxes: jax.Array) -> jax.Array:
@@ -83,7 +83,7 @@ def regions(
     scale: float,
     **counts: Any,
 ) -> Regions:
-    """Check feature maps and their regions, and return them.
+    """Check the arguments of a RoI pooling layer, and return them as `Regions`.
 
     Args:
       this: the layer.
@@ -91,7 +91,7 @@ def regions(
       rois: a SequenceBatch or an array, `[batch, regions, 4]`.
       pooled: height and width of a pooled region.
       scale: the size of the feature map divided by the size of the image.
-      counts: Fluid's arguments that assign regions to images, by name; they are not supported.
+      counts: Fluid's arguments that assign regions to images, by name; they must be None.
 
     Raises:
       ArgumentError: a size is not positive, or one of `counts` is not None.
@@ -115,7 +115,7 @@ def regions(
     return Regions(this, features, boxes, float(scale), (high, broad), (input, rois))
 
 
-# Coordinates are clipped to this limit before their conversion to integers, which could overflow.
+# Coordinates are clipped to the range from `-_FAR` to `_FAR`, so that their conversion to integers does not overflow.
 _FAR = 2.0**20
 
 
@@ -130,20 +130,20 @@ def roi_pool(
     name: str | None = None,
     rois_num: core.Value | None = None,
 ) -> Any:
-    """Divide each region into bins, and compute the maximum of each bin: RoI max pooling (Girshick, 2015).
+    """Apply RoI max pooling (Girshick, 2015): divide each region into bins, and compute the maximum of each bin.
 
     Regions are rounded to whole pixels of the feature map, and bins are enlarged to whole pixels.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
-      rois: regions in pixels of the image, which include their last pixel: a SequenceBatch or an array,
+      rois: regions in pixels of the image, whose width is `x2 - x1 + 1`: a SequenceBatch or an array,
         `[batch, regions, 4]`. They have no gradient.
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
       spatial_scale: the size of the feature map divided by the size of the image.
-      rois_lod: not supported; a SequenceBatch has the number of regions in each image.
+      rois_lod: not supported; use a SequenceBatch as `rois`, which has the number of regions in each image.
       name: name of the layer; by default `roi_pool_N`.
-      rois_num: not supported, like `rois_lod`.
+      rois_num: not supported; use a SequenceBatch as `rois`.
 
     Returns:
       `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` is one. Bins outside of
@@ -198,23 +198,24 @@ def roi_align(
     rois_lod: core.Value | None = None,
     rois_num: core.Value | None = None,
 ) -> Any:
-    """Average each bin of each region by bilinear interpolation: RoI align (He et al., 2017).
+    """Apply RoI align (He et al., 2017): average interpolated values of the feature map in each bin of each region.
 
-    The layer divides each region into bins, and interpolates the feature map at equally spaced points in each bin.
-    Points less than one pixel outside of the feature map get the value of its edge, points further outside are 0.
+    The layer divides each region into bins, and interpolates the feature map bilinearly at equally spaced points in
+    each bin. Points at most one pixel outside of the feature map get the value of its edge. Points further outside are
+    0.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
       rois: regions in pixels of the image: a SequenceBatch or an array, `[batch, regions, 4]`. They have no gradient.
-        On the feature map they are at least one pixel wide and high.
+        A width or height of less than one pixel of the feature map is enlarged to one pixel.
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
       spatial_scale: the size of the feature map divided by the size of the image.
       sampling_ratio: the number of points in each bin in each direction; -1 for the width or height of the bin in
         pixels, rounded up.
       name: name of the layer; by default `roi_align_N`.
-      rois_lod: not supported; a SequenceBatch has the number of regions in each image.
-      rois_num: not supported, like `rois_lod`.
+      rois_lod: not supported; use a SequenceBatch as `rois`, which has the number of regions in each image.
+      rois_num: not supported; use a SequenceBatch as `rois`.
 
     Returns:
       `[batch, regions, channels, pooled_height, pooled_width]`, a SequenceBatch if `rois` is one.
@@ -259,11 +260,14 @@ def psroi_pool(
     pooled_width: int,
     name: str | None = None,
 ) -> Any:
-    """Average each bin of each region over its own channels: position-sensitive RoI pooling (Dai et al., 2016).
+    """Apply position-sensitive RoI pooling (Dai et al., 2016): average each bin of each region over its own channels.
+
+    The bin at position `(p, q)` of output channel `c` reads only input channel
+    `(c * pooled_height + p) * pooled_width + q`.
 
     Args:
       input: feature maps `[batch, output_channels * pooled_height * pooled_width, height, width]`.
-      rois: regions in pixels of the image, which include their last pixel: a SequenceBatch or an array,
+      rois: regions in pixels of the image, whose width is `x2 - x1 + 1`: a SequenceBatch or an array,
         `[batch, regions, 4]`. They have no gradient.
       output_channels: the number of channels of the result.
       spatial_scale: the size of the feature map divided by the size of the image.
@@ -323,10 +327,10 @@ def prroi_pool(
     batch_roi_nums: core.Value | None = None,
     name: str | None = None,
 ) -> Any:
-    """Average the interpolated feature map over each bin of each region: precise RoI pooling (Jiang et al., 2018).
+    """Apply precise RoI pooling (Jiang et al., 2018): average the interpolated feature map over each bin exactly.
 
-    The feature map is interpolated bilinearly, and is 0 outside. The mean is an integral, divided by the area of the
-    bin. Regions are not rounded, and have a gradient.
+    The feature map is interpolated bilinearly, and is 0 outside of its bounds. The mean is an exact integral over the
+    bin, divided by the area of the bin. Regions are not rounded, and have a gradient.
 
     Args:
       input: feature maps `[batch, channels, height, width]`.
@@ -334,7 +338,7 @@ def prroi_pool(
       spatial_scale: the size of the feature map divided by the size of the image.
       pooled_height: the number of bins from top to bottom.
       pooled_width: the number of bins from left to right.
-      batch_roi_nums: not supported; a SequenceBatch has the number of regions in each image.
+      batch_roi_nums: not supported; use a SequenceBatch as `rois`, which has the number of regions in each image.
       name: name of the layer; by default `prroi_pool_N`.
 
     Returns:
@@ -359,7 +363,7 @@ def prroi_pool(
     pooled = (pooled_height, pooled_width)
     given = regions(this, input, rois, pooled, spatial_scale, batch_roi_nums=batch_roi_nums)
 
-    @jax.checkpoint  # the values kept for the gradient of a region are large, and cheap to recompute
+    @jax.checkpoint  # for the gradient, recompute the intermediate values: they are large but cheap
     def pool(features: jax.Array, box: jax.Array) -> jax.Array:
         x1, y1, x2, y2 = box * given.scale
         down, across = (
@@ -372,21 +376,31 @@ def prroi_pool(
 
 
 def _weighted(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Array:
-    """Compute sums `[channels, p, q]` of a feature map, weighted by rows `[p, height]` and columns `[q, width]`."""
+    """Compute weighted sums of a feature map, one for each bin.
+
+    Args:
+      features: `[channels, height, width]`.
+      down: the weights of the rows, `[p, height]`.
+      across: the weights of the columns, `[q, width]`.
+
+    Returns:
+      `[channels, p, q]`.
+    """
     return jnp.einsum("ph,chq->cpq", down, jnp.einsum("qw,chw->chq", across, features))
 
 
 def _span(start: jax.Array, length: jax.Array, bins: int, size: int) -> tuple[jax.Array, jax.Array]:
-    """Return the first pixel of each bin and the pixel after its last one, for bins of `length` pixels in total.
+    """Divide a range of pixels into bins, and return the bounds of each bin.
 
     Args:
-      start: the first pixel of the first bin, integers `[...]`.
-      length: the number of pixels of all bins, integers `[...]`.
+      start: the index of the first pixel of the range, integers `[...]`.
+      length: the number of pixels in the range, integers `[...]`.
       bins: the number of bins.
       size: the height or width of the feature map.
 
     Returns:
-      Integers `[..., bins]` from 0 to `size` each.
+      The index of the first pixel of each bin, and the index after its last pixel, clipped to the range from 0 to
+      `size`: integers `[..., bins]` each.
     """
     number = jnp.arange(bins)
     start, length = start[..., None], length[..., None]
@@ -395,14 +409,24 @@ def _span(start: jax.Array, length: jax.Array, bins: int, size: int) -> tuple[ja
 
 
 def _covered(span: tuple[jax.Array, jax.Array], size: int) -> jax.Array:
-    """Return the mask `[bins, size]` of the pixels in each bin; `span` is the result of `_span` for one region."""
+    """Return a mask `[bins, size]` of the pixels in each bin, from `span`, the result of `_span` for one region."""
     first, end = span
     pixel = jnp.arange(size)
     return (pixel >= first[:, None]) & (pixel < end[:, None])
 
 
 def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
-    """Return the mask `[bins, size]` of the pixels that overlap each bin, for bins of equal width from start to end."""
+    """Divide the range from `start` to `end` into equal bins, and return a mask of the pixels that overlap each bin.
+
+    Args:
+      start: the first coordinate of the range, a float in pixels.
+      end: the last coordinate of the range, a float in pixels.
+      bins: the number of bins.
+      size: the height or width of the feature map.
+
+    Returns:
+      bool `[bins, size]`.
+    """
     width = jnp.maximum(end - start, 0.1) / bins
     number = jnp.arange(bins)
     pixel = jnp.arange(size)
@@ -411,16 +435,17 @@ def _touched(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Arra
 
 
 def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Array:
-    """Compute the maximum of each bin, `[channels, p, q]`, 0 for bins without pixels.
+    """Compute the maximum of each bin, `[channels, p, q]`; it is 0 for bins without pixels.
 
     Args:
       features: `[channels, height, width]`.
-      down: the rows of each bin, bool `[p, height]`.
-      across: the columns of each bin, bool `[q, width]`.
+      down: bool `[p, height]`: the rows of the feature map that belong to each row of bins.
+      across: bool `[q, width]`: the columns of the feature map that belong to each column of bins.
     """
     values = jax.lax.stop_gradient(features)
     columns = [jnp.argmax(jnp.where(mask, values, -jnp.inf), axis=2) for mask in across]
-    # If all pixels of a bin are -inf, argmax returns pixel 0, which may be outside of the bin.
+    # If all pixels of a bin are -inf, argmax returns column 0, which may be outside of the bin. The maximum with the
+    # first column of the bin corrects this.
     column = jnp.maximum(jnp.stack(columns, axis=2), jnp.argmax(across, axis=1))
     best = jnp.where(across.any(1), jnp.take_along_axis(values, column, axis=2), -jnp.inf)
     row = jnp.stack([jnp.argmax(jnp.where(mask[:, None], best, -jnp.inf), axis=1) for mask in down], axis=1)
@@ -431,21 +456,25 @@ def _largest(features: jax.Array, down: jax.Array, across: jax.Array) -> jax.Arr
 
 
 def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples: int | None) -> jax.Array:
-    """Compute the weight of each pixel in the mean of each bin over equally spaced points, `[bins, size]`.
+    """Compute the weights of the pixels in RoI align along one dimension: each bin averages interpolated points.
 
     Args:
-      start: the start of the first bin.
-      length: the total length of all bins.
+      start: the first coordinate of the first bin.
+      length: the total length of all bins in pixels.
       bins: the number of bins.
       size: the height or width of the feature map.
       samples: the number of points in each bin; None for the length of a bin in pixels, rounded up.
+
+    Returns:
+      The weight of each pixel in the mean of each bin, `[bins, size]`.
     """
     width = length / bins
     pixel = jnp.arange(size)
     count = jnp.ceil(width) if samples is None else jnp.asarray(samples, width.dtype)
     first = start + jnp.arange(bins) * width + width / count / 2
     if samples is None:
-        # The points of a bin are more than half a pixel apart, so at most five of them are near a pixel.
+        # The distance between neighbouring points of a bin is more than half a pixel. So at most five points are close
+        # enough to a pixel to read it, and six candidates for each pixel suffice.
         step = jnp.where(count > 1, width / count, 1)
         number = jnp.floor((pixel - 1 - first[:, None]) / step)[..., None] + jnp.arange(6)
     else:
@@ -458,10 +487,20 @@ def _sampled(start: jax.Array, length: jax.Array, bins: int, size: int, samples:
 
 
 def _integrated(start: jax.Array, end: jax.Array, bins: int, size: int) -> jax.Array:
-    """Compute the weight `[bins, size]` of each pixel in the mean of each bin, an integral over interpolated pixels."""
+    """Compute the weights of the pixels in precise RoI pooling along one dimension: each bin averages by an integral.
+
+    Args:
+      start: the first coordinate of the first bin.
+      end: the last coordinate of the last bin.
+      bins: the number of bins.
+      size: the height or width of the feature map.
+
+    Returns:
+      The weight of each pixel in the mean of each bin, `[bins, size]`.
+    """
     width = jnp.maximum(end - start, 0) / bins
     edges = start + jnp.arange(bins + 1) * width
-    # The integral, up to each edge, of the triangle kernel that interpolates each pixel.
+    # `up_to` is the integral, from the pixel to each edge of a bin, of the triangle kernel of linear interpolation.
     away = jnp.clip(edges[:, None] - jnp.arange(size), -1, 1)
     up_to = away - away * jnp.abs(away) / 2
     return (up_to[1:] - up_to[:-1]) / jnp.where(width > 0, width, 1)

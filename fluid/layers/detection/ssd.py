@@ -1,4 +1,4 @@
-"""SSD (Liu et al., 2016): heads, decoding of predictions, and the loss."""
+"""The object detector SSD (Liu et al., 2016): prediction heads, decoding of predictions, and the loss."""
 
 from __future__ import annotations
 
@@ -55,31 +55,34 @@ def multi_box_head(
     name: str | None = None,
     min_max_aspect_ratios_order: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Build the head of SSD: on each feature map, prior boxes, and two convolutions for their offsets and classes.
+    """Build the prediction head of SSD: prior boxes on several feature maps, with predicted offsets and classes.
+
+    For each feature map, the layer calls `prior_box`, and applies one convolution for the offsets and one for the
+    classes.
 
     Args:
       inputs: a list of feature maps `[batch, channels, height, width]`, the finest first.
       image: the image, `[batch, channels, height, width]`; only the size is used.
-      base_size: the size of the image in pixels; `min_ratio` and `max_ratio` are percentages of it.
+      base_size: the size of the image in pixels; `min_ratio` and `max_ratio` are percentages of this size.
       num_classes: the number of classes, including the background.
-      aspect_ratios: a list of the `aspect_ratios` of `prior_box` for each feature map.
-      min_ratio: without `min_sizes` and `max_sizes`, the size of boxes on the second feature map, in percent. The boxes
-        on the first feature map then have sizes from 10 to 20 percent.
-      max_ratio: the largest size of boxes, in percent; from feature map to feature map, sizes grow in equal steps.
-      min_sizes: a list of the `min_sizes` of `prior_box` for each feature map.
-      max_sizes: a list of the `max_sizes` of `prior_box` for each feature map.
-      steps: a list of the `steps` of `prior_box` for each feature map, one number for width and height.
-      step_w: a list of the steps along the width for each feature map, if `steps` is not given.
-      step_h: a list of the steps along the height for each feature map, if `steps` is not given.
-      offset: see `prior_box`.
-      variance: see `prior_box`.
-      flip: see `prior_box`.
-      clip: see `prior_box`.
+      aspect_ratios: a list with the argument `aspect_ratios` of `prior_box` for each feature map.
+      min_ratio: without `min_sizes` and `max_sizes`, the size of boxes on the second feature map, in percent of
+        `base_size`. The boxes on the first feature map then have sizes from 10 to 20 percent.
+      max_ratio: the largest size of boxes, in percent; sizes grow in equal steps from each feature map to the next.
+      min_sizes: a list with the argument `min_sizes` of `prior_box` for each feature map.
+      max_sizes: a list with the argument `max_sizes` of `prior_box` for each feature map.
+      steps: a list with one number for each feature map: the step of `prior_box` along width and height.
+      step_w: if `steps` is not given, a list with the step along the width for each feature map.
+      step_h: if `steps` is not given, a list with the step along the height for each feature map.
+      offset: prior boxes around pixel `i` of a feature map are centred at `(i + offset) * step` in the image.
+      variance: four variances, by which the offsets are divided.
+      flip: whether to add the reciprocal of each aspect ratio.
+      clip: whether to clip prior boxes to the image.
       kernel_size: the filter size of the convolutions.
-      pad: the padding of the convolutions. Their results must have the size of the feature map.
+      pad: the padding of the convolutions, whose results must have the height and width of the feature map.
       stride: the stride of the convolutions.
-      name: the name of all convolutions, instead of `conv2d_N`.
-      min_max_aspect_ratios_order: see `prior_box`.
+      name: the name of all convolutions, instead of the automatic names `conv2d_N`.
+      min_max_aspect_ratios_order: whether the square from `max_sizes` is the second prior box, and not the last.
 
     Returns:
       Offsets `[batch, priors, 4]`, logits of the classes `[batch, priors, num_classes]`, prior boxes `[priors, 4]` and
@@ -150,18 +153,19 @@ def detection_output(
       prior_box: normalized prior boxes `[priors, 4]`.
       prior_box_var: variances `[priors, 4]`, four numbers for all prior boxes, or None for ones.
       background_label: the class of the background, which is ignored; -1 if there is none.
-      nms_threshold: see `multiclass_nms`.
-      nms_top_k: see `multiclass_nms`.
-      keep_top_k: see `multiclass_nms`.
-      score_threshold: see `multiclass_nms`.
-      nms_eta: see `multiclass_nms`.
-      return_index: whether to return the index of the prior box of each row too.
+      nms_threshold: the largest allowed intersection over union of two boxes of a class.
+      nms_top_k: for each class, the number of most probable boxes to use; -1 for all.
+      keep_top_k: the largest number of boxes to return for each image, over all classes; -1 for no limit.
+      score_threshold: only boxes with a higher probability are used.
+      nms_eta: if below 1, the threshold is multiplied by `nms_eta` after each selected box, as long as it is above 0.5.
+      return_index: whether to return the index of the prior box of each returned box too.
       name: name of the layer; by default `detection_output_N`.
 
     Returns:
-      `[label, probability, x1, y1, x2, y2]` of each object, as a SequenceBatch `[batch, keep_top_k, 6]`, ordered by
-      class and then by probability. With `return_index` also a SequenceBatch of int32 `[batch, keep_top_k, 1]`: the
-      index of the prior box, plus the number of prior boxes times the index of the image. Both have no gradient.
+      A SequenceBatch `[batch, keep_top_k, 6]` with one step `[label, probability, x1, y1, x2, y2]` for each object,
+      ordered by class and then by probability. With `return_index` also a SequenceBatch of int32
+      `[batch, keep_top_k, 1]`: the index of the prior box, plus the number of prior boxes times the index of the image.
+      The results have no gradient.
 
     Raises:
       ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
@@ -199,10 +203,16 @@ def detection_output(
 
 
 def _predicted(this: Layer, features: core.Value, boxes: jax.Array, result: jax.Array) -> jax.Array:
-    """Reshape a convolution's result `[batch, boxes * k, height, width]` to `[batch, height * width * boxes, k]`.
+    """Reshape the result of a convolution from `[batch, n * k, height, width]` to `[batch, height * width * n, k]`.
+
+    Args:
+      this: the layer, for messages.
+      features: the input of the convolution, for messages.
+      boxes: the prior boxes, `[height, width, n, 4]`.
+      result: the result of the convolution.
 
     Raises:
-      ShapeError: the convolution changed the size of the feature map.
+      ShapeError: the convolution changed the height or width of the feature map.
     """
     if result.shape[2:] != boxes.shape[:2]:
         raise errors.ShapeError(
@@ -214,10 +224,17 @@ def _predicted(this: Layer, features: core.Value, boxes: jax.Array, result: jax.
 
 
 def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | None) -> tuple[list[float], list[float]]:
-    """Compute `min_sizes` and `max_sizes` for each feature map from percentages of the size of the image.
+    """Compute the `min_sizes` and `max_sizes` of `count` feature maps from two percentages of the image size.
+
+    Args:
+      this: the layer, for messages.
+      count: the number of feature maps, at least 3.
+      base: the size of the image in pixels.
+      least: the `min_ratio` of `multi_box_head`.
+      most: the `max_ratio` of `multi_box_head`.
 
     Raises:
-      ArgumentError: a percentage is missing, or both are too close for the number of feature maps.
+      ArgumentError: a percentage is missing, or `most - least` is less than `count - 2`.
     """
     if least is None or most is None or not most - least >= count - 2:
         raise errors.ArgumentError(
@@ -230,10 +247,17 @@ def _sizes(this: Layer, count: int, base: int, least: int | None, most: int | No
 
 
 def _for_each(this: Layer, argument: str, value: Any, maps: list[Any], default: Any = None) -> list[Any]:
-    """Check that a value is a list with one entry for each feature map, and return it.
+    """Check that a value is a list with at least one entry for each feature map, and return the list.
+
+    Args:
+      this: the layer, for messages.
+      argument: the name of the argument, for messages.
+      value: the value of the argument; None for `default` on each feature map.
+      maps: the feature maps.
+      default: the entry for each feature map if `value` is None; None if `value` is required.
 
     Raises:
-      ArgumentError: the value is no list, or is too short.
+      ArgumentError: the value is not a list, or the list is too short.
     """
     if value is None and default is not None:
         return [default] * len(maps)
@@ -249,12 +273,12 @@ def _listed(value: Any) -> list[Any]:
 
 
 class _Objects(NamedTuple):
-    """Ground-truth objects, and the predicted classes.
+    """The ground-truth objects of a batch of images, and the predicted logits of the prior boxes.
 
     Attributes:
-      boxes: `[batch, objects, 4]`, zeros for padding.
-      labels: `[batch, objects]`.
-      logits: `[batch, priors, classes]`.
+      boxes: the boxes of the objects, `[batch, objects, 4]`, zeros for padding.
+      labels: the classes of the objects, `[batch, objects]`.
+      logits: the predicted logits, `[batch, priors, classes]`.
       background: the class of the background.
     """
 
@@ -264,9 +288,16 @@ class _Objects(NamedTuple):
     background: int
 
     def targets(self, found: Matches, prior: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return the box `[batch, priors, 4]` and class `[batch, priors]` of the object matched with each prior box.
+        """Return the target box and target class of each prior box, taken from the object matched with the prior box.
 
-        A prior box without an object gets itself as the box, and the background as the class.
+        A prior box without an object has itself as target box, and the background as target class.
+
+        Args:
+          found: the object matched with each prior box.
+          prior: the prior boxes, `[priors, 4]`.
+
+        Returns:
+          Boxes `[batch, priors, 4]`, and classes `[batch, priors]`.
         """
         positive = found.rows >= 0
         if self.boxes.shape[1] == 0:
@@ -300,9 +331,10 @@ def ssd_loss(
 ) -> jax.Array:
     """Compute the loss of SSD for the offsets and classes of prior boxes (Liu et al., 2016).
 
-    Like `bipartite_match`, the layer matches ground-truth objects and prior boxes by their intersection over union. The
-    positives are the matched prior boxes; the negatives are the other prior boxes with the largest losses. The loss is
-    the smooth L1 loss of the offsets of positives, plus the cross entropy of positives and negatives.
+    The layer matches ground-truth objects with prior boxes by intersection over union, as `bipartite_match` does. The
+    positives are the matched prior boxes. The negatives are those unmatched prior boxes that have the largest cross
+    entropy. The loss is the smooth L1 loss of the offsets of positives, plus the cross entropy of positives and
+    negatives.
 
     Args:
       location: predicted offsets from the prior boxes, `[batch, priors, 4]`.
@@ -314,11 +346,11 @@ def ssd_loss(
       background_label: the class of the background.
       overlap_threshold: the `dist_threshold` of `bipartite_match`.
       neg_pos_ratio: the largest number of negatives for each positive of an image.
-      neg_overlap: the exclusive upper bound of the intersection over union of negatives with all objects.
+      neg_overlap: the exclusive upper bound of the intersection over union of a negative with any object.
       loc_loss_weight: the weight of the loss of the offsets.
       conf_loss_weight: the weight of the loss of the classes.
       match_type: "per_prediction" or "bipartite", see `bipartite_match`.
-      mining_type: "max_negative", the only one.
+      mining_type: "max_negative", the only supported value.
       normalize: whether to divide the loss by the number of positives in the batch.
       sample_size: accepted for programs written for Fluid, but has no effect: only negatives are mined, of which
         `neg_pos_ratio` says how many.
@@ -328,8 +360,8 @@ def ssd_loss(
       The loss of each image, float32 `[batch, 1]`; 0 for an image without objects.
 
     Raises:
-      ArgumentError: `match_type` or `mining_type` has another value.
-      ArgumentTypeError: classes are no integers.
+      ArgumentError: `match_type` or `mining_type` has an unknown value.
+      ArgumentTypeError: classes are not integers.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -392,7 +424,12 @@ def _check_predictions(
 
 
 def _cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Compute the cross entropy of each prior box, `[batch, priors]`, NaN for an invalid class."""
+    """Compute the cross entropy of each prior box, `[batch, priors]`; it is NaN if the class is out of range.
+
+    Args:
+      logits: `[batch, priors, classes]`.
+      labels: the target classes, integers `[batch, priors]`.
+    """
     inside = (labels >= 0) & (labels < logits.shape[-1])
     own = jnp.take_along_axis(logits, jnp.where(inside, labels, 0)[..., None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits, axis=-1) - jnp.where(inside, own, jnp.nan)
@@ -404,13 +441,16 @@ def _smooth_l1(difference: jax.Array) -> jax.Array:
 
 
 def _hardest(loss: jax.Array, able: jax.Array, positive: jax.Array, ratio: float) -> jax.Array:
-    """Return a mask of the candidates with the largest losses, at most `ratio` times the positives of an image.
+    """Select the prior boxes with the largest losses as negatives (hard negative mining).
 
     Args:
-      loss: `[batch, priors]`.
-      able: a mask of the candidates, bool `[batch, priors]`.
-      positive: bool `[batch, priors]`.
-      ratio: the largest number of negatives for each positive.
+      loss: the loss of each prior box, `[batch, priors]`.
+      able: a mask of the prior boxes that can be negatives, bool `[batch, priors]`.
+      positive: a mask of the positives, bool `[batch, priors]`.
+      ratio: the largest number of negatives in an image, divided by the number of positives in this image.
+
+    Returns:
+      A mask of the negatives, bool `[batch, priors]`.
     """
     order = jnp.argsort(jnp.where(able, -jax.lax.stop_gradient(loss), jnp.inf), axis=1, stable=True)
     most = (jnp.sum(positive, axis=1, keepdims=True) * ratio).astype(jnp.int32)

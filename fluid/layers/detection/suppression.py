@@ -1,4 +1,4 @@
-"""Non-maximum suppression (NMS): keep only the best of overlapping boxes."""
+"""Non-maximum suppression (NMS): of several overlapping boxes, keep only the box with the highest score."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from fluid.layers.sequence.steps import sequence_batch
 
 
 class Candidates(NamedTuple):
-    """The boxes of each class with the highest scores, in descending order of the scores.
+    """For each class, the boxes with the highest scores, in descending order of the scores.
 
     Attributes:
       boxes: `[batch, classes, n, 4]`.
-      scores: `[batch, classes, n]`, minus infinity for entries without box.
-      places: int32 `[batch, classes, n]`: the index of each box in its image.
-      labels: the class of each entry along the dimension `classes`, integers `[classes]`.
+      scores: `[batch, classes, n]`; minus infinity marks an unused entry.
+      places: int32 `[batch, classes, n]`: the index of each box among all boxes of its image.
+      labels: the class numbers along the dimension `classes`, integers `[classes]`.
     """
 
     boxes: jax.Array
@@ -43,30 +43,31 @@ def multiclass_nms(
     background_label: int = 0,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Apply non-maximum suppression to each class separately.
+    """Apply non-maximum suppression to the boxes of each class separately.
 
-    The layer visits the boxes of a class in descending order of their scores. It keeps a box unless the intersection
-    over union with an already kept box exceeds `nms_threshold`.
+    The layer visits the boxes of a class in descending order of their scores. It selects a box unless the intersection
+    over union with a previously selected box exceeds `nms_threshold`.
 
     Args:
-      bboxes: `[batch, boxes, 4]`, one set of boxes for all classes; or a SequenceBatch of `[classes, 4]`.
-      scores: `[batch, classes, boxes]`; or a SequenceBatch of `[classes]` if `bboxes` is a SequenceBatch.
+      bboxes: `[batch, boxes, 4]`, one set of boxes for all classes; or a SequenceBatch with one box for each class,
+        whose steps are `[classes, 4]`.
+      scores: `[batch, classes, boxes]`; or a SequenceBatch with steps `[classes]` if `bboxes` is a SequenceBatch.
       score_threshold: only boxes with a higher score are used.
-      nms_top_k: the number of boxes with the highest scores to use of each class; -1 for all.
-      keep_top_k: the largest number of boxes to keep in each image, over all classes; -1 for no limit.
-      nms_threshold: the largest intersection over union with an already kept box.
-      normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last pixel.
-      nms_eta: if below 1, a factor for `nms_threshold` after each kept box, as long as the threshold is above 0.5.
+      nms_top_k: for each class, the number of boxes with the highest scores to use; -1 for all.
+      keep_top_k: the largest number of boxes to return for each image, over all classes; -1 for no limit.
+      nms_threshold: the largest allowed intersection over union with a previously selected box.
+      normalized: True for boxes in fractions of the image; False for boxes in pixels, whose width is `x2 - x1 + 1`.
+      nms_eta: if below 1, the threshold is multiplied by `nms_eta` after each selected box, as long as it is above 0.5.
       background_label: the class of the background, which is ignored; -1 if there is none.
       name: name of the layer; by default `multiclass_nms_N`.
 
     Returns:
-      `[label, score, x1, y1, x2, y2]` of the kept boxes, as a SequenceBatch `[batch, keep_top_k, 6]` whose lengths
-      count the kept boxes, ordered by class and then by score. The result has no gradient.
+      A SequenceBatch `[batch, keep_top_k, 6]` with one step `[label, score, x1, y1, x2, y2]` for each selected box,
+      ordered by class and then by score. The result has no gradient.
 
     Raises:
       ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
-      ShapeError: boxes and scores do not fit together.
+      ShapeError: the shapes of boxes and scores do not fit together.
 
     Example:
       >>> import fluid
@@ -101,33 +102,33 @@ def matrix_nms(
     normalized: bool = True,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Lower the scores of boxes that overlap boxes with higher scores: matrix NMS (Wang et al., 2020).
+    """Apply matrix NMS (Wang et al., 2020): lower the scores of boxes that overlap boxes with higher scores.
 
-    Each other box of the class with a higher score yields a factor `(1 - iou) / (1 - most)`, or
-    `exp(sigma * (most ** 2 - iou ** 2))`. Here `iou` is the intersection over union of both boxes. `most` is the
-    largest intersection over union of the other box with boxes of still higher scores. The new score is the score times
-    the smallest factor.
+    The layer compares each box B with each box A of the same class that has a higher score. Each comparison yields a
+    factor: `(1 - iou) / (1 - most)`, or `exp(sigma * (most ** 2 - iou ** 2))` with `use_gaussian`. Here `iou` is the
+    intersection over union of A and B, and `most` is the largest intersection over union of A with boxes of higher
+    scores than A. The new score of B is its score times the smallest factor.
 
     Args:
       bboxes: `[batch, boxes, 4]`.
       scores: `[batch, classes, boxes]`.
       score_threshold: only boxes with a higher score are used.
-      post_threshold: only boxes with a higher new score are kept.
-      nms_top_k: the number of boxes with the highest scores to use of each class; -1 for all.
-      keep_top_k: the largest number of boxes to keep in each image, over all classes; -1 for no limit.
-      use_gaussian: whether to use the second formula.
-      gaussian_sigma: the `sigma` of the second formula.
+      post_threshold: only boxes with a higher new score are returned.
+      nms_top_k: for each class, the number of boxes with the highest scores to use; -1 for all.
+      keep_top_k: the largest number of boxes to return for each image, over all classes; -1 for no limit.
+      use_gaussian: whether to use the formula with `exp`.
+      gaussian_sigma: the `sigma` of the formula with `exp`.
       background_label: the class of the background, which is ignored; -1 if there is none.
-      normalized: True for boxes in fractions of the image; False for boxes in pixels, which include their last pixel.
+      normalized: True for boxes in fractions of the image; False for boxes in pixels, whose width is `x2 - x1 + 1`.
       name: name of the layer; by default `matrix_nms_N`.
 
     Returns:
-      `[label, score, x1, y1, x2, y2]` of the kept boxes, as a SequenceBatch `[batch, keep_top_k, 6]` whose lengths
-      count the kept boxes, ordered by score. The result has no gradient.
+      A SequenceBatch `[batch, keep_top_k, 6]` with one step `[label, new score, x1, y1, x2, y2]` for each returned box,
+      ordered by score. The result has no gradient.
 
     Raises:
       ArgumentError: `nms_top_k` or `keep_top_k` is neither positive nor -1.
-      ShapeError: boxes and scores do not fit together.
+      ShapeError: the shapes of boxes and scores do not fit together.
 
     Example:
       >>> import fluid
@@ -145,7 +146,8 @@ def matrix_nms(
     def factor(overlap: Any, most: Any) -> Any:
         if use_gaussian:
             return jnp.exp((most**2 - overlap**2) * gaussian_sigma)
-        # If `most` is 1, the other box equals a box with a higher score, whose factor is already included.
+        # Infinity ignores the factor of a box whose `most` is 1. Such a box equals a box with a higher score, which
+        # yields a factor for an equal `iou`.
         return jnp.where(most < 1, (1 - overlap) / jnp.where(most < 1, 1 - most, 1), jnp.inf)
 
     decayed = found.scores * _decay(found.boxes, factor, 0.0 if normalized else 1.0)
@@ -156,15 +158,15 @@ def matrix_nms(
 def candidates(
     this: Layer, bboxes: core.Value, scores: core.Value, threshold: float, nms_top_k: int, background: int
 ) -> Candidates:
-    """Select the boxes of each class, without the background, whose scores are above a threshold.
+    """Select for each class except the background the boxes whose scores are above a threshold.
 
     Args:
       this: the layer, for messages.
-      bboxes: see `multiclass_nms`.
-      scores: see `multiclass_nms`.
+      bboxes: the `bboxes` of `multiclass_nms`.
+      scores: the `scores` of `multiclass_nms`.
       threshold: the exclusive lower bound of the scores.
       nms_top_k: the largest number of boxes of each class; -1 for no limit.
-      background: the class of the background, -1 if there is none.
+      background: the class of the background; -1 if there is none.
     """
     boxes, chances = _by_class(this, bboxes, scores)
     labels = np.array([label for label in range(chances.shape[1]) if label != background], np.int32)
@@ -181,7 +183,14 @@ def candidates(
 
 
 def _by_class(this: Layer, bboxes: core.Value, scores: core.Value) -> tuple[jax.Array, jax.Array]:
-    """Return boxes `[batch, 1 or classes, boxes, 4]` and scores `[batch, classes, boxes]`, -infinity for padding."""
+    """Convert the `bboxes` and `scores` of `multiclass_nms` to arrays with the classes as second dimension.
+
+    Returns:
+      Boxes `[batch, 1 or classes, boxes, 4]`, and scores `[batch, classes, boxes]`, minus infinity for padding.
+
+    Raises:
+      ShapeError: the shapes do not fit together.
+    """
     boxes = exact(bboxes)
     chances = exact(scores)
     if isinstance(bboxes, core.SequenceBatch) and isinstance(scores, core.SequenceBatch):
@@ -201,15 +210,15 @@ def nms(boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float,
     """Apply greedy non-maximum suppression to several lists of boxes at once.
 
     Args:
-      boxes: `[..., n, 4]`, each list in descending order of its scores.
-      there: bool `[..., n]`: false for padding.
-      limit: the largest number of boxes to keep of each list; None for no limit.
-      threshold: the largest intersection over union with an already kept box.
-      eta: if below 1, the threshold is multiplied by `eta` after each kept box, as long as it is above 0.5.
+      boxes: lists of `n` boxes in descending order of their scores, `[..., n, 4]`.
+      there: bool `[..., n]`: true for boxes, false for padding.
+      limit: the largest number of boxes to select from each list; None for no limit.
+      threshold: the largest allowed intersection over union with a previously selected box.
+      eta: if below 1, the threshold is multiplied by `eta` after each selected box, as long as it is above 0.5.
       pixel: 1 for boxes in pixels, 0 for normalized boxes.
 
     Returns:
-      A mask of the kept boxes, bool `[..., n]`.
+      A mask of the selected boxes, bool `[..., n]`.
     """
     *lead, count = there.shape
     turns = count if limit is None else limit
@@ -239,14 +248,14 @@ def nms(boxes: jax.Array, there: jax.Array, limit: int | None, threshold: float,
 
 
 class _Nms(NamedTuple):
-    """The state of a greedy suppression.
+    """The loop state of greedy non-maximum suppression on several lists of boxes.
 
     Attributes:
-      turn: int32 `[]`: the number of finished rounds. Each round keeps at most one box of each list.
-      waiting: bool `[..., n]`: the boxes that are not kept yet.
-      kept: bool `[..., n]`: the kept boxes.
-      overlap: `[..., n]`: the largest intersection over union of each box with a kept one.
-      threshold: `[...]`: the largest allowed `overlap`.
+      turn: int32 `[]`: the number of finished iterations. Each iteration selects at most one box from each list.
+      waiting: bool `[..., n]`: true for boxes that are not selected yet, false for padding.
+      kept: bool `[..., n]`: true for selected boxes.
+      overlap: `[..., n]`: the largest intersection over union of each box with a selected box.
+      threshold: `[...]`: the largest `overlap` at which a box can be selected.
     """
 
     turn: jax.Array
@@ -256,12 +265,21 @@ class _Nms(NamedTuple):
     threshold: jax.Array
 
     def able(self) -> jax.Array:
-        """Return a mask of the boxes that may still be kept, bool `[..., n]`."""
+        """Return a mask of the boxes that the next iterations can select, bool `[..., n]`."""
         return self.waiting & (self.overlap <= self.threshold[..., None])
 
 
 def _decay(boxes: jax.Array, factor: Any, pixel: float) -> jax.Array:
-    """Compute the factors of `matrix_nms`, `[..., n]`, for boxes `[..., n, 4]` in descending order of scores."""
+    """Compute for each box the smallest factor of `matrix_nms`, by which its score is multiplied.
+
+    Args:
+      boxes: `[..., n, 4]`, in descending order of their scores.
+      factor: a function of the arrays `iou` and `most`, which `matrix_nms` describes.
+      pixel: 1 for boxes in pixels, 0 for normalized boxes.
+
+    Returns:
+      The factors, `[..., n]`.
+    """
     count = boxes.shape[-2]
     order = jnp.arange(count)
 
@@ -276,16 +294,17 @@ def _decay(boxes: jax.Array, factor: Any, pixel: float) -> jax.Array:
 def detections(
     found: Candidates, scores: jax.Array, keep: int | None, by_class: bool = True
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """Return the kept candidates, as rows `[label, score, x1, y1, x2, y2]`, and their indices in the image.
+    """Return the candidates that are not suppressed, as rows `[label, score, x1, y1, x2, y2]`, and their box indices.
 
     Args:
       found: the candidates.
-      scores: the scores of the candidates, `[batch, classes, n]`, minus infinity for suppressed ones.
-      keep: the largest number of rows of an image; None for no limit.
-      by_class: whether to order rows by class and then like the candidates; otherwise rows are ordered by score.
+      scores: the scores of the candidates, `[batch, classes, n]`; minus infinity for suppressed candidates.
+      keep: the largest number of rows for each image; None for no limit.
+      by_class: whether to order rows by class, and within a class like the candidates; otherwise by score.
 
     Returns:
-      SequenceBatches `[batch, keep, 6]` and int32 `[batch, keep, 1]`.
+      The rows, a SequenceBatch `[batch, keep, 6]`; and the index of each box in its image, a SequenceBatch of int32
+      `[batch, keep, 1]`.
     """
     batch, _, many = scores.shape
     everything = scores.reshape(batch, -1)
@@ -326,7 +345,7 @@ def top_k(values: jax.Array, most: int | None) -> tuple[jax.Array, jax.Array]:
 
 
 def count_of(this: Layer, argument: str, value: int) -> int | None:
-    """Check the largest number of boxes that the user gave, and return it, or None for -1, which means no limit.
+    """Check the user's limit for a number of boxes, and return the limit, or None for -1, which means no limit.
 
     Raises:
       ArgumentError: the value is neither positive nor -1.

@@ -1,4 +1,4 @@
-"""YOLOv3 (Redmon and Farhadi, 2018): decoding of predictions, and the loss."""
+"""The object detector YOLOv3 (Redmon and Farhadi, 2018): decoding of predictions, and the loss."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from fluid.layers.detection.prior import positive_numbers
 
 
 class Grid(NamedTuple):
-    """The predictions on a feature map, for each anchor and each pixel.
+    """The predictions of YOLOv3 on a feature map, for each anchor and each pixel.
 
     Attributes:
-      cells: `[batch, anchors, 5 + classes, height, width]`: x, y, width, height, objectness and classes before sigmoid
-        and exponential.
-      anchors: width and height `[anchors, 2]`, in fractions of the network's input.
-      scale: the width of the range of predicted centres, in pixels of the feature map, at least 1.
+      cells: `[batch, anchors, 5 + classes, height, width]`: x, y, width, height, objectness and classes, before
+        sigmoid and exponential.
+      anchors: width and height of each anchor, `[anchors, 2]`, in fractions of the network's input.
+      scale: the `scale_x_y` of `yolov3_loss`: the width of the range of box centres that one pixel can predict, in
+        pixels of the feature map; normally at least 1.
     """
 
     cells: jax.Array
@@ -31,7 +32,7 @@ class Grid(NamedTuple):
     scale: float
 
     def boxes(self) -> CenterForm:
-        """Return predicted boxes, in fractions of the image, each array `[batch, anchors, height, width]`."""
+        """Return the predicted boxes in fractions of the image, as arrays `[batch, anchors, height, width]`."""
         x, y, width, height = jnp.moveaxis(self.cells[:, :, :4], 2, 0)
         rows, columns = self.cells.shape[3:]
         across, down = self.anchors.T[..., None, None].astype(x.dtype)
@@ -59,23 +60,24 @@ def yolo_box(
     """Decode the predictions of YOLOv3 on one feature map, as boxes and scores for `multiclass_nms`.
 
     Args:
-      x: the predictions, `[batch, anchors * (5 + class_num), height, width]`, see `yolov3_loss`.
+      x: the predictions, `[batch, anchors * (5 + class_num), height, width]`: for each anchor x, y, width, height,
+        objectness and classes, before sigmoid and exponential.
       img_size: height and width of each image in pixels, integers `[batch, 2]`.
       anchors: width and height of each anchor of this feature map, in pixels of the network's input, in one flat list.
       class_num: the number of classes.
-      conf_thresh: the smallest objectness; zeros replace other boxes and their scores.
+      conf_thresh: the smallest objectness; for a smaller objectness, the box and its scores are zeros.
       downsample_ratio: the size of the network's input divided by the size of the feature map.
       clip_bbox: whether to clip boxes to the image.
       name: name of the layer; by default `yolo_box_N`.
-      scale_x_y: see `yolov3_loss`.
+      scale_x_y: the width of the range of box centres that one pixel can predict, in pixels of the feature map.
 
     Returns:
-      Boxes in pixels of the image, `[batch, anchors * height * width, 4]`; and their scores, objectness times the
-      probability of each class, `[batch, anchors * height * width, class_num]`.
+      Boxes in pixels of the image, `[batch, anchors * height * width, 4]`; and their scores, which are objectness times
+      class probability, `[batch, anchors * height * width, class_num]`.
 
     Raises:
-      ArgumentError: an anchor does not have two positive numbers, or a number is not positive.
-      ArgumentTypeError: sizes are no integers.
+      ArgumentError: `anchors` has an odd length, or a number is not positive.
+      ArgumentTypeError: the values of `img_size` are not integers.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -110,10 +112,10 @@ def yolo_box(
 
 
 def anchors_of(this: Layer, anchors: Sequence[int]) -> np.ndarray:
-    """Check anchors, and return width and height of each, `[anchors, 2]`, in pixels of the network's input.
+    """Check a flat list of widths and heights of anchors, and return it as an array `[anchors, 2]`.
 
     Raises:
-      ArgumentError: there are no anchors, one has a single number, or a number is not positive.
+      ArgumentError: the list is empty, its length is odd, or a number is not positive.
     """
     sides = positive_numbers(this, "anchors", anchors)
     if len(sides) % 2:
@@ -127,16 +129,16 @@ def anchors_of(this: Layer, anchors: Sequence[int]) -> np.ndarray:
 def grid_of(
     this: Layer, x: core.Value, anchors: np.ndarray, numbers: list[int], classes: int, ratio: int, scale: float
 ) -> Grid:
-    """Check the predictions on a feature map, and return them as a grid.
+    """Check the predictions of YOLOv3 on a feature map, and return them as a `Grid`.
 
     Args:
       this: the layer, for messages.
-      x: `[batch, anchors * (5 + classes), height, width]`.
-      anchors: width and height of all anchors, in pixels of the network's input.
+      x: the predictions, `[batch, len(numbers) * (5 + classes), height, width]`.
+      anchors: width and height of all anchors, `[anchors, 2]`, in pixels of the network's input.
       numbers: the indices of the anchors of this feature map.
       classes: the number of classes.
       ratio: the size of the network's input divided by the size of the feature map.
-      scale: the `scale` of the `Grid`.
+      scale: the attribute `scale` of the `Grid`.
 
     Raises:
       ArgumentError: a number is not positive.
@@ -155,15 +157,15 @@ def grid_of(
     return Grid(wide_x.reshape(-1, len(numbers), 5 + count, rows, columns), anchors[numbers] / size, float(scale))
 
 
-# Boxes with a smaller width or height are padding.
+# A ground-truth box whose width or height is below `_LEAST_SIZE` is padding.
 _LEAST_SIZE = 1e-6
 
 
 class _Truth(NamedTuple):
-    """Ground-truth objects; all arrays are `[batch, objects]`.
+    """The ground-truth objects of a batch of images; all arrays are `[batch, objects]`.
 
     Attributes:
-      boxes: centres and sizes, in fractions of the image.
+      boxes: centres and sizes of the objects, in fractions of the image.
       there: true for objects, false for padding.
       labels: the classes of the objects.
       scores: the weights of the objects in the loss.
@@ -193,29 +195,33 @@ def yolov3_loss(
     """Compute the loss of YOLOv3 on one feature map, for boxes, objectness and classes.
 
     Each object is assigned to the pixel of its centre, and to the anchor whose shape has the largest intersection over
-    union with its shape. If this anchor belongs to the feature map, the loss is the sum of three parts: box loss, class
-    loss and objectness loss. The box loss adds the cross entropy of the position within the pixel and the absolute
-    difference of the logarithms of the sizes; `2 - width * height` of the object multiplies both. The other parts are
-    the cross entropies of each class and of the objectness. The loss of predictions without an object is only the cross
-    entropy of the objectness. It is 0 if their intersection over union with an object exceeds `ignore_thresh`.
+    union with the shape of the object. If this anchor belongs to the feature map, the object has a loss of three parts:
+    box loss, class loss and objectness loss. The box loss adds the cross entropy of the centre position within the
+    pixel and the absolute difference of the logarithms of the sizes. The factor of this sum is `2 - width * height` of
+    the object. The class loss is the sum of the binary cross entropies of all classes. The objectness loss is a binary
+    cross entropy.
+
+    A prediction without an object has only an objectness loss. This loss is 0 if the predicted box has an intersection
+    over union with some object that exceeds `ignore_thresh`.
 
     Args:
       x: the predictions, `[batch, anchors * (5 + class_num), height, width]`: for each anchor of this feature map x, y,
         width, height, objectness and classes. The layer applies sigmoid and exponential.
-      gt_box: the objects, `[batch, objects, 4]`, or a SequenceBatch of them: x and y of the centre, width and height,
-        in fractions of the image. Boxes of width or height 0 are padding.
+      gt_box: the boxes of the objects, `[batch, objects, 4]` or a SequenceBatch: x and y of the centre, width and
+        height, in fractions of the image. Boxes of width or height 0 are padding.
       gt_label: the classes of the objects, integers `[batch, objects]`, or a SequenceBatch.
       anchors: width and height of all anchors, in pixels of the network's input, in one flat list.
       anchor_mask: the indices of the anchors that belong to this feature map.
       class_num: the number of classes.
-      ignore_thresh: the largest intersection over union with an object at which a prediction without object has a loss.
+      ignore_thresh: the largest intersection over union with any object at which a prediction without an assigned
+        object has a loss.
       downsample_ratio: the size of the network's input divided by the size of the feature map.
       gt_score: weights of the objects, `[batch, objects]`, or a SequenceBatch; 1 by default.
       use_label_smooth: whether the targets of classes are `1 - s` and `s` instead of 1 and 0, where `s` is the smaller
         of `1 / class_num` and `1 / 40`.
       name: name of the layer; by default `yolov3_loss_N`.
-      scale_x_y: the width of the range of predicted centres, in pixels of the feature map. The loss uses it only to
-        compare predictions with `ignore_thresh`.
+      scale_x_y: the width of the range of box centres that one pixel can predict, in pixels of the feature map. The
+        loss uses it only to compute the intersection over union for `ignore_thresh`.
 
     Returns:
       The loss of each image, float32 `[batch]`.
@@ -223,7 +229,7 @@ def yolov3_loss(
     Raises:
       ArgumentError: `anchors` has an odd length, `anchor_mask` holds repeated or invalid indices, or a number is not
         positive.
-      ArgumentTypeError: classes are no integers.
+      ArgumentTypeError: classes are not integers.
       ShapeError: the shapes do not fit together.
 
     Example:
@@ -268,10 +274,10 @@ def yolov3_loss(
 def _truth(
     this: Layer, gt_box: core.Value, gt_label: core.Value, gt_score: core.Value | None, classes: int, batch: int
 ) -> _Truth:
-    """Check ground-truth objects, and return them with a mask of padding.
+    """Check the ground-truth arguments of `yolov3_loss`, and return the objects as `_Truth`.
 
     Raises:
-      ArgumentTypeError: classes are no integers.
+      ArgumentTypeError: classes are not integers.
       ShapeError: the shapes do not fit together.
     """
     boxes = exact(gt_box)
@@ -290,20 +296,21 @@ def _truth(
     found = CenterForm(*jnp.moveaxis(boxes, -1, 0))
     there = (found.width >= _LEAST_SIZE) & (found.height >= _LEAST_SIZE)
     there = there & gt_box.mask if isinstance(gt_box, core.SequenceBatch) else there
-    # Padding gets the size 1, because 0 has no logarithm.
+    # Padding boxes get the width and height 1, because the loss computes the logarithm, which 0 does not have.
     found = CenterForm(found.x, found.y, *(jnp.where(there, side, 1) for side in (found.width, found.height)))
     return _Truth(found, there, labels.reshape(wanted), scores.reshape(wanted))
 
 
 def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Array:
-    """Return the position in `numbers` of the best anchor of each object, `[batch, objects]`; -1 if it is missing.
-
-    The best anchor of an object is the one whose shape has the largest intersection over union with its shape.
+    """Find for each object the anchor whose shape has the largest intersection over union with the object's shape.
 
     Args:
-      boxes: the objects.
+      boxes: the boxes of the objects.
       shapes: width and height of all anchors, `[anchors, 2]`, in fractions of the network's input.
       numbers: the indices of the anchors of this feature map.
+
+    Returns:
+      int32 `[batch, objects]`: the index of the anchor in the list `numbers`, or -1 if the anchor is not in the list.
     """
     middle = jnp.zeros_like(boxes.x)[..., None]
     alike = iou(
@@ -317,7 +324,13 @@ def _owner(boxes: CenterForm, shapes: np.ndarray, numbers: list[int]) -> jax.Arr
 
 
 def _places(boxes: CenterForm, own: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the anchor, row and column index of each object, each `[batch, objects]`, clipped to valid indices."""
+    """Return the anchor, row and column to which each object is assigned, each `[batch, objects]`, as valid indices.
+
+    Args:
+      boxes: the boxes of the objects.
+      own: the index of the anchor of each object, `[batch, objects]`; -1 becomes 0.
+      shape: the shape of `Grid.cells`.
+    """
     rows, columns = ((v * n).astype(jnp.int32) for v, n in zip((boxes.y, boxes.x), shape[3:], strict=True))
     return jnp.maximum(own, 0), jnp.clip(rows, 0, shape[3] - 1), jnp.clip(columns, 0, shape[4] - 1)
 
@@ -328,7 +341,14 @@ def _entropy(logits: jax.Array, target: jax.Array | float) -> jax.Array:
 
 
 def _place_loss(cells: jax.Array, boxes: CenterForm, grid: Grid, anchor: jax.Array) -> jax.Array:
-    """Compute the loss `[batch, objects]` of positions and sizes in the predictions `[batch, objects, 5 + classes]`."""
+    """Compute the box loss of each object, `[batch, objects]`: the loss of the predicted position and size.
+
+    Args:
+      cells: the predictions at the pixel and anchor of each object, `[batch, objects, 5 + classes]`.
+      boxes: the boxes of the objects.
+      grid: the predictions on the feature map.
+      anchor: the index of the anchor of each object, `[batch, objects]`.
+    """
     rows, columns = grid.cells.shape[3:]
     across, down = jnp.moveaxis(jnp.asarray(grid.anchors, cells.dtype)[anchor], -1, 0)
     x, y = boxes.x * columns, boxes.y * rows
@@ -341,14 +361,21 @@ def _place_loss(cells: jax.Array, boxes: CenterForm, grid: Grid, anchor: jax.Arr
 
 
 def _class_loss(cells: jax.Array, labels: jax.Array, classes: int, smooth: bool) -> jax.Array:
-    """Compute the loss `[batch, objects]` of the classes in the predictions `[batch, objects, 5 + classes]`."""
+    """Compute the class loss of each object, `[batch, objects]`.
+
+    Args:
+      cells: the predictions at the pixel and anchor of each object, `[batch, objects, 5 + classes]`.
+      labels: the classes of the objects, `[batch, objects]`.
+      classes: the number of classes.
+      smooth: whether to smooth the targets, see `use_label_smooth` of `yolov3_loss`.
+    """
     doubt = min(1 / classes, 1 / 40) if smooth else 0.0
     right = labels[..., None] == jnp.arange(classes)
     return jnp.sum(_entropy(cells[..., 5:], jnp.where(right, 1 - doubt, doubt)), axis=-1)
 
 
 def _ignored(grid: Grid, truth: _Truth, threshold: float) -> jax.Array:
-    """Return a mask of the predictions whose intersection over union with an object exceeds a threshold.
+    """Return a mask of the predictions whose intersection over union with any object exceeds `threshold`.
 
     Returns:
       bool `[batch, anchors, height, width]`.
@@ -370,13 +397,15 @@ def _ignored(grid: Grid, truth: _Truth, threshold: float) -> jax.Array:
 def _objectness(
     ignored: jax.Array, mine: jax.Array, weights: jax.Array, places: tuple[jax.Array, jax.Array, jax.Array]
 ) -> jax.Array:
-    """Compute the objectness weight of each prediction: its object's weight, 0 without object, -1 if ignored.
+    """Compute for each prediction the weight of its object, or 0 without an object, or -1 if its loss is ignored.
 
     Args:
-      ignored: bool `[batch, anchors, height, width]`.
+      ignored: a mask of predictions whose loss is ignored if they have no object, bool `[batch, anchors, height,
+        width]`.
       mine: a mask of the objects assigned to this feature map, bool `[batch, objects]`.
-      weights: the weights of the objects; if several objects share a prediction, the last weight counts.
-      places: anchor, row and column of each object.
+      weights: the weights of the objects, `[batch, objects]`. If several objects are assigned to one prediction, the
+        weight of the last object counts.
+      places: anchor, row and column to which each object is assigned, each `[batch, objects]`.
 
     Returns:
       `[batch, anchors, height, width]`.
@@ -386,7 +415,7 @@ def _objectness(
 
     def put(wanted: jax.Array, one: tuple[jax.Array, ...]) -> tuple[jax.Array, None]:
         mine, weight, anchor, row, column = one
-        where = jnp.where(mine, anchor, wanted.shape[1])  # JAX ignores an update at an index beyond the end
+        where = jnp.where(mine, anchor, wanted.shape[1])  # `mode="drop"` ignores an index beyond the end
         return wanted.at[batch, where, row, column].set(weight, mode="drop"), None
 
     one_by_one = tuple(jnp.swapaxes(v, 0, 1) for v in (mine, weights, anchor, rows, columns))

@@ -1,1 +1,1 @@
-"""Layers on images and volumes: convolution, pooling, resizing, sampling."""
+"""Layers for images and volumes: convolution, pooling, resizing, and sampling at computed positions."""

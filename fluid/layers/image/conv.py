@@ -1,4 +1,4 @@
-"""Convolutions of images and of volumes, and transposed convolutions."""
+"""Convolutions and transposed convolutions of images and volumes."""
 
 from __future__ import annotations
 
@@ -48,32 +48,34 @@ def conv2d(
     data_format: str = CHANNELS_FIRST,
     use_mkldnn: bool = False,
 ) -> jax.Array:
-    """Apply a convolution to images.
+    """Apply a 2D convolution to images.
 
     Args:
-      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch
-        of images; the result is a SequenceBatch then.
+      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC". For a SequenceBatch
+        of images, the result is a SequenceBatch too.
       num_filters: the number of filters; the result has one channel for each filter.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.
       padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
-      dilation: one or two integers: the distance between neighbouring cells of a filter.
-      groups: the number of groups into which the channels are divided, each with filters of its own; 1 by default.
-      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`, the same for both layouts. By
-        default they are drawn from a normal distribution with standard deviation `sqrt(2 / (kh * kw * channels))`.
+      dilation: one or two integers: the distance in pixels between neighbouring elements of a filter.
+      groups: the number of groups into which the channels are divided; each group has its own filters; 1 by default.
+      param_attr: ParamAttr of the filters, whose shape is `[num_filters, channels / groups, kh, kw]` for both layouts.
+        The default initializer is normal with standard deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      use_cudnn: False names a depthwise convolution `depthwise_conv2d_N`, as in Fluid; XLA chooses the kernels.
+      use_cudnn: changes only the automatic name: with False, a depthwise convolution is named `depthwise_conv2d_N`, as
+        in Fluid. XLA chooses the kernels.
       act: name of an activation, or a function.
       name: name of the layer; by default `conv2d_N`.
       data_format: "NCHW" or "NHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
-      `[batch, num_filters, height', width']`, or with the channels last.
+      `[batch, num_filters, height', width']`; with "NHWC", the channels are the last dimension.
 
     Raises:
-      ArgumentError: a number is not positive, or an argument has another form than described above.
-      ShapeError: the input is no batch of images, its channels cannot be grouped, or it is smaller than a filter.
+      ArgumentError: a number is not positive, or an argument has an unsupported value.
+      ShapeError: the input is not a batch of images, `groups` does not divide its channels, or an image is smaller than
+        a filter.
 
     Example:
       >>> import fluid
@@ -110,17 +112,19 @@ def conv3d(
     data_format: str = "NCDHW",
     use_mkldnn: bool = False,
 ) -> jax.Array:
-    """Apply a convolution to volumes: `conv2d` with a depth before the height.
+    """Apply a 3D convolution to volumes, which have a depth in addition to height and width.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
       num_filters: the number of filters; the result has one channel for each filter.
       filter_size: one or three integers.
       stride: one or three integers.
-      padding: one integer, three, six (before and after for each dimension), "SAME" or "VALID".
-      dilation: one or three integers.
+      padding: one integer; three integers, one for each dimension; six integers, before and after each dimension;
+        "SAME" or "VALID".
+      dilation: one or three integers: the distance between neighbouring elements of a filter.
       groups: the number of groups into which the channels are divided; 1 by default.
-      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kd, kh, kw]`, see `conv2d`.
+      param_attr: ParamAttr of the filters `[num_filters, channels / groups, kd, kh, kw]`. The default initializer is
+        normal with standard deviation `sqrt(2 / (kd * kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
       act: name of an activation, or a function.
@@ -129,11 +133,12 @@ def conv3d(
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
-      `[batch, num_filters, depth', height', width']`, or with the channels last.
+      `[batch, num_filters, depth', height', width']`; with "NDHWC", the channels are the last dimension.
 
     Raises:
-      ArgumentError: as for `conv2d`.
-      ShapeError: as for `conv2d`.
+      ArgumentError: a number is not positive, or an argument has an unsupported value.
+      ShapeError: the input is not a batch of volumes, `groups` does not divide its channels, or a volume is smaller
+        than a filter.
 
     Example:
       >>> import fluid
@@ -153,7 +158,7 @@ def _convolve(
     this: Layer, dims: int, input: Any, num_filters: int, filter_size: Any, stride: Any, padding: Any, dilation: Any,
     groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
-    """Compute a convolution of images or volumes with `dims` dimensions of pixels; see `conv2d`."""
+    """Compute a convolution of images (`dims=2`) or volumes (`dims=3`); `conv2d` describes the other arguments."""
     image = images_of(this, input, dims + 2, data_format)
     kernel = sizes_of(this, "filter_size", filter_size, dims)
     strides = sizes_of(this, "stride", stride, dims)
@@ -191,35 +196,36 @@ def conv2d_transpose(
     name: str | None = None,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Enlarge images by a transposed convolution.
+    """Apply a 2D transposed convolution to images, which enlarges them.
 
-    A transposed convolution is the gradient of a `conv2d` that maps images of the size of the result to images of the
-    size of the input. `stride`, `padding` and `dilation` are the arguments of this `conv2d`.
+    A transposed convolution is the gradient of a `conv2d` with respect to its input. That `conv2d` would map the result
+    of this layer to the shape of the input of this layer. `stride`, `padding` and `dilation` are arguments of that
+    `conv2d`.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       num_filters: the number of channels of the result.
       output_size: `[height', width']`; by default it follows from `filter_size`.
       filter_size: `k` or `[kh, kw]`; by default it follows from `output_size`.
-      padding: in the forms that `conv2d` takes.
-      stride: one or two integers: the factor by which the image grows, apart from filter and padding.
-      dilation: one or two integers.
+      padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
+      stride: one or two integers: approximately the factor by which the image grows.
+      dilation: one or two integers: the distance in pixels between neighbouring elements of a filter.
       groups: the number of groups into which the channels are divided; 1 by default.
       param_attr: ParamAttr of the filters `[channels, num_filters / groups, kh, kw]`; Xavier uniform by default.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      use_cudnn: False names a depthwise convolution `depthwise_conv2d_transpose_N`, as in Fluid. XLA chooses the
-        kernels.
+      use_cudnn: changes only the automatic name: with False, a depthwise convolution is named
+        `depthwise_conv2d_transpose_N`, as in Fluid. XLA chooses the kernels.
       act: name of an activation, or a function.
       name: name of the layer; by default `conv2d_transpose_N`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      `[batch, num_filters, height', width']`, or with the channels last. Without `output_size` and dilation,
-      `height' = (height - 1) * stride - 2 * padding + kh`.
+      `[batch, num_filters, height', width']`; with "NHWC", the channels are the last dimension. Without `output_size`
+      and dilation, `height' = (height - 1) * stride - 2 * padding + kh`.
 
     Raises:
-      ArgumentError: neither `output_size` nor `filter_size` is given, or the size cannot be reached with this stride.
-      ShapeError: the input is no batch of images, or its channels cannot be grouped.
+      ArgumentError: neither `output_size` nor `filter_size` is given, or other arguments contradict `output_size`.
+      ShapeError: the input is not a batch of images, or `groups` does not divide its channels.
 
     Example:
       >>> import fluid
@@ -255,16 +261,17 @@ def conv3d_transpose(
     name: str | None = None,
     data_format: str = "NCDHW",
 ) -> jax.Array:
-    """Apply a transposed convolution to volumes: `conv2d_transpose` with a depth before the height.
+    """Apply a 3D transposed convolution to volumes, which enlarges them; see `conv2d_transpose`.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
       num_filters: the number of channels of the result.
       output_size: `[depth', height', width']`; by default it follows from `filter_size`.
       filter_size: one or three integers; by default it follows from `output_size`.
-      padding: in the forms that `conv3d` takes.
-      stride: one or three integers.
-      dilation: one or three integers.
+      padding: one integer; three integers, one for each dimension; six integers, before and after each dimension;
+        "SAME" or "VALID".
+      stride: one or three integers: approximately the factors by which the volume grows.
+      dilation: one or three integers: the distance between neighbouring elements of a filter.
       groups: the number of groups into which the channels are divided; 1 by default.
       param_attr: ParamAttr of the filters `[channels, num_filters / groups, kd, kh, kw]`; Xavier uniform by default.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
@@ -274,11 +281,11 @@ def conv3d_transpose(
       data_format: "NCDHW" or "NDHWC".
 
     Returns:
-      `[batch, num_filters, depth', height', width']`, or with the channels last.
+      `[batch, num_filters, depth', height', width']`; with "NDHWC", the channels are the last dimension.
 
     Raises:
-      ArgumentError: as for `conv2d_transpose`.
-      ShapeError: as for `conv2d_transpose`.
+      ArgumentError: neither `output_size` nor `filter_size` is given, or other arguments contradict `output_size`.
+      ShapeError: the input is not a batch of volumes, or `groups` does not divide its channels.
 
     Example:
       >>> import fluid
@@ -298,7 +305,7 @@ def _transposed_convolution(
     this: Layer, dims: int, input: Any, num_filters: int, output_size: Any, filter_size: Any, padding: Any, stride: Any,
     dilation: Any, groups: int | None, param_attr: Any, bias_attr: Any, act: Any, data_format: str,
 ) -> Any:  # fmt: skip
-    """Compute a transposed convolution of images or volumes with `dims` dimensions; see `conv2d_transpose`."""
+    """Compute a transposed convolution of images (`dims=2`) or volumes (`dims=3`); see `conv2d_transpose`."""
     image = images_of(this, input, dims + 2, data_format)
     strides = sizes_of(this, "stride", stride, dims)
     dilations = sizes_of(this, "dilation", dilation, dims)
@@ -306,8 +313,8 @@ def _transposed_convolution(
     kernel, pads = _transposed_geometry(this, image, output_size, filter_size, padding, strides, dilations)
     shape = [image.channels, num_filters // groups, *kernel]
     filters = this.weight(param_attr, shape, image.array.dtype)
-    # Compute an ordinary convolution: the input is spread out by the stride, the filters are reversed, and their
-    # channels of input and output are swapped.
+    # Compute the transposed convolution as an ordinary convolution: dilate the input by the stride, reverse the
+    # filters, and swap their input and output channels.
     turned = jnp.flip(filters, tuple(range(2, 2 + dims))).reshape(groups, image.channels // groups, *shape[1:])
     turned = jnp.swapaxes(turned, 1, 2).reshape(num_filters, image.channels // groups, *kernel)
     geometry = Geometry((1,) * dims, pads, dilations, strides, image.layout)
@@ -318,19 +325,20 @@ def _transposed_convolution(
 def _transposed_geometry(
     this: Layer, image: Image, output_size: Any, filter_size: Any, padding: Any, strides: Any, dilations: Any
 ) -> tuple[tuple[int, ...], Pairs]:
-    """Return the size of the filters, and the padding of the input after it is spread out by the strides.
+    """Compute the filter size and the padding of the ordinary convolution that computes a transposed convolution.
 
     Args:
       this: the layer, for messages.
       image: the input.
-      output_size: see `conv2d_transpose`.
-      filter_size: see `conv2d_transpose`.
-      padding: see `conv2d_transpose`.
-      strides: one for each dimension of pixels.
-      dilations: one for each dimension of pixels.
+      output_size: the user's argument of `conv2d_transpose`.
+      filter_size: the user's argument of `conv2d_transpose`.
+      padding: the user's argument of `conv2d_transpose`.
+      strides: one stride for each spatial dimension.
+      dilations: one dilation for each spatial dimension.
 
     Returns:
-      One size, and one pair (before, after), for each dimension of pixels.
+      The filter size for each spatial dimension; and for each spatial dimension a pair (before, after), the padding of
+      the input after its dilation by the strides.
     """
     dims = len(image.pixels)
     wanted = None if output_size is None else sizes_of(this, "output_size", output_size, dims)

@@ -1,4 +1,4 @@
-"""Sampling of images at computed positions: `grid_sampler`, `affine_grid`, `deformable_conv`."""
+"""Layers that sample images at computed positions: `grid_sampler`, `affine_grid` and `deformable_conv`."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from fluid.param_attr import ParamSetting
 
 @layer
 def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = None) -> jax.Array:
-    """Compute a sampling position for each pixel of a new image by an affine map (Jaderberg et al., 2015).
+    """Compute sampling positions for `grid_sampler` by an affine map of the pixels (Jaderberg et al., 2015).
 
     Args:
-      theta: `[batch, 2, 3]`: matrices that map `(x, y, 1)` to `(x, y)`, where -1 is the first and 1 the last pixel.
-      out_shape: `[batch, channels, height, width]` of the new images, of which only height and width are used.
+      theta: `[batch, 2, 3]`: matrices that map the position `(x, y, 1)` of a pixel in the new image to the sampling
+        position `(x, y)` in the old image. In both images, -1 is the first pixel and 1 the last pixel.
+      out_shape: `[batch, channels, height, width]` of the new images; only height and width are used.
       name: name of the layer; by default `affine_grid_N`.
 
     Returns:
-      `[batch, height, width, 2]`, for `grid_sampler`.
+      The sampling positions `(x, y)`, `[batch, height, width, 2]`.
 
     Raises:
-      ArgumentError: `out_shape` is no list of four integers.
+      ArgumentError: `out_shape` is not a list of four integers.
       ShapeError: `theta` has another shape.
 
     Example:
@@ -57,26 +58,27 @@ def affine_grid(theta: core.Value, out_shape: Sequence[int], name: str | None = 
     down = np.linspace(-1, 1, high, dtype=np.float32)
     across = np.linspace(-1, 1, broad, dtype=np.float32)
     places = np.stack([*np.meshgrid(across, down), np.ones((len(down), len(across)), np.float32)], axis=-1)
-    # Less precise products, the default on some hardware, would shift the sampling positions.
+    # Request precise matrix products: the less precise products that are the default on some hardware would shift the
+    # sampling positions.
     exact = jax.lax.Precision.HIGHEST
     return this.output(jnp.einsum("hwk,nik->nhwi", places.astype(maps.dtype), maps, precision=exact))
 
 
 @layer
 def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> jax.Array:
-    """Sample images at given positions, with bilinear interpolation between pixels and 0 outside.
+    """Sample images at given positions; interpolate bilinearly between pixels, and read 0 outside of the image.
 
     Args:
-      x: `[batch, channels, height, width]`.
-      grid: `[batch, height', width', 2]`: the sampling position `(x, y)` of each new pixel, where -1 is the first and 1
-        the last pixel.
+      x: the images, `[batch, channels, height, width]`.
+      grid: `[batch, height', width', 2]`: the sampling position `(x, y)` of each new pixel, where -1 is the first pixel
+        and 1 the last pixel of the image.
       name: name of the layer; by default `grid_sampler_N`.
 
     Returns:
       `[batch, channels, height', width']`.
 
     Raises:
-      ShapeError: the input is no batch of images, or the grid has another shape.
+      ShapeError: the input is not a batch of images, or the grid has another shape.
 
     Example:
       >>> import fluid
@@ -103,12 +105,12 @@ def grid_sampler(x: core.Value, grid: core.Value, name: str | None = None) -> ja
 
 
 def between(pixels: Any, down: Any, across: Any) -> Any:
-    """Interpolate images bilinearly at any positions, with 0 outside.
+    """Interpolate images bilinearly at arbitrary positions, and read 0 outside of the images.
 
     Args:
-      pixels: `[batch, height, width, channels]`.
-      down: distances from the first row, `[batch, height', width']`.
-      across: distances from the first column, of the same shape.
+      pixels: the images, `[batch, height, width, channels]`.
+      down: the vertical positions in pixels, 0 for the first row, `[batch, height', width']`.
+      across: the horizontal positions in pixels, 0 for the first column, `[batch, height', width']`.
 
     Returns:
       `[batch, height', width', channels]`.
@@ -124,13 +126,19 @@ def between(pixels: Any, down: Any, across: Any) -> Any:
 
 
 def _read(pixels: Any, row: Any, column: Any) -> Any:
-    """Read pixels `[batch, height', width', channels]` of images `[batch, height, width, channels]` by row and column.
+    """Read pixels of images by row and column; pixels outside of the images are 0.
 
-    Rows and columns are whole numbers, floats `[batch, height', width']`; pixels outside of the images are 0.
+    Args:
+      pixels: the images, `[batch, height, width, channels]`.
+      row: row indices, floats with integer values, `[batch, height', width']`.
+      column: column indices, floats with integer values, `[batch, height', width']`.
+
+    Returns:
+      `[batch, height', width', channels]`.
     """
     inside = (row >= 0) & (row < pixels.shape[1]) & (column >= 0) & (column < pixels.shape[2])
     images = jnp.arange(pixels.shape[0])[:, None, None]
-    # Positions that are NaN, or too large for an integer, are outside too.
+    # `inside` is also false for positions that are NaN or too large for an integer, so the conversion is safe.
     rows, columns = (jnp.where(inside, v, 0).astype(jnp.int32) for v in (row, column))
     return jnp.where(inside[..., None], pixels[images, rows, columns], 0)
 
@@ -154,36 +162,37 @@ def deformable_conv(
     modulated: bool = True,
     name: str | None = None,
 ) -> jax.Array:
-    """Apply a convolution that samples the image at shifted positions (Dai et al., 2017; Zhu et al., 2019).
+    """Apply a deformable convolution, which samples the image at shifted positions.
 
-    Each cell of a filter has its own offset at each pixel of the result, and its own weight if `modulated`. The layer
-    interpolates the image bilinearly, and reads 0 outside.
+    At each pixel of the result, each element of a filter has its own offset and, if `modulated`, its own weight. The
+    layer interpolates the image bilinearly, and reads 0 outside of the image (Dai et al., 2017; Zhu et al., 2019).
 
     Args:
       input: `[batch, channels, height, width]`.
-      offset: the offsets of the cells in pixels, y before x for each cell: `[batch, deformable_groups * kh * kw * 2,
+      offset: the offsets in pixels, y before x for each filter element: `[batch, deformable_groups * kh * kw * 2,
         height', width']`.
-      mask: weights of the cells, `[batch, deformable_groups * kh * kw, height', width']`; None if not `modulated`.
+      mask: the weights of the filter elements, `[batch, deformable_groups * kh * kw, height', width']`; None if not
+        `modulated`.
       num_filters: the number of filters; the result has one channel for each filter.
       filter_size: `k` or `[kh, kw]`.
       stride: one or two integers.
       padding: one or two integers.
-      dilation: one or two integers: the distance between neighbouring cells of a filter.
+      dilation: one or two integers: the distance in pixels between neighbouring elements of a filter.
       groups: the number of groups of channels with separate filters; 1 by default.
       deformable_groups: the number of groups of channels with separate offsets; 1 by default.
       im2col_step: accepted for programs written for Fluid, but has no effect: XLA plans the memory.
       param_attr: ParamAttr of the filters `[num_filters, channels / groups, kh, kw]`. The default
         initializer is normal with standard deviation `sqrt(2 / (kh * kw * channels))`.
       bias_attr: ParamAttr of the bias `[num_filters]`; False for none.
-      modulated: whether the cells have weights, given by `mask`.
+      modulated: whether `mask` gives weights for the filter elements.
       name: name of the layer; by default `deformable_conv_N`.
 
     Returns:
       `[batch, num_filters, height', width']`.
 
     Raises:
-      ArgumentError: `modulated` lacks a `mask`, or a `mask` is given without `modulated`; or a number is not positive.
-      ShapeError: the shapes do not fit together, or the channels cannot be grouped.
+      ArgumentError: `mask` is missing with `modulated`, or is given without `modulated`; or a number is not positive.
+      ShapeError: the shapes do not fit together, or a number of groups does not divide the channels.
 
     Example:
       >>> import fluid
@@ -228,7 +237,7 @@ def deformable_conv(
 
 
 def _per_cell(this: Layer, argument: str, value: core.Value, shape: tuple[int, ...]) -> jax.Array:
-    """Return the offsets or the weights of the cells of filters as an array after checking their shape.
+    """Check that the argument `offset` or `mask` of `deformable_conv` has the given shape, and return its array.
 
     Raises:
       ShapeError: the value has another shape.
@@ -249,7 +258,18 @@ def _regular(
     apart: tuple[int, ...],
     size: tuple[int, int],
 ) -> np.ndarray:
-    """Return positions of the cells without offsets, `[kh * kw, 2, height', width']`: y and x in the image."""
+    """Return the positions in the image that an ordinary convolution reads, without offsets.
+
+    Args:
+      kernel: height and width of a filter.
+      steps: the strides.
+      pads: the paddings.
+      apart: the dilations.
+      size: height and width of the result.
+
+    Returns:
+      y and x for each filter element and each pixel of the result, `[kh * kw, 2, height', width']`.
+    """
     ways = zip(kernel, steps, pads, apart, size, strict=True)
     down, across = (
         np.arange(cells)[:, None] * far + np.arange(count) * step - pad for cells, step, pad, far, count in ways
@@ -260,15 +280,16 @@ def _regular(
 
 
 def _read_places(this: Layer, image: Image, places: jax.Array) -> jax.Array:
-    """Interpolate images bilinearly at the given positions.
+    """Interpolate images bilinearly at positions that each group of channels has separately.
 
     Args:
       this: the layer, for messages.
-      image: `[batch, channels, height, width]`.
-      places: the positions `[batch, groups, cells, 2, height', width']`, y and x in the image.
+      image: the images, `[batch, channels, height, width]`.
+      places: the positions (y, x) in pixels, `[batch, groups, elements, 2, height', width']`, where `elements` is the
+        number of elements of a filter.
 
     Returns:
-      `[batch, groups, channels / groups, cells, height', width']`.
+      `[batch, groups, channels / groups, elements, height', width']`.
 
     Raises:
       ShapeError: the groups do not divide the channels.

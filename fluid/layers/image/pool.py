@@ -1,4 +1,4 @@
-"""Pooling of images: the maximum or the mean of the pixels under a window."""
+"""Pooling of images and volumes: the maximum or the mean of the pixels in each window."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ def pool2d(
     data_format: str = CHANNELS_FIRST,
     use_mkldnn: bool = False,
 ) -> jax.Array:
-    """Pool images: take the maximum or the mean of the pixels under a sliding window.
+    """Apply 2D pooling to images: compute the maximum or the mean of the pixels in a sliding window.
 
     Args:
-      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC"; or a SequenceBatch
-        of images; the result is a SequenceBatch then.
+      input: `[batch, channels, height, width]`, or `[batch, height, width, channels]` with "NHWC". For a SequenceBatch
+        of images, the result is a SequenceBatch too.
       pool_size: the size of the window, `k` or `[kh, kw]`.
       pool_type: "max" or "avg".
       pool_stride: one or two integers.
       pool_padding: an integer, `[h, w]`, `[top, bottom, left, right]`, "SAME" or "VALID".
       global_pooling: whether one window covers the whole image; size, stride and padding are then ignored.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
-      ceil_mode: whether a last window may extend beyond the last pixel, where a whole window does not fit.
+      ceil_mode: whether a last window may extend beyond the image, if the remaining pixels do not fill a window.
       name: name of the layer; by default `pool2d_N`.
-      exclusive: whether an average counts only the pixels inside the image, instead of the whole window.
+      exclusive: whether a mean counts only the pixels inside the image, instead of all pixels of the window.
       data_format: "NCHW" or "NHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
-      `[batch, channels, height', width']`, or with the channels last.
+      `[batch, channels, height', width']`; with "NHWC", the channels are the last dimension.
 
     Raises:
-      ArgumentError: there is no such `pool_type`, or a size is not positive.
-      ShapeError: the input is no batch of images, or a window is wholly outside of the image.
+      ArgumentError: `pool_type` is unknown, or a size is not positive.
+      ShapeError: the input is not a batch of images, or a window covers no pixel of the image.
 
     Example:
       >>> import fluid
@@ -96,28 +96,29 @@ def pool3d(
     data_format: str = "NCDHW",
     use_mkldnn: bool = False,
 ) -> jax.Array:
-    """Pool volumes: `pool2d` with a depth before the height.
+    """Apply 3D pooling to volumes: compute the maximum or the mean of the values in a sliding window.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
       pool_size: one or three integers.
       pool_type: "max" or "avg".
       pool_stride: one or three integers.
-      pool_padding: one integer, three, six (before and after for each dimension), "SAME" or "VALID".
+      pool_padding: one integer; three integers, one for each dimension; six integers, before and after each dimension;
+        "SAME" or "VALID".
       global_pooling: whether one window covers the whole volume; size, stride and padding are then ignored.
       use_cudnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
-      ceil_mode: whether a last window may extend beyond the last cell, where a whole window does not fit.
+      ceil_mode: whether a last window may extend beyond the volume, if the remaining values do not fill a window.
       name: name of the layer; by default `pool3d_N`.
-      exclusive: whether an average counts only the cells inside the volume, instead of the whole window.
+      exclusive: whether a mean counts only the values inside the volume, instead of all values of the window.
       data_format: "NCDHW" or "NDHWC".
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
-      `[batch, channels, depth', height', width']`, or with the channels last.
+      `[batch, channels, depth', height', width']`; with "NDHWC", the channels are the last dimension.
 
     Raises:
-      ArgumentError: as for `pool2d`.
-      ShapeError: as for `pool2d`.
+      ArgumentError: `pool_type` is unknown, or a size is not positive.
+      ShapeError: the input is not a batch of volumes, or a window covers no value of the volume.
 
     Example:
       >>> import fluid
@@ -143,10 +144,10 @@ def adaptive_pool2d(
     name: str | None = None,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Pool images to a given size.
+    """Apply pooling to images with windows that yield a result of a given size.
 
-    Along each dimension, cell `i` of `n` covers the pixels from `floor(i * size / n)` up to, but not including,
-    `ceil((i + 1) * size / n)`.
+    Along each dimension of `size` pixels, element `i` of the `n` elements of the result covers the pixels from
+    `floor(i * size / n)` up to, but not including, `ceil((i + 1) * size / n)`.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
@@ -157,11 +158,11 @@ def adaptive_pool2d(
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      `[batch, channels, height', width']`, or with the channels last.
+      `[batch, channels, height', width']`; with "NHWC", the channels are the last dimension.
 
     Raises:
-      ArgumentError: there is no such `pool_type`, a size is not positive, or `require_index` is True.
-      ShapeError: the input is no batch of images, or smaller than the result.
+      ArgumentError: `pool_type` is unknown, a size is not positive, or `require_index` is True.
+      ShapeError: the input is not a batch of images, or the images are smaller than `pool_size`.
 
     Example:
       >>> import fluid
@@ -183,7 +184,7 @@ def adaptive_pool3d(
     name: str | None = None,
     data_format: str = "NCDHW",
 ) -> jax.Array:
-    """Pool volumes to a given size: `adaptive_pool2d` with a depth before the height.
+    """Apply pooling to volumes with windows that yield a result of a given size; see `adaptive_pool2d`.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
@@ -194,11 +195,11 @@ def adaptive_pool3d(
       data_format: "NCDHW" or "NDHWC".
 
     Returns:
-      `[batch, channels, depth', height', width']`, or with the channels last.
+      `[batch, channels, depth', height', width']`; with "NDHWC", the channels are the last dimension.
 
     Raises:
-      ArgumentError: as for `adaptive_pool2d`.
-      ShapeError: the input is no batch of volumes, or smaller than the result.
+      ArgumentError: `pool_type` is unknown, a size is not positive, or `require_index` is True.
+      ShapeError: the input is not a batch of volumes, or the volumes are smaller than `pool_size`.
 
     Example:
       >>> import fluid
@@ -212,7 +213,7 @@ def adaptive_pool3d(
 
 
 def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_index: bool, data_format: str) -> Any:
-    """Apply adaptive pooling to arrays of `ndim` dimensions; see `adaptive_pool2d`."""
+    """Apply adaptive pooling to images (`ndim=4`) or volumes (`ndim=5`); see `adaptive_pool2d`."""
     _check_kind(this, kind)
     if require_index:
         raise errors.ArgumentError(
@@ -236,7 +237,7 @@ def _adapt(this: Layer, input: Any, ndim: int, size: Any, kind: str, require_ind
 def _pool(
     this: Layer, image: Image, size: Any, kind: str, stride: Any, padding: Any, whole: bool, ceil: bool, exclusive: bool
 ) -> Any:
-    """Pool images or volumes, and record the result; see `pool2d`."""
+    """Apply pooling to images or volumes, and record the result as output of the layer; see `pool2d`."""
     _check_kind(this, kind)
     dims = len(image.pixels)
     if whole:
@@ -255,7 +256,16 @@ def _pool(
 
 
 def _mean(x: Any, window: Any, strides: Any, pads: Pairs, layout: str, exclusive: bool) -> jax.Array:
-    """Compute the mean under each window; `exclusive` counts only the pixels inside the image."""
+    """Compute the mean of the pixels in each window; `exclusive` counts only the pixels inside the image.
+
+    Args:
+      x: the images, in the layout `layout`.
+      window: the size of the window in each spatial dimension.
+      strides: the stride in each spatial dimension.
+      pads: the padding (before, after) of each spatial dimension.
+      layout: the layout, such as "NCHW".
+      exclusive: whether to divide by the number of pixels inside the image instead of the size of the window.
+    """
     sizes = (by_layout(layout, window, 1, 1), by_layout(layout, strides, 1, 1), by_layout(layout, pads, (0, 0), (0, 0)))
     cells = wide(x)
     zero = np.array(0, cells.dtype)
@@ -267,26 +277,26 @@ def _mean(x: Any, window: Any, strides: Any, pads: Pairs, layout: str, exclusive
 
 
 def _to_last_window(this: Layer, image: Image, window: Any, strides: Any, pads: Pairs, ceil: bool) -> Pairs:
-    """Return the padding up to the end of the last window, a pair (before, after) for each dimension of pixels.
+    """Return padding (before, after) for each spatial dimension, extended up to the end of the last window.
 
     Args:
       this: the layer, for messages.
       image: the input.
-      window: the size of the window in each dimension.
-      strides: one for each dimension.
-      pads: the padding that the user requests.
+      window: the size of the window in each spatial dimension.
+      strides: the stride in each spatial dimension.
+      pads: the padding (before, after) that the user requests for each spatial dimension.
       ceil: whether the last window may extend beyond the padding in `pads`.
 
     Raises:
-      ShapeError: a window would be wholly outside of the image.
+      ShapeError: a window would cover no pixel of the image.
     """
     reached = []
     for size, k, s, (before, after) in zip(image.pixels, window, strides, pads, strict=True):
         room = size + before + after - k
-        # Fluid rounds the negative quotient `room / s` to 0, as C does. So an image that is smaller than the window by
-        # less than the stride has one window.
+        # Fluid divides the number of pixels beyond the first window, `room`, by the stride `s`, and C rounds the
+        # quotient towards 0. So an image that is smaller than the window by less than the stride has one window.
         alone = this.frame.as_fluid and 0 < -room < (2 * s - 1 if ceil else s)
-        last = 0 if alone else (-(-room // s) if ceil else room // s) * s  # where the last window begins
+        last = 0 if alone else (-(-room // s) if ceil else room // s) * s  # `last` is the start of the last window
         if (room < 0 and not alone) or before >= k or last >= size + before:
             raise errors.ShapeError(
                 f"{this.name}: a window of {list(window)} with stride {list(strides)} and padding {pads} does not fit "

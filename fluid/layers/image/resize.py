@@ -16,7 +16,7 @@ from fluid.layers.checks import sizes_of
 from fluid.layers.image.spatial import CHANNELS_FIRST, Image, images_of
 from fluid.layers.kernels.layout import along_axis
 
-# For each interpolation: the number of dimensions of pixels, and the prefix of automatic names.
+# For each interpolation method: the number of spatial dimensions, and the prefix of automatic layer names.
 _INTERPOLATIONS = {
     "BILINEAR": (2, "bilinear_interp"),
     "TRILINEAR": (3, "trilinear_interp"),
@@ -24,9 +24,9 @@ _INTERPOLATIONS = {
     "BICUBIC": (2, "bicubic_interp"),
     "LINEAR": (1, "linear_interp"),
 }
-# The channels-first layout for each number of dimensions of pixels.
+# The channels-first layout for each number of spatial dimensions.
 _LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-# The slope of the bicubic kernel at distance 1.
+# The slope of the bicubic interpolation kernel at a distance of one pixel.
 _CUBIC = -0.75
 
 
@@ -44,29 +44,31 @@ def image_resize(
 ) -> jax.Array:
     """Resize images, volumes or signals by interpolation.
 
-    When `n` pixels become `m`, `align_corners` reads the new pixel `k` at position `k * (n - 1) / (m - 1)`, so that the
-    pixels in the corners keep their values. Without `align_corners` the position is `k * n / m` for `align_mode=1`, and
-    `(k + 0.5) * n / m - 0.5` for `align_mode=0`, which treats pixels as areas.
+    Let a dimension of `n` pixels become `m` pixels. With `align_corners`, the new pixel `k` gets the interpolated value
+    at position `k * (n - 1) / (m - 1)`, so that the pixels in the corners keep their values. Without `align_corners`,
+    the position is `k * n / m` for `align_mode=1`. It is `(k + 0.5) * n / m - 0.5` for `align_mode=0`, which treats
+    pixels as areas.
 
     Args:
-      input: `[batch, channels, height, width]`; with a depth before the height for "TRILINEAR", and `[batch, channels,
-        width]` for "LINEAR"; or a SequenceBatch of images; the result is a SequenceBatch then.
-      out_shape: `[height', width']`; with a depth before them for "TRILINEAR", and `[width']` for "LINEAR".
-      scale: the factor of all sizes, if `out_shape` is not given.
+      input: images `[batch, channels, height, width]`; for "TRILINEAR" volumes `[batch, channels, depth, height,
+        width]`; for "LINEAR" signals `[batch, channels, width]`. For a SequenceBatch of them, the result is a
+        SequenceBatch too.
+      out_shape: `[height', width']`; `[depth', height', width']` for "TRILINEAR", and `[width']` for "LINEAR".
+      scale: the factor for all sizes, if `out_shape` is not given.
       name: name of the layer; by default `bilinear_interp_N`, `nearest_interp_N` and so on.
       resample: "LINEAR", "BILINEAR" and "TRILINEAR" compute a weighted mean of the neighbouring pixels. "NEAREST"
-        copies one of them. "BICUBIC" fits polynomials to four pixels along each dimension (Keys, 1981).
+        copies one pixel. "BICUBIC" fits polynomials to four pixels along each dimension (Keys, 1981).
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
       align_corners: whether the pixels in the corners keep their values.
-      align_mode: 0 or 1, as described above; "NEAREST" always uses 1, and "BICUBIC" 0.
+      align_mode: 0 or 1, as described above; "NEAREST" always uses 1, and "BICUBIC" always uses 0.
       data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC", "NCW" or "NWC"; channels first by default.
 
     Returns:
-      The images, with `out_shape` pixels.
+      The resized images, volumes or signals, in the layout of the input.
 
     Raises:
       ArgumentError: neither `out_shape` nor `scale` is given, or an argument has an unknown value.
-      ShapeError: the input is no batch of images.
+      ShapeError: the input has another number of dimensions.
 
     Example:
       >>> import fluid
@@ -91,25 +93,26 @@ def interpolate(
     align_mode: int = 1,
     data_format: str | None = None,
 ) -> jax.Array:
-    """Resize images, volumes or signals: an alias of `image_resize`.
+    """Resize images, volumes or signals by interpolation; an alias of `image_resize`.
 
     Args:
-      input: see `image_resize`.
-      out_shape: see `image_resize`.
-      scale: the factor of all sizes, if `out_shape` is not given.
+      input: images `[batch, channels, height, width]`; for "TRILINEAR" volumes `[batch, channels, depth, height,
+        width]`; for "LINEAR" signals `[batch, channels, width]`.
+      out_shape: `[height', width']`; `[depth', height', width']` for "TRILINEAR", and `[width']` for "LINEAR".
+      scale: the factor for all sizes, if `out_shape` is not given.
       name: name of the layer; by default `bilinear_interp_N`, `nearest_interp_N` and so on.
-      resample: "LINEAR", "BILINEAR", "TRILINEAR", "NEAREST" or "BICUBIC", see `image_resize`.
+      resample: the interpolation: "LINEAR", "BILINEAR", "TRILINEAR", "NEAREST" or "BICUBIC", see `image_resize`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
-      align_corners: see `image_resize`.
-      align_mode: see `image_resize`.
-      data_format: see `image_resize`.
+      align_corners: whether the pixels in the corners keep their values.
+      align_mode: without `align_corners`, 0 treats pixels as areas and 1 as points; formulas in `image_resize`.
+      data_format: "NCHW" or "NHWC", "NCDHW" or "NDHWC", "NCW" or "NWC"; channels first by default.
 
     Returns:
-      The images, with `out_shape` pixels.
+      The resized images, volumes or signals, in the layout of the input.
 
     Raises:
-      ArgumentError: as for `image_resize`.
-      ShapeError: as for `image_resize`.
+      ArgumentError: neither `out_shape` nor `scale` is given, or an argument has an unknown value.
+      ShapeError: the input has another number of dimensions.
 
     Example:
       >>> import fluid
@@ -133,24 +136,24 @@ def resize_linear(
     align_mode: int = 1,
     data_format: str = "NCW",
 ) -> jax.Array:
-    """Resize signals; each new value is a mean of its two neighbours, weighted by distance.
+    """Resize signals by linear interpolation: each new value is a weighted mean of its two neighbours.
 
     Args:
       input: `[batch, channels, width]`, or with the channels last for "NWC".
       out_shape: `[width']`.
-      scale: the factor of the width, if `out_shape` is not given.
+      scale: the factor for the width, if `out_shape` is not given.
       name: name of the layer; by default `linear_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
-      align_corners: see `image_resize`.
-      align_mode: see `image_resize`.
+      align_corners: whether the values at the first and the last position of each dimension stay unchanged.
+      align_mode: without `align_corners`, 0 treats values as areas and 1 as points; formulas in `image_resize`.
       data_format: "NCW" or "NWC".
 
     Returns:
-      The signals, with `out_shape` values.
+      The resized signals, `[batch, channels, width']`, or with the channels last for "NWC".
 
     Raises:
-      ArgumentError: as for `image_resize`.
-      ShapeError: as for `image_resize`.
+      ArgumentError: neither `out_shape` nor `scale` is given, or an argument has an unknown value.
+      ShapeError: the input is not a batch of signals.
 
     Example:
       >>> import fluid
@@ -173,24 +176,24 @@ def resize_bilinear(
     align_mode: int = 1,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Resize images; each new pixel is a mean of its four neighbours, weighted by distance.
+    """Resize images by bilinear interpolation: each new pixel is a weighted mean of its four neighbours.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       out_shape: `[height', width']`.
-      scale: the factor of all sizes, if `out_shape` is not given.
+      scale: the factor for all sizes, if `out_shape` is not given.
       name: name of the layer; by default `bilinear_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
-      align_corners: see `image_resize`.
-      align_mode: see `image_resize`.
+      align_corners: whether the values at the first and the last position of each dimension stay unchanged.
+      align_mode: without `align_corners`, 0 treats values as areas and 1 as points; formulas in `image_resize`.
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      The images, with `out_shape` pixels.
+      The resized images, `[batch, channels, height', width']`, or with the channels last for "NHWC".
 
     Raises:
-      ArgumentError: as for `image_resize`.
-      ShapeError: as for `image_resize`.
+      ArgumentError: neither `out_shape` nor `scale` is given, or an argument has an unknown value.
+      ShapeError: the input is not a batch of images.
 
     Example:
       >>> import fluid
@@ -213,24 +216,24 @@ def resize_trilinear(
     align_mode: int = 1,
     data_format: str = "NCDHW",
 ) -> jax.Array:
-    """Resize volumes; each new cell is a mean of its eight neighbours, weighted by distance.
+    """Resize volumes by trilinear interpolation: each new value is a weighted mean of its eight neighbours.
 
     Args:
       input: `[batch, channels, depth, height, width]`, or with the channels last for "NDHWC".
       out_shape: `[depth', height', width']`.
-      scale: the factor of all sizes, if `out_shape` is not given.
+      scale: the factor for all sizes, if `out_shape` is not given.
       name: name of the layer; by default `trilinear_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
-      align_corners: see `image_resize`.
-      align_mode: see `image_resize`.
+      align_corners: whether the values at the first and the last position of each dimension stay unchanged.
+      align_mode: without `align_corners`, 0 treats values as areas and 1 as points; formulas in `image_resize`.
       data_format: "NCDHW" or "NDHWC".
 
     Returns:
-      The volumes, with `out_shape` cells.
+      The resized volumes, `[batch, channels, depth', height', width']`, or with the channels last for "NDHWC".
 
     Raises:
-      ArgumentError: as for `image_resize`.
-      ShapeError: as for `image_resize`.
+      ArgumentError: neither `out_shape` nor `scale` is given, or an argument has an unknown value.
+      ShapeError: the input is not a batch of volumes.
 
     Example:
       >>> import fluid
@@ -252,24 +255,24 @@ def resize_nearest(
     align_corners: bool = True,
     data_format: str = CHANNELS_FIRST,
 ) -> jax.Array:
-    """Resize images; each new pixel is a copy of the nearest one.
+    """Resize images by nearest-neighbour interpolation: each new pixel is a copy of an old pixel.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
       out_shape: `[height', width']`.
-      scale: the factor of all sizes, if `out_shape` is not given.
+      scale: the factor for all sizes, if `out_shape` is not given.
       name: name of the layer; by default `nearest_interp_N`.
       actual_shape: not supported, because shapes cannot depend on data; only None is accepted.
-      align_corners: whether the pixels in the corners keep their values, and positions are rounded to the nearest
-        pixel; otherwise positions are rounded down.
+      align_corners: True keeps the values of the pixels in the corners, and rounds positions to the nearest pixel;
+        False rounds positions down.
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      The images, with `out_shape` pixels.
+      The resized images, `[batch, channels, height', width']`, or with the channels last for "NHWC".
 
     Raises:
-      ArgumentError: as for `image_resize`.
-      ShapeError: as for `image_resize`.
+      ArgumentError: neither `out_shape` nor `scale` is given, or an argument has an unknown value.
+      ShapeError: the input is not a batch of images.
 
     Example:
       >>> import fluid
@@ -285,7 +288,7 @@ def resize_nearest(
 def image_resize_short(
     input: core.Value, out_short_len: int, resample: str = "BILINEAR", name: str | None = None
 ) -> jax.Array:
-    """Resize images to a given length of the shorter side, and keep their proportions.
+    """Resize images so that the shorter side gets a given length, and keep the aspect ratio.
 
     Args:
       input: `[batch, channels, height, width]`.
@@ -294,11 +297,11 @@ def image_resize_short(
       name: name of the layer; by default `bilinear_interp_N`, `nearest_interp_N` or `bicubic_interp_N`.
 
     Returns:
-      The images in their new size.
+      The resized images, `[batch, channels, height', width']`.
 
     Raises:
-      ArgumentError: as for `image_resize`.
-      ShapeError: the input is no batch of images.
+      ArgumentError: `out_short_len` is not a positive integer, or `resample` is unknown.
+      ShapeError: the input is not a batch of images.
 
     Example:
       >>> import fluid
@@ -319,7 +322,7 @@ def _resize(
     input: Any, out_shape: Any, scale: Any, name: str | None, resample: str, actual_shape: Any, align_corners: bool,
     align_mode: int, data_format: str | None,
 ) -> Any:  # fmt: skip
-    """Resize images by one interpolation, and record the result; see `image_resize`."""
+    """Resize images, volumes or signals, and record the result as output of the layer; see `image_resize`."""
     this = _layer_of(resample, name)
     dims = _INTERPOLATIONS[resample.upper()][0]
     image = images_of(this, input, dims + 2, data_format or (CHANNELS_FIRST if dims == 2 else _LAYOUTS[dims]))
@@ -344,14 +347,26 @@ def _resize(
 
 
 def _layer_of(resample: Any, name: str | None) -> Layer:
-    """Return a Layer for an interpolation, whose automatic name says which, as in `bilinear_interp_0`."""
+    """Return a Layer whose automatic name begins with the interpolation method, such as `bilinear_interp_0`.
+
+    Raises:
+      ArgumentError: `resample` is unknown.
+    """
     if not isinstance(resample, str) or resample.upper() not in _INTERPOLATIONS:
         raise errors.ArgumentError(f"resample={resample!r}: expected {', '.join(map(repr, _INTERPOLATIONS))}")
     return Layer(_INTERPOLATIONS[resample.upper()][1], name)
 
 
 def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool, mode: int) -> Any:
-    """Resample the array of an image to the given numbers of pixels; see `image_resize` for the other arguments."""
+    """Resize the array of images to `sizes` pixels; `image_resize` describes the other arguments.
+
+    Args:
+      image: the images.
+      sizes: the new size of each spatial dimension.
+      resample: the interpolation, such as "BILINEAR".
+      corners: the `align_corners` of `image_resize`.
+      mode: the `align_mode` of `image_resize`.
+    """
     nearest = resample.upper() == "NEAREST"
     result = image.array if nearest else wide(image.array)
     table = {"NEAREST": _nearest, "BICUBIC": _cubic}.get(resample.upper(), functools.partial(_linear, mode=mode))
@@ -362,7 +377,17 @@ def _resampled(image: Image, sizes: Sequence[int], resample: str, corners: bool,
 
 
 def _weighted_sum(x: Any, axis: int, places: np.ndarray, weights: np.ndarray) -> Any:
-    """Compute `sum_k weights[:, k] * x[places[:, k]]` along an axis; `places` and `weights` are `[size, taps]`."""
+    """Interpolate an array along an axis: compute `sum_k weights[:, k] * x[places[:, k]]`.
+
+    Args:
+      x: the array.
+      axis: the dimension to interpolate.
+      places: the indices of the old pixels that each new pixel reads, `[size, taps]`.
+      weights: the weights of these old pixels, `[size, taps]`.
+
+    Returns:
+      An array in the shape of `x`, with `size` elements along `axis`.
+    """
     if (weights == 1).all():
         return jnp.take(x, places[:, 0], axis=axis)
     shape = along_axis(axis, x.ndim)
@@ -370,13 +395,13 @@ def _weighted_sum(x: Any, axis: int, places: np.ndarray, weights: np.ndarray) ->
 
 
 def _nearest(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the index of the old pixel that each new pixel copies, `[size, 1]`, and weights of 1."""
+    """Return the index of the old pixel that each new pixel copies, and the weights 1, as arrays `[size, 1]`."""
     places = _places(pixels, size, corners, 1)
     return np.floor(places + 0.5 if corners else places).astype(int)[:, None], np.ones((size, 1))
 
 
 def _linear(pixels: int, size: int, corners: bool, mode: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the two old pixels around each new pixel, and their weights, `[size, 2]` each."""
+    """Return the indices of the two old pixels next to each new pixel, and their weights, as arrays `[size, 2]`."""
     places = np.maximum(_places(pixels, size, corners, mode), 0)
     low = np.minimum(places.astype(int), pixels - 1)
     share = (places - low).astype(np.float32)
@@ -384,7 +409,7 @@ def _linear(pixels: int, size: int, corners: bool, mode: int) -> tuple[np.ndarra
 
 
 def _cubic(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the indices of the four old pixels around each new pixel, and their weights, `[size, 4]` each."""
+    """Return the indices of the four old pixels next to each new pixel, and their weights, as arrays `[size, 4]`."""
     places = _places(pixels, size, corners, 0)
     steps = np.floor(places).astype(int)[:, None] + np.arange(-1, 3)
     far = np.abs(places[:, None] - steps)
@@ -393,8 +418,15 @@ def _cubic(pixels: int, size: int, corners: bool) -> tuple[np.ndarray, np.ndarra
 
 
 def _places(pixels: int, size: int, corners: bool, mode: int) -> np.ndarray:
-    """Return for each of `size` new pixels its position among `pixels` old ones, float32; see `image_resize`."""
-    # Fluid computes positions in float32. In another precision, some positions would round to other pixels.
+    """Return the position of each of `size` new pixels among `pixels` old pixels, float32 `[size]`.
+
+    Args:
+      pixels: the number of old pixels.
+      size: the number of new pixels.
+      corners: the `align_corners` of `image_resize`.
+      mode: the `align_mode` of `image_resize`.
+    """
+    # Compute positions in float32, as Fluid does. In another precision, some positions would round to other pixels.
     k = np.arange(size, dtype=np.float32)
     if corners:
         return k * np.float32((pixels - 1) / (size - 1) if size > 1 else 0)

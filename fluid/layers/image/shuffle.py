@@ -1,4 +1,4 @@
-"""Rearrangement of pixels: shuffles of channels and blocks, padding, and patches under a sliding window."""
+"""Layers that rearrange pixels: shuffles of channels and blocks, padding, and patches from a sliding window."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from fluid.layers.sequence.steps import taken
 
 @layer
 def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -> jax.Array:
-    """Rearrange channels to pixels (Shi et al., 2016): images become larger, with fewer channels.
+    """Rearrange channels to pixels (Shi et al., 2016), so that images become larger, with fewer channels.
 
     Args:
       x: `[batch, channels, height, width]`.
-      upscale_factor: `r`, the factor by which height and width grow; its square divides the number of channels.
+      upscale_factor: the factor `r` by which height and width grow; `r**2` must divide the number of channels.
       name: name of the layer; by default `pixel_shuffle_N`.
 
     Returns:
       `[batch, channels / r**2, height * r, width * r]`.
 
     Raises:
-      ArgumentError: `upscale_factor` is no positive integer.
-      ShapeError: the input is no batch of images, or `r**2` does not divide its channels.
+      ArgumentError: `upscale_factor` is not a positive integer.
+      ShapeError: the input is not a batch of images, or `r**2` does not divide its number of channels.
 
     Example:
       >>> import fluid
@@ -50,24 +50,25 @@ def pixel_shuffle(x: core.Value, upscale_factor: int, name: str | None = None) -
 
 @layer
 def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> jax.Array:
-    """Rearrange pixels to channels: images become smaller, with more channels.
+    """Rearrange pixels to channels, so that images become smaller, with more channels.
 
-    The order of the elements is Fluid's. Fluid first arranges them as images that are larger by the factor `blocksize`,
-    with fewer channels, and then reads their memory in the new shape. The result is a permutation of the elements of
-    each image.
+    The elements have the order of Fluid's layer. Fluid first rearranges each image to a larger image with fewer
+    channels, similar to `pixel_shuffle`, and then reshapes it. So the result is a permutation of the elements of each
+    image.
 
     Args:
       x: `[batch, channels, height, width]`.
-      blocksize: the factor by which height and width shrink. It divides both, and its square divides the number of
-        channels.
+      blocksize: the factor by which height and width shrink. It must divide height and width, and its square must
+        divide the number of channels.
       name: name of the layer; by default `space_to_depth_N`.
 
     Returns:
       `[batch, channels * blocksize**2, height / blocksize, width / blocksize]`.
 
     Raises:
-      ArgumentError: `blocksize` is no positive integer.
-      ShapeError: the input is no batch of images, or `blocksize` does not divide its sizes.
+      ArgumentError: `blocksize` is not a positive integer.
+      ShapeError: the input is not a batch of images, `blocksize` does not divide height and width, or `blocksize**2`
+        does not divide the number of channels.
 
     Example:
       >>> import fluid
@@ -91,19 +92,19 @@ def space_to_depth(x: core.Value, blocksize: int, name: str | None = None) -> ja
 
 @layer
 def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.Array:
-    """Interleave the channels of several groups (ShuffleNet; Zhang et al., 2017).
+    """Interleave the channels of several groups, as in ShuffleNet (Zhang et al., 2017).
 
     Args:
       x: `[batch, channels, height, width]`.
-      group: the number of groups, which divides the number of channels.
+      group: the number of groups, which must divide the number of channels.
       name: name of the layer; by default `shuffle_channel_N`.
 
     Returns:
-      The same shape as `x`: the first channel of each group, then the second of each, and so on.
+      An array in the shape of `x`: the first channel of each group, then the second channel of each group, and so on.
 
     Raises:
-      ArgumentError: `group` is no positive integer.
-      ShapeError: the input is no batch of images, or `group` does not divide its channels.
+      ArgumentError: `group` is not a positive integer.
+      ShapeError: the input is not a batch of images, or `group` does not divide its number of channels.
 
     Example:
       >>> import fluid
@@ -124,8 +125,9 @@ def shuffle_channel(x: core.Value, group: int, name: str | None = None) -> jax.A
 def temporal_shift(x: core.Value, seg_num: int, shift_ratio: float = 0.25, name: str | None = None) -> jax.Array:
     """Shift channels between neighbouring frames of videos (Lin et al., 2019).
 
-    The first `shift_ratio * channels` channels come from the previous frame, the next `shift_ratio * channels` from the
-    next frame, and the others stay. Frames before the first and after the last are 0.
+    In each frame of the result, the first `shift_ratio * channels` channels come from the previous frame, and the next
+    `shift_ratio * channels` channels from the next frame. The other channels do not change. Frames before the first
+    frame and after the last frame of a video count as 0.
 
     Args:
       x: the frames of all videos, one after another, `[batch * seg_num, channels, height, width]`.
@@ -134,11 +136,11 @@ def temporal_shift(x: core.Value, seg_num: int, shift_ratio: float = 0.25, name:
       name: name of the layer; by default `temporal_shift_N`.
 
     Returns:
-      The same shape as `x`.
+      An array in the shape of `x`.
 
     Raises:
       ArgumentError: `seg_num` is not positive, or `shift_ratio` is not between 0 and 0.5.
-      ShapeError: the input is no batch of images, or their number is no multiple of `seg_num`.
+      ShapeError: the input is not a batch of images, or the number of images is not a multiple of `seg_num`.
 
     Example:
       >>> import fluid
@@ -177,23 +179,23 @@ def pad2d(
     data_format: str = CHANNELS_FIRST,
     name: str | None = None,
 ) -> jax.Array:
-    """Pad images with pixels on all sides.
+    """Pad images with new pixels on all four sides.
 
     Args:
       input: `[batch, channels, height, width]`, or with the channels last for "NHWC".
-      paddings: `[top, bottom, left, right]`.
-      mode: "constant"; "edge", which repeats the pixel at the edge; or "reflect", which mirrors the image at the edge
-        pixel.
-      pad_value: the value of the new pixels, for "constant".
+      paddings: the numbers of new pixels, `[top, bottom, left, right]`.
+      mode: "constant" pads with `pad_value`; "edge" repeats the pixel at the edge; "reflect" mirrors the image, without
+        a repetition of the pixel at the edge.
+      pad_value: the value of the new pixels for "constant".
       data_format: "NCHW" or "NHWC".
       name: name of the layer; by default `pad2d_N`.
 
     Returns:
-      `[batch, channels, height + top + bottom, width + left + right]`, or with the channels last.
+      `[batch, channels, height + top + bottom, width + left + right]`; with "NHWC", the channels are last.
 
     Raises:
-      ArgumentError: there is no such mode, or there are not four paddings.
-      ShapeError: the input is no batch of images, or is too small to be mirrored.
+      ArgumentError: `mode` is unknown, or `paddings` does not have four non-negative numbers.
+      ShapeError: the input is not a batch of images, or an image is too small for "reflect".
 
     Example:
       >>> import fluid
@@ -233,22 +235,22 @@ def unfold(
     dilations: Sizes = 1,
     name: str | None = None,
 ) -> jax.Array:
-    """Extract the pixels under a sliding window, as one column for each position of the window.
+    """Extract patches of pixels with a sliding window, one column for each position of the window (im2col).
 
     Args:
       x: `[batch, channels, height, width]`.
       kernel_sizes: the size of the window, `k` or `[kh, kw]`.
       strides: one or two integers.
-      paddings: one integer, two, or four: `[top, left, bottom, right]`.
+      paddings: one integer; two integers, `[height, width]`; or four integers, `[top, left, bottom, right]`.
       dilations: one or two integers.
       name: name of the layer; by default `unfold_N`.
 
     Returns:
-      `[batch, channels * kh * kw, positions]`.
+      `[batch, channels * kh * kw, positions]`, where `positions` is the number of positions of the window.
 
     Raises:
-      ArgumentError: a setting has the wrong number of integers.
-      ShapeError: the input is no batch of images, or smaller than the window.
+      ArgumentError: an argument has the wrong number of integers.
+      ShapeError: the input is not a batch of images, or an image is smaller than the window.
 
     Example:
       >>> import fluid
@@ -276,24 +278,24 @@ def im2sequence(
     out_stride: Sizes = 1,
     name: str | None = None,
 ) -> core.SequenceBatch:
-    """Extract the pixels under a sliding window, as one step of a sequence for each position of the window, row by row.
+    """Extract patches of pixels with a sliding window, as sequences with one step for each position of the window.
 
     Args:
       input: `[batch, channels, height, width]`.
       filter_size: the size of the window, `k` or `[kh, kw]`.
       stride: one or two integers.
-      padding: one integer, two, or four: `[top, left, bottom, right]`.
-      input_image_size: integers `[batch, 2]`: height and width of each image before earlier layers shrank the image by
-        the factor `out_stride`. The window stays inside the shrunk size.
+      padding: one integer; two integers, `[height, width]`; or four integers, `[top, left, bottom, right]`.
+      input_image_size: integers `[batch, 2]`: the height and width that each image had before earlier layers shrank it
+        by the factor `out_stride`. Windows beyond the shrunk size are left out.
       out_stride: the factor by which earlier layers shrank the images, one or two integers.
       name: name of the layer; by default `im2sequence_N`.
 
     Returns:
-      A SequenceBatch `[batch, positions, channels * kh * kw]`.
+      A SequenceBatch `[batch, positions, channels * kh * kw]`, whose steps are ordered row by row.
 
     Raises:
-      ArgumentError: a setting has the wrong number of integers.
-      ShapeError: the input is no batch of images, or smaller than the window.
+      ArgumentError: an argument has the wrong number of integers.
+      ShapeError: the input is not a batch of images, or an image is smaller than the window.
 
     Example:
       >>> import fluid
@@ -323,13 +325,19 @@ def im2sequence(
     seen = -(-sizes // jnp.array(sizes_of(this, "out_stride", out_stride, 2)))
     counts = (seen + jnp.array([sum(p) - k for p, k in zip(pads, kernel, strict=True)])) // jnp.array(steps) + 1
     rows, columns = jnp.clip(counts, 0, jnp.array([down, across])).T
-    # The number of windows per row differs between images, and so does the position of a step.
+    # Images may have different numbers of windows in a row. So the row and column of step `i` depend on the image.
     row, column = jnp.divmod(jnp.arange(down * across), jnp.maximum(columns, 1)[:, None])
     return this.output(taken(places, row * across + column, rows * columns))
 
 
 def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
-    """Convert one integer, two, or `[top, left, bottom, right]` to pairs (before, after) for height and width."""
+    """Convert the user's padding to pairs (before, after) for height and width.
+
+    Args:
+      this: the layer, for messages.
+      argument: the name of the user's argument, for messages.
+      given: one integer; two integers, `[height, width]`; or four integers, `[top, left, bottom, right]`.
+    """
     if isinstance(given, list | tuple) and len(given) == 4:
         top, left, bottom, right = sizes_of(this, argument, given, 4, least=0)
     else:
@@ -338,7 +346,22 @@ def _paddings(this: Layer, argument: str, given: Any) -> Pairs:
 
 
 def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apart: Any) -> Any:
-    """Extract the pixels under each window: `[batch, channels * kh * kw, windows down, windows across]`."""
+    """Extract the pixels in each position of a sliding window.
+
+    Args:
+      this: the layer, for messages.
+      image: the images.
+      kernel: height and width of the window, `kh` and `kw`.
+      steps: the strides.
+      pads: the padding (before, after) of height and width.
+      apart: the dilations.
+
+    Returns:
+      `[batch, channels * kh * kw, rows, columns]`, for `rows * columns` positions of the window.
+
+    Raises:
+      ShapeError: a padded image is smaller than the window.
+    """
     windows = [d * (k - 1) + 1 for d, k in zip(apart, kernel, strict=True)]
     if any(size + sum(p) < window for size, p, window in zip(image.pixels, pads, windows, strict=True)):
         raise errors.ShapeError(
@@ -350,9 +373,10 @@ def _patches(this: Layer, image: Image, kernel: Any, steps: Any, pads: Any, apar
         (size + sum(p) - window) // step + 1
         for size, p, window, step in zip(image.pixels, pads, windows, steps, strict=True)
     ]
-    # XLA on a CPU compiles `lax.conv_general_dilated_patches`, a grouped convolution, to slow loops: with the gradient,
-    # windows of 3 x 3 of 28 x 28 x 64 take 219 ms, and 5.8 as slices (`python benchmarks/survey.py im2sequence`, jax
-    # 0.10.2, two cores, 24 November 2026). Slices of large adjacent windows would take seconds to compile.
+    # Slices replace `lax.conv_general_dilated_patches`, a grouped convolution that XLA on a CPU compiles to slow loops.
+    # With the gradient, windows of 3 x 3 on images of 28 x 28 x 64 take 219 ms as a convolution, and 5.8 ms as slices
+    # (`python benchmarks/survey.py im2sequence`, jax 0.10.2, two cores, 24 November 2026). For adjacent windows without
+    # overlap, a reshape replaces the slices, because slices of large windows would take seconds to compile.
     if tuple(steps) == tuple(kernel) and tuple(apart) == (1, 1):
         height, width = (n * k for n, k in zip(counts, kernel, strict=True))
         cells = padded[:, :, :height, :width].reshape(*padded.shape[:2], counts[0], kernel[0], counts[1], kernel[1])

@@ -1,4 +1,4 @@
-"""Helpers for layers on images: layouts, padding, and groups of channels."""
+"""Helpers for image layers: check layouts, convert padding, and divide channels into groups."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,28 +10,28 @@ from fluid import core, errors
 from fluid.layers.base import Layer, array_of, as_rows, dense, describe, is_sequence, like, row_dims
 from fluid.layers.kernels.layout import plus_bias
 
-# The values of `padding=`; `paddings` documents each form.
+# The type of the argument `padding`; the function `paddings` documents its values.
 Padding = int | str | Sequence[int] | Sequence[Sequence[int]]
-# The padding (before, after) of each spatial dimension.
+# The type of converted padding: a pair (before, after) for each spatial dimension.
 Pairs = list[tuple[int, int]]
 
 _LAYOUTS = {3: ("NCW", "NWC"), 4: ("NCHW", "NHWC"), 5: ("NCDHW", "NDHWC")}
 
-# The default layout of layers on images; some layers warn if the default does not seem to fit the input.
+# The default layout of image layers. A layer warns if the user gives no layout, and the input seems to be "NHWC".
 CHANNELS_FIRST = core.default("NCHW")
 
 
 class Image(NamedTuple):
-    """A batch of images or volumes, with the dimensions of its channels and pixels.
+    """A batch of images, volumes or signals, with its layout.
 
     Attributes:
       array: `[batch, channels, *pixels]` or `[batch, *pixels, channels]`.
       layout: the layout, such as "NCHW".
-      channel_axis: the dimension of the channels: 1 or the last.
+      channel_axis: the index of the channel dimension: 1 or the last.
       channels: the number of channels.
-      pixels: the sizes of the dimensions of pixels: height and width, or depth, height and width.
-      axes: the dimensions of pixels.
-      back: converts a result `[batch, ...]` to the kind of the input, which may be a sequence of images.
+      pixels: the sizes of the spatial dimensions, such as (height, width).
+      axes: the indices of the spatial dimensions.
+      back: a function that converts a result `[batch, ...]` to a SequenceBatch if the user's input is one.
     """
 
     array: Any
@@ -44,9 +44,9 @@ class Image(NamedTuple):
 
 
 def images_of(this: Layer, value: Any, ndim: int, layout: str) -> Image:
-    """Check an input that may be a sequence of images, and return all images as one batch; see `image_of`.
+    """Check images or a sequence batch of images, and return all images as one batch; see `image_of`.
 
-    A layer returns `image.back(result)`, which for sequences has one result for each step.
+    The layer returns `image.back(result)`. For a sequence batch, `back` converts the results to a sequence batch.
     """
     if not is_sequence(value):
         return image_of(this, value, ndim, layout)
@@ -55,18 +55,18 @@ def images_of(this: Layer, value: Any, ndim: int, layout: str) -> Image:
 
 
 def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "data_format") -> Image:
-    """Check an input, and return it as a batch of images, volumes or signals.
+    """Check the dimensions and the layout of images, volumes or signals, and return them as an `Image`.
 
     Args:
       this: the layer, for messages.
       value: the input.
       ndim: the number of dimensions: 4 for images, 5 for volumes, 3 for signals.
       layout: the user's layout, such as "NCHW".
-      argument: the name of the argument of the layout, for messages.
+      argument: the name of the user's argument for the layout, for messages.
 
     Raises:
-      ArgumentError: there is no such layout.
-      ShapeError: the input has another number of dimensions.
+      ArgumentError: `layout` is not a layout for `ndim` dimensions.
+      ShapeError: the input does not have `ndim` dimensions.
     """
     first, last = _LAYOUTS[ndim]
     if layout not in (first, last):
@@ -93,7 +93,7 @@ def image_of(this: Layer, value: Any, ndim: int, layout: str, argument: str = "d
 
 
 def seems_channels_last(this: Layer, array: Any, layout: str) -> bool:
-    """Return whether images look like `[batch, height, width, channels]` while the layout is the default."""
+    """Return True if the user gives no layout, and images look like `[batch, height, width, channels]`."""
     if not core.is_default(layout):
         return False
     height, width, channels = array.shape[1:]
@@ -103,19 +103,19 @@ def seems_channels_last(this: Layer, array: Any, layout: str) -> bool:
 
 
 def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], strides: tuple[int, ...]) -> Pairs:
-    """Convert padding to one pair (before, after) for each dimension of pixels.
+    """Convert the user's padding to one pair (before, after) for each spatial dimension.
 
     Args:
       this: the layer, for messages.
-      given: one integer; one for each dimension of pixels; two for each, before and after; one pair for each dimension
-        of the array, with zeros for batch and channels; "SAME" for a result of `ceil(size / stride)` pixels; or
-        "VALID" for no padding.
+      given: the user's padding: one integer; one integer for each spatial dimension; two integers for each spatial
+        dimension, before and after; one pair for each dimension of the array, with zeros for batch and channels; "SAME"
+        for a result of `ceil(size / stride)` pixels; or "VALID" for no padding.
       image: the input.
-      windows: the extent of the window in each dimension, dilation included.
-      strides: one for each dimension.
+      windows: the size of the window in each spatial dimension, dilation included.
+      strides: the stride in each spatial dimension.
 
     Raises:
-      ArgumentError: `given` has none of these forms.
+      ArgumentError: `given` is none of the listed values.
     """
     count = len(image.pixels)
     if isinstance(given, str):
@@ -146,17 +146,17 @@ def paddings(this: Layer, given: Any, image: Image, windows: tuple[int, ...], st
 
 
 def _same(size: int, window: int, stride: int) -> tuple[int, int]:
-    """Compute the padding (before, after) of one dimension that yields `ceil(size / stride)` windows."""
+    """Compute the "SAME" padding (before, after) of one dimension, which yields `ceil(size / stride)` windows."""
     total = max((-(-size // stride) - 1) * stride + window - size, 0)
     return total // 2, total - total // 2
 
 
 def check_groups(this: Layer, channels: int, num_filters: int, groups: int | None) -> int:
-    """Check the groups of a convolution, and return their number, 1 for None.
+    """Check the number of groups of a convolution, and return it; None stands for 1.
 
     Raises:
-      ArgumentError: `num_filters` or `groups` is no positive integer.
-      ShapeError: the groups do not divide channels and filters.
+      ArgumentError: `num_filters` or `groups` is not a positive integer.
+      ShapeError: `groups` does not divide `channels` and `num_filters`.
     """
     core.whole_number(this.name, "num_filters", num_filters)
     count = 1 if groups is None else core.whole_number(this.name, "groups", groups)
@@ -169,16 +169,17 @@ def check_groups(this: Layer, channels: int, num_filters: int, groups: int | Non
 
 
 def kind_without_cudnn(kind: str, value: Any, layout: str, groups: int | None, num_filters: Any) -> str:
-    """Return the kind with which automatic names of a convolution of images begin, for `use_cudnn=False`.
+    """Return the prefix of the automatic names of an image convolution with `use_cudnn=False`.
 
-    In Fluid, depthwise convolutions without cuDNN are counted separately: `depthwise_conv2d_0.w_0`.
+    As in Fluid, the prefix of a depthwise convolution without cuDNN is longer: `depthwise_conv2d_0.w_0` instead of
+    `conv2d_0.w_0`.
 
     Args:
       kind: "conv2d" or "conv2d_transpose".
-      value: the input from the user.
+      value: the user's input.
       layout: "NCHW" or "NHWC".
       groups: the number of groups, or None.
-      num_filters: the number of filters; `conv2d` may have several for each channel.
+      num_filters: the number of filters; a depthwise `conv2d` may have several filters for each channel.
     """
     shape = getattr(value, "shape", ())[row_dims(value) - 1 :]
     if not groups or len(shape) != 4 or shape[1 if layout == "NCHW" else 3] != groups:
@@ -187,7 +188,7 @@ def kind_without_cudnn(kind: str, value: Any, layout: str, groups: int | None, n
 
 
 def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, act: Any) -> Any:
-    """Record the result of a convolution, add a bias, apply an activation, and record each result.
+    """Add a bias to the result of a convolution, apply an activation, and record each result as output of the layer.
 
     Args:
       this: the layer.
@@ -205,14 +206,14 @@ def finish_convolution(this: Layer, image: Image, result: Any, bias_attr: Any, a
 
 
 def divided_channels(this: Layer, image: Image, argument: str, value: Any, parts: int) -> int:
-    """Divide the channels of an image into equal parts, and return the number of channels in each.
+    """Check that `parts` divides the number of channels, and return the number of channels in each part.
 
     Args:
       this: the layer, for messages.
-      image: the image.
-      argument: the argument of the layer that determines the number of parts.
-      value: the value of this argument.
-      parts: the number of parts, computed from `value`.
+      image: the images.
+      argument: the name of the user's argument that determines `parts`, for messages.
+      value: the value of the user's argument, for messages.
+      parts: the number of equal parts into which the channels are divided.
 
     Raises:
       ShapeError: `parts` does not divide the channels.

@@ -1,1 +1,1 @@
-"""Kernels: faster forms of computations in layers. Shapes and platform select one that equals the plain form."""
+"""Kernels: faster implementations of computations in layers, selected by the shapes and the platform."""

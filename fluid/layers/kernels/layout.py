@@ -1,8 +1,9 @@
-"""Images with the channels last, the order in which a CPU computes fastest, for programs that write the channels first.
+"""Channels-last images, the layout in which a CPU computes fastest, for programs that declare the channels first.
 
-A layer computes with the channels last, and returns its result transposed to the order of the program. The next layer
-reads the images from before this transpose, so that XLA drops the transpose unless a value is fetched. Two transposes
-around each convolution alone gain little, since XLA does not move them through the sums of a normalisation.
+A layer computes with the channels last, and returns its result transposed to the channels-first order of the program.
+The next layer reads the result before the transpose, so XLA drops the transpose, unless the user fetches the value. Two
+transposes around each single convolution would gain little, because XLA does not move transposes through the sums of a
+normalisation layer.
 """
 
 import contextlib
@@ -19,13 +20,14 @@ _platforms: ContextVar[tuple[str, ...]] = ContextVar("fluid_traced_for_platforms
 
 
 def on_cpu(alone: bool = False) -> bool:
-    """Return whether layers may compute in a form that is made for a CPU.
+    """Return whether layers may use implementations that are made for a CPU.
 
-    A trace for a drawing or a summary, whose equations users read, has the plain form of each layer. A trace without
-    "cpu" among its platforms has the plain form too.
+    The result is False in a trace for a drawing or a summary, because users read its equations. The result is also
+    False in a trace for platforms without "cpu".
 
     Args:
-      alone: True for a form that is slow on other devices: it is not chosen for an exported model that also runs there.
+      alone: True for an implementation that is slow on other devices; the result is then False for an exported model
+        that also runs on other platforms.
     """
     frame = core.present_frame()
     here = jax.default_backend() == "cpu" and not (frame is not None and frame.plain)
@@ -35,7 +37,7 @@ def on_cpu(alone: bool = False) -> bool:
 
 @contextlib.contextmanager
 def traced_for(platforms: Sequence[str]) -> Iterator[None]:
-    """Choose forms of layers for the given platforms, such as "cpu" and "cuda", within a `with` block."""
+    """Select the implementations of layers for the given platforms, such as "cpu" and "cuda", within a `with` block."""
     token = _platforms.set(tuple(platforms))
     try:
         yield
@@ -44,7 +46,7 @@ def traced_for(platforms: Sequence[str]) -> Iterator[None]:
 
 
 def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, Callable[[Any], Any]]:
-    """Return images with the channels last, if a layer computed them so; otherwise return the images as given.
+    """Return the channels-last images that a layer transposed to `x`; return `x` if there are none.
 
     Args:
       x: images, or any other array.
@@ -53,7 +55,7 @@ def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, 
         channels last.
 
     Returns:
-      The images; the dimension of their channels; and a function that returns a result in the order of `x`.
+      The images; the dimension of their channels; and a function that transposes a result to the order of `x`.
     """
     frame = core.present_frame()
     images = frame.fact(x, "channels_last") if frame is not None and axis == 1 else None
@@ -63,7 +65,7 @@ def as_computed(x: jax.Array, axis: int, move: bool = False) -> tuple[Any, int, 
 
 
 def _channels_first(images: jax.Array) -> jax.Array:
-    """Return images `[batch, *pixels, channels]` as `[batch, channels, *pixels]`; `as_computed` undoes this."""
+    """Transpose images to `[batch, channels, *pixels]`, and record the channels-last input for `as_computed`."""
     x = jnp.moveaxis(images, -1, 1)
     if (frame := core.present_frame()) is not None:
         frame.note(x, channels_last=images)
@@ -71,13 +73,13 @@ def _channels_first(images: jax.Array) -> jax.Array:
 
 
 def elementwise(function: Callable[[Any], Any], x: Any) -> Any:
-    """Apply a function that maps each element of an array separately, in the order in which a layer computed it."""
+    """Apply an elementwise function to an array, with the channels last if a layer computed the array so."""
     images, _, as_written = as_computed(x, 1)
     return as_written(function(images))
 
 
 def along_axis(axis: int, ndim: int) -> list[int]:
-    """Return the shape `[1, ..., -1, ..., 1]` that aligns a vector with one axis of arrays of `ndim` dimensions."""
+    """Return the shape in which a vector broadcasts along `axis` of an array: `[1, ..., -1, ..., 1]`."""
     return [-1 if i == axis else 1 for i in range(ndim)]
 
 
@@ -85,9 +87,9 @@ def plus_bias(x: jax.Array, bias: jax.Array, axis: int) -> jax.Array:
     """Add one number to each channel of the result of a convolution.
 
     Args:
-      x: the result.
-      bias: `[channels]`.
-      axis: the dimension of the channels.
+      x: the result of the convolution.
+      bias: the number for each channel, `[channels]`.
+      axis: the dimension of the channels in `x`.
     """
     images, along, as_written = as_computed(x, axis)
     total = images + bias.reshape(along_axis(along, images.ndim))
@@ -97,11 +99,12 @@ def plus_bias(x: jax.Array, bias: jax.Array, axis: int) -> jax.Array:
 
 
 def without_bias(x: jax.Array, axis: int) -> tuple[Any, Any]:
-    """Return the images and the bias `[channels]` that `plus_bias` added to `x`; or `x` and 0.0 if there is none.
+    """Split `x` into images and the bias `[channels]` that `plus_bias` added; return `x` and 0.0 without a bias.
 
     A layer that adds its own number to each channel can include the bias in this number. Otherwise XLA on a CPU reads
-    all images once for each of the two sums. Four convolutions with batch normalisation take 1.26 times as long without
-    this function, and 1.02 for one image (32 images of 32 x 32 x 3, jax 0.10.2, two cores, 24 November 2026).
+    all images once for each of the two sums. For 32 images of 32 x 32 x 3, four convolutions with batch normalisation
+    take 1.26 times as long without this function; for one image, 1.02 times as long (jax 0.10.2, two cores, 24 November
+    2026).
     """
     frame = core.present_frame()
     images, bias, along = (frame.fact(x, "bias_of") if frame is not None else None) or (x, 0.0, None)
@@ -109,7 +112,7 @@ def without_bias(x: jax.Array, axis: int) -> tuple[Any, Any]:
 
 
 def by_layout(layout: str, pixels: Sequence[Any], channels: Any, batch: Any) -> tuple[Any, ...]:
-    """Return one setting, such as a stride, for each dimension of images, in the order of a layout like "NHWC"."""
+    """Arrange settings of batch, pixels and channels, such as strides, in the order of a layout such as "NHWC"."""
     settings = list(pixels)
     settings.insert(layout.index("C") - 1, channels)
     return batch, *settings

@@ -1,10 +1,11 @@
 """Time loop of an LSTM with the default activations and a hand-written gradient, for training on a CPU.
 
-JAX's gradient of a loop updates the gradient of the weight in every step, and keeps many arrays per step. This gradient
-keeps the gates and the states, and computes the gradient of the weight by one matrix product after the loop. Here sums
-are the inputs of the activations of the gates. One buffer of the size of the projected input holds the sums of all
-steps, then the gates, then the gradients of the sums: a CPU waits longest for memory that is not in its caches.
-`benchmarks/KERNELS.md` has the figures: an LSTM of width 128 takes 77 ms with `jax.lax.scan`, and 42 with this loop.
+JAX's gradient of a loop updates the gradient of the weight in every step, and stores many arrays per step. The
+hand-written gradient stores only gates and states, and computes the gradient of the weight by one matrix product after
+the loop. In this module, sums are the pre-activations of the gates. One buffer first holds the sums of all steps, then
+the gates, then the gradients of the sums. One buffer is faster than three, because a CPU waits longest for memory
+outside its caches. `benchmarks/KERNELS.md` has the figures: an LSTM of width 128 takes 77 ms with `jax.lax.scan`, and
+42 with this loop.
 """
 
 import functools
@@ -25,17 +26,17 @@ def lstm_scan(
     hidden: jax.Array,
     cell: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the states of an LSTM after each step.
+    """Compute the hidden states and cell states of an LSTM after each step.
 
     Args:
-      order: the order of the four parts of `sums`: "i", "f", "o" stand for the gates of input, forgetting and output,
-        "g" for the candidate.
+      order: the order of the four parts of `sums`: "i", "f" and "o" stand for the input, forget and output gate, "g"
+        for the candidate.
       sums: the projected input, `[batch, time, 4 * width]`, to which each step adds the projected hidden state and the
         bias; its padding is ignored.
       lengths: the number of steps of each row, integers `[batch]`.
       weight: the projection of the hidden state, `[width, 4 * width]`.
-      bias: of the sums, `[4 * width]`, or None.
-      peepholes: weights of the cell state in the gates of input, forgetting and output, `[3, width]`, or None.
+      bias: the bias of the sums, `[4 * width]`, or None.
+      peepholes: weights of the cell state in the input, forget and output gate, `[3, width]`, or None.
       hidden: the hidden state before the first step, `[batch, width]`.
       cell: the cell state before the first step, `[batch, width]`.
 
@@ -51,7 +52,7 @@ def lstm_scan(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _states(order: str, peeps: bool, *given: Any) -> Any:
-    """Compute hidden and cell states for `lstm_scan`; `given` holds the remaining arguments of `_run`."""
+    """Compute hidden and cell states, `[batch, time, width]` each; `given` holds the other arguments of `_run`."""
     hidden, cells, _ = _run(order, peeps, *given)
     return hidden[:, 1:], cells[:, 1:]
 
@@ -59,10 +60,10 @@ def _states(order: str, peeps: bool, *given: Any) -> Any:
 def _run(
     order: str, peeps: bool, sums: Any, lengths: Any, weight: Any, bias: Any, peepholes: Any, h_0: Any, c_0: Any
 ) -> Any:
-    """Compute the states before the first step and after each step, and the gates.
+    """Compute the hidden states, the cell states and the gates of all steps.
 
-    Hidden and cell states are `[batch, time + 1, width]`. The gates and the candidate, `[batch, time, 4 * width]`, are
-    in the order of the sums.
+    Hidden and cell states are `[batch, time + 1, width]`: the initial state, and then the state after each step. The
+    gates and the candidate are one array `[batch, time, 4 * width]`, in the order `order`.
     """
     p_i, p_f, p_o = peepholes
 
@@ -115,8 +116,8 @@ def _backward(order: str, peeps: bool, saved: Any, slopes: Any) -> Any:
         d_sums = jnp.concatenate([d[name] for name in order], axis=1)
         dc = dc * f + (d["i"] * p_i + d["f"] * p_f if peeps else 0)
         rows = _put(rows, d_sums, number)
-        # The gates of the next iteration are read here: if each iteration read its gates and then wrote into the same
-        # buffer, XLA would copy the whole buffer first.
+        # Each iteration reads the gates for the next iteration. If an iteration read its own gates and then wrote into
+        # the same buffer, XLA would copy the whole buffer first.
         return d_sums @ weight.T, dc, _at(rows, number - 1), rows
 
     zeros = jnp.zeros_like(cells[:, 0])
@@ -136,10 +137,10 @@ _states.defvjp(_forward, _backward, symbolic_zeros=True)
 
 
 def _at(steps: jax.Array, number: Any) -> jax.Array:
-    """Return one step, `[batch, ...]`, of all steps, `[batch, time, ...]`."""
+    """Return step `number`, `[batch, ...]`, of an array of all steps, `[batch, time, ...]`."""
     return jax.lax.dynamic_index_in_dim(steps, number, axis=1, keepdims=False)
 
 
 def _put(steps: jax.Array, step: jax.Array, number: Any) -> jax.Array:
-    """Return all steps, `[batch, time, ...]`, with one step replaced."""
+    """Return the array of all steps, `[batch, time, ...]`, with step `number` replaced by `step`."""
     return jax.lax.dynamic_update_index_in_dim(steps, step, number, axis=1)

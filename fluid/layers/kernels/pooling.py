@@ -1,8 +1,8 @@
-"""Pooling: the maximum or the mean of the pixels under a window, and the maximum of the bins of regions.
+"""Max pooling: the maximum of the pixels under each window, and in each bin of image regions.
 
-The plain form for regions makes a mask of each bin, and so compares each bin of each region with the whole image. The
-loop of `largest_of_bins` reads the pixels of each bin alone, for all channels at once, so the time grows with the area
-of the regions. The loop is slow where each iteration costs a kernel launch, as on a GPU.
+On other devices, the layer `roi_pool` makes a mask of each bin, and so compares each bin of each region with the whole
+image. On a CPU, the loop of `largest_of_bins` reads only the pixels of each bin, for all channels at once, so its time
+grows with the area of the regions. The loop is slow if each iteration costs a kernel launch, as on a GPU.
 
 Milliseconds of 256 regions of at most 17 x 17 pixels in 7 x 7 bins, of two images of 256 x 50 x 50, by
 `python benchmarks/survey.py roi_pool` (jax 0.10.2, two cores, 24 November 2026):
@@ -24,8 +24,8 @@ import numpy as np
 
 from fluid.layers.kernels.layout import by_layout, on_cpu
 
-_MOST_CELLS = 16  # the most cells of a tile for `largest_of_tiles`, which compares cells one by one
-_MOST_OVERLAPPING_CELLS = 49  # the most cells of a window that may overlap others; their index is an int8
+_MOST_CELLS = 16  # the most pixels of a window for `largest_of_tiles`, which compares them one by one
+_MOST_OVERLAPPING_CELLS = 49  # the most pixels of a window for `_largest_of_windows`, which uses int8 indices
 
 _Sizes = tuple[int, ...]
 _Pads = tuple[tuple[int, int], ...]
@@ -34,17 +34,17 @@ _Pads = tuple[tuple[int, int], ...]
 def largest(
     x: jax.Array, window: Sequence[int], strides: Sequence[int], pads: Sequence[tuple[int, int]], layout: str
 ) -> jax.Array:
-    """Compute the maximum under each window.
+    """Compute the maximum of the pixels under each window (max pooling).
 
     Args:
       x: images.
-      window: the size of the window in each dimension of pixels.
-      strides: one for each dimension of pixels.
-      pads: a pair (before, after) for each dimension of pixels.
-      layout: of the images, for example "NHWC".
+      window: the size of the window in each spatial dimension.
+      strides: the distance between windows in each spatial dimension.
+      pads: a pair (before, after) for each spatial dimension.
+      layout: the order of the dimensions of the images, for example "NHWC".
 
     Returns:
-      Images in the same layout.
+      Images in the layout `layout`, with one pixel for each window.
     """
     if tuple(window) == tuple(strides) and not any(map(any, pads)) and math.prod(window) <= _MOST_CELLS:
         return largest_of_tiles(x, window, layout)
@@ -56,15 +56,15 @@ def largest(
 
 
 def _is_shared(shape: Sequence[int], sizes: _Sizes, steps: _Sizes, pads: _Pads) -> bool:
-    """Return whether `_largest_of_windows` is faster: windows are small, and a dimension has more than one."""
+    """Return whether `_largest_of_windows` is faster: windows are small, and a dimension has more than one window."""
     settings = list(zip(shape, sizes, steps, pads, strict=True))
     changed = [each for each in settings if each[1:] != (1, 1, (0, 0))]
-    known = all(isinstance(n, int) for n, *_ in changed)  # only the batch may be a symbolic size
+    known = all(isinstance(n, int) for n, *_ in changed)  # a pooled dimension must not have a symbolic size
     return known and math.prod(sizes) <= _MOST_OVERLAPPING_CELLS and any(n + sum(p) >= k + s for n, k, s, p in changed)
 
 
 def _by_reduce_window(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> jax.Array:
-    """Compute the maximum under each window by `reduce_window`, with the gradient of JAX."""
+    """Compute the maximum under each window by `reduce_window`, with JAX's own gradient."""
     return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, sizes, steps, pads)
 
 
@@ -72,14 +72,14 @@ def _by_reduce_window(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Arra
 def _largest_of_windows(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> jax.Array:
     """Compute the maximum under each window of an array; windows may overlap.
 
-    The gradient is not a scatter as in JAX, which XLA on a CPU compiles to a loop over pixels. Windows of 3 x 3 cells
-    take 190 ms with the gradient of JAX and 11.7 with this one, for step 2 and images of 112 x 112 x 64. For step 1 and
-    28 x 28 x 192 they take 63 and 2.0 (`python benchmarks/survey.py "pool2d max 3"`, jax 0.10.2, two cores, 24 November
-    2026).
+    JAX's own gradient is a scatter, which XLA on a CPU compiles to a slow loop over pixels; the gradient of this
+    function is not a scatter. For windows of 3 x 3 with step 2 and images of 112 x 112 x 64, JAX's gradient takes 190
+    ms, and this one 11.7 ms. For step 1 and images of 28 x 28 x 192, they take 63 and 2.0 ms (`python
+    benchmarks/survey.py "pool2d max 3"`, jax 0.10.2, two cores, 24 November 2026).
 
     Args:
-      sizes: of the window, one for each dimension.
-      steps: from one window to the next.
+      sizes: the size of the window in each dimension.
+      steps: the distance from one window to the next in each dimension.
       pads: a pair (before, after) for each dimension, 0 where size and step are 1.
       array: floating-point numbers.
     """
@@ -90,18 +90,18 @@ def _largest_of_windows(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Ar
 def _(
     sizes: _Sizes, steps: _Sizes, pads: _Pads, arrays: tuple[jax.Array], slopes: tuple[jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the derivative; of several equal elements, it follows the first."""
+    """Compute the maxima and their tangents; the first of several equal elements determines the tangent."""
     largest, *others = _cells(sizes, steps, pads, jax.lax.stop_gradient(arrays[0]))
     index = jnp.zeros(largest.shape, jnp.int8)
     for number, cell in enumerate(others, 1):
         before = largest >= cell
         index = jnp.where(before, index, np.int8(number))
-        largest = jnp.where(before, largest, cell)  # a NaN here gives way to the next cell, as in the gradient of JAX
+        largest = jnp.where(before, largest, cell)  # as in JAX's gradient, the next cell replaces a NaN
     return _largest_of_windows(sizes, steps, pads, arrays[0]), _chosen(sizes, steps, pads, index, slopes[0])
 
 
 def _cells(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> list[jax.Array]:
-    """Return one array for each cell of the window, row by row: the elements of all windows at this cell."""
+    """Return one array for each cell (position) of the window, row by row: the elements of all windows at this cell."""
     padded = jax.lax.pad(array, _lowest(array), [(*pair, 0) for pair in pads])
     counts = [(n - k) // s + 1 if k > 1 or s > 1 else n for n, k, s in zip(padded.shape, sizes, steps, strict=True)]
     return [
@@ -111,30 +111,32 @@ def _cells(sizes: _Sizes, steps: _Sizes, pads: _Pads, array: jax.Array) -> list[
 
 
 def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: jax.Array) -> jax.Array:
-    """Return the element of `array` at one cell of each window, whose number is in `index`.
+    """Return for each window the element of `array` at the cell (position in the window) with the number in `index`.
 
-    The computation is chosen for its gradient. Pixels whose indices leave equal remainders when divided by the steps
-    are one phase. All pixels of a phase are under the same cells of their windows, so that their gradients are sums of
-    masked slices. JAX transposes a slice to padding, which costs much more, and padding to a slice. So this function
-    pads, and its gradient slices.
+    Pixels belong to one phase if their indices leave equal remainders when divided by the steps. All pixels of a phase
+    are under the same cells of their windows, so the gradient of a phase is a sum of masked slices. JAX transposes
+    padding to a slice, and a slice to padding, which costs much more. Therefore this function pads, so that its
+    gradient slices.
 
     Args:
-      sizes: of the window, one for each dimension.
-      steps: from one window to the next.
+      sizes: the size of the window in each dimension.
+      steps: the distance from one window to the next in each dimension.
       pads: a pair (before, after) for each dimension.
-      index: the number of the cell for each window, row by row, int8.
+      index: the number of the selected cell of each window, int8; cells are numbered row by row.
       array: the elements to read; cells outside the array are read as 0.
     """
     rank = range(array.ndim)
     moving = [axis for axis in rank if sizes[axis] > 1 or steps[axis] > 1 or any(pads[axis])]
-    reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}  # how many earlier windows cover a pixel too
-    length = {axis: -(-(array.shape[axis] + pads[axis][0]) // steps[axis]) for axis in moving}  # the length of a phase
+    # `reach`: along each axis, the number of earlier windows that can also cover a pixel of a window.
+    reach = {axis: -(-sizes[axis] // steps[axis]) - 1 for axis in moving}
+    # `length`: along each axis, the number of pixels in one phase.
+    length = {axis: -(-(array.shape[axis] + pads[axis][0]) // steps[axis]) for axis in moving}
     spare = {axis: max(length[axis] - index.shape[axis], 0) for axis in moving}
     whole = {axis: reach[axis] + index.shape[axis] + spare[axis] for axis in moving}
 
     zero = np.zeros((), array.dtype)
     phases: dict[tuple[int, ...], Any] = {(): array}
-    for axis in reversed(moving):  # the last dimension first, so that earlier axes keep their numbers
+    for axis in reversed(moving):  # split the last dimension first, so that the numbers of earlier axes stay valid
         end = length[axis] * steps[axis] - pads[axis][0] - array.shape[axis]
         border = [(pads[axis][0], end, 0) if i == axis else (0, 0, 0) for i in rank]
         split: dict[tuple[int, ...], Any] = {}
@@ -161,11 +163,11 @@ def _chosen(sizes: _Sizes, steps: _Sizes, pads: _Pads, index: jax.Array, array: 
 
 
 def largest_of_tiles(x: jax.Array, window: Sequence[int], layout: str) -> jax.Array:
-    """Compute the maximum of each adjacent, non-overlapping window.
+    """Compute the maximum under each window, for adjacent windows that do not overlap.
 
-    The result equals `lax.reduce_window`. The gradient is not a scatter as in JAX, which XLA compiles to a slow loop:
-    2 x 2 cells of 24 x 24 x 20 pixels, batch 64, take 8.9 ms with the gradient of JAX and 1.1 with this one
-    (`benchmarks/KERNELS.md`).
+    The result equals `lax.reduce_window`. JAX's own gradient is a scatter, which XLA compiles to a slow loop; the
+    gradient of this function is not a scatter. For windows of 2 x 2 on images of 24 x 24 x 20, batch 64, JAX's gradient
+    takes 8.9 ms, and this one 1.1 ms (`benchmarks/KERNELS.md`).
     """
     tile = by_layout(layout, window, 1, 1)
     whole = (slice(None) if k == 1 else slice(size // k * k) for size, k in zip(x.shape, tile, strict=True))
@@ -174,45 +176,49 @@ def largest_of_tiles(x: jax.Array, window: Sequence[int], layout: str) -> jax.Ar
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _largest(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """Compute the maximum of each tile of an array; each size of the array is a multiple of the tile's."""
+    """Compute the maximum of each tile of an array; the tile sizes divide the array sizes."""
     return jax.lax.reduce_window(array, _lowest(array), jax.lax.max, tile, tile, "VALID")
 
 
 def _largest_of_cells(tile: tuple[int, ...], array: jax.Array) -> jax.Array:
-    """Compute `_largest` by a reshape and a maximum, which XLA fuses with adjacent operations in training."""
+    """Compute the maximum of each tile by a reshape and `max`, which XLA fuses with adjacent operations in training."""
     split = [part for size, k in zip(array.shape, tile, strict=True) for part in (size // k, k)]
     return array.reshape(split).max(tuple(range(1, len(split), 2)))
 
 
 @_largest.defjvp
 def _(tile: tuple[int, ...], arrays: tuple[jax.Array], slopes: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Compute the derivative; of several equal elements, it follows the first."""
+    """Compute the maxima and their tangents; the first of several equal elements determines the tangent."""
 
     def larger(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         before = (first[0] >= second[0]) | jnp.isnan(first[0])
         return jnp.where(before, first[0], second[0]), jnp.where(before, first[1], second[1])
 
-    # Indexing by strides would be a gather if the batch size is a symbol, as in an exported training step (jax 0.10.2).
+    # `lax.slice` avoids a gather: strided indexing is a gather if the batch size is symbolic, as in an exported
+    # training step (jax 0.10.2).
     read = lambda each, place: jax.lax.slice(each, place, each.shape, tile)  # noqa: E731
     cells = [(read(arrays[0], place), read(slopes[0], place)) for place in np.ndindex(*tile)]
     return _largest_of_cells(tile, arrays[0]), functools.reduce(larger, cells)[1]
 
 
 def _lowest(array: jax.Array) -> np.ndarray:
-    """Return the lowest value of the dtype of an array, a scalar of this dtype."""
+    """Return the lowest value of the dtype of `array`, as a scalar of this dtype."""
     lowest = -np.inf if jnp.issubdtype(array.dtype, jnp.floating) else jnp.iinfo(array.dtype).min
     return np.array(lowest, array.dtype)
 
 
 def largest_of_bins(x: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Compute the maximum of each bin of each region; a NaN is the largest.
+    """Compute the maximum pixel in each bin of each region; a NaN counts as the maximum.
 
-    The gradient goes to the first of equal pixels, row by row.
+    Each region is divided into a grid of `p` rows and `q` columns of bins. If several pixels are equal, the first in
+    row order gets the gradient.
 
     Args:
       x: images `[batch, channels, height, width]`.
-      down: the first row of each bin, and the row after its last, integers `[batch, regions, p]` from 0 to `height`.
-      across: the same for columns, `[batch, regions, q]`.
+      down: the first row of each bin, and the row after its last row: two arrays of integers `[batch, regions, p]` from
+        0 to `height`.
+      across: the first column of each bin, and the column after its last column: two arrays of integers `[batch,
+        regions, q]` from 0 to `width`.
 
     Returns:
       `[batch, regions, channels, p, q]`; 0 for bins without pixels.
@@ -228,16 +234,16 @@ def largest_of_bins(x: jax.Array, down: tuple[jax.Array, jax.Array], across: tup
     return jnp.moveaxis(largest, -1, 2)
 
 
-# Under the usual `vmap`, each loop would run for the pixels of the largest bin of all examples, and select the results
-# in each iteration.
+# `sequential_vmap` maps over examples one by one. Under the usual `vmap`, each loop would run as long as the largest
+# bin of all examples needs, with a `select` in each iteration.
 @jax.custom_batching.sequential_vmap
 def _places(images: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[jax.Array, jax.Array]) -> jax.Array:
-    """Return the indices of the largest pixels, integers `[batch, regions, p, q, channels]`, as `row * width + column`.
+    """Return the index of the largest pixel of each bin, `row * width + column`: `[batch, regions, p, q, channels]`.
 
     Args:
       images: `[batch, height, width, channels]`.
-      down: as in `largest_of_bins`.
-      across: as in `largest_of_bins`.
+      down: the first row of each bin, and the row after its last row: two arrays `[batch, regions, p]`.
+      across: the first column of each bin, and the column after its last column: two arrays `[batch, regions, q]`.
     """
     _, _, width, channels = images.shape
     p, q = down[0].shape[2], across[0].shape[2]
@@ -250,10 +256,11 @@ def _places(images: jax.Array, down: tuple[jax.Array, jax.Array], across: tuple[
             row, column = top + k // columns, left + k % columns
             at = (row * width + column).astype(jnp.int32)
             pixel = jax.lax.dynamic_slice(image, (row, column, 0), (1, 1, channels)).reshape(channels)
-            larger = ~(pixel <= value) & (value == value)  # the first NaN stays
+            larger = ~(pixel <= value) & (value == value)  # nothing replaces a NaN in `value`
             return jnp.where(larger, pixel, value), jnp.where(larger, at, place)
 
-        # No pixel of -inf is larger than this start, so a bin of such pixels keeps the index of its first pixel.
+        # The loop starts with the value -inf and the index of the first pixel; a bin that holds only -inf keeps this
+        # index.
         first = jnp.broadcast_to((top * width + left).astype(jnp.int32), channels)
         lowest = jnp.full(channels, -jnp.inf, image.dtype)
         return jax.lax.fori_loop(0, rows * columns, compare, (lowest, first))[1]

@@ -1,8 +1,8 @@
-"""Products of rows of a table: with few rows and many ids, the table is multiplied, and then the products looked up.
+"""Products of looked-up rows: a table with few rows is multiplied once, and then its products are looked up.
 
-An `fc` after an `embedding` multiplies a row once for each time that its id occurs. The functions here compute with
-the table instead where this is faster: on a CPU, in training, with at most half as many rows as ids. `fc` of 6,400 ids
-of 1,000 rows took 31 ms, and takes 8 with the table (`benchmarks/KERNELS.md`).
+An `fc` after an `embedding` multiplies a row again for each occurrence of its id. The functions in this module multiply
+the table instead if this is faster: on a CPU, in training, with at most half as many rows as ids. For 6,400 ids and
+1,000 rows, `fc` takes 31 ms without this method, and 8 ms with it (`benchmarks/KERNELS.md`).
 """
 
 import math
@@ -20,8 +20,8 @@ class LookedUp(NamedTuple):
     """The rows and the ids from which an array was looked up: the array is `rows[ids]`.
 
     Attributes:
-      rows: the table, or what was computed from each of its rows, `[count, width]`.
-      ids: integers `[...]`; 0 in the padding of a sequence batch, so that nothing there is NaN.
+      rows: the table, or the result of a computation on each row of the table, `[count, width]`.
+      ids: integers `[...]`; 0 in the padding of a sequence batch, so that the padding is not NaN.
     """
 
     rows: jax.Array
@@ -29,7 +29,7 @@ class LookedUp(NamedTuple):
 
 
 def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
-    """Look up the row of a table for each id, and note table and ids if computing with the table is faster.
+    """Look up the row of a table for each id, and record table and ids if computing with the table is faster.
 
     Args:
       table: `[rows, width]`.
@@ -37,8 +37,8 @@ def look_up(table: Any, ids: Any, padding: int | None = None) -> Any:
       padding: an id whose row is read as zeros; None for no such id.
 
     Returns:
-      `[..., width]`. The row of an id outside the table is NaN, so that the mistake is seen. The ids of feeds are
-      checked earlier.
+      `[..., width]`. An id outside the table yields NaN, so that users notice the mistake. Ids in feeds are checked
+      earlier.
     """
     table = jnp.asarray(table)
     result = table.at[ids].get(mode="fill", fill_value=np.nan, wrap_negative_indices=False)
@@ -66,7 +66,7 @@ def plus(x: Any, bias: Any) -> Any:
 
 
 def same_rows(x: Any, filled: Any) -> Any:
-    """Return `filled`, which equals `x` except in the padding, and note for it the rows and ids of `x`, if known."""
+    """Copy the recorded table and ids of `x` to `filled`, which differs from `x` only in the padding, and return it."""
     known = _looked_up(x)
     if known is not None:
         core.current_frame("layers").note(filled, looked_up=known)
@@ -79,16 +79,16 @@ def _looked_up(x: Any) -> LookedUp | None:
 
 
 def _few_rows(table: jax.Array, ids: Any) -> bool:
-    """Return whether computing with the rows of the table is faster and as exact as with one row for each id."""
-    # In half precision the gradient of a row would be a sum of many numbers, rounded after each addition.
+    """Return whether computing with the table is faster than computing with one row for each id, and as exact."""
+    # Half precision is not exact: the gradient of a row is a sum over many ids, which is rounded after each addition.
     exact = jnp.promote_types(table.dtype, jnp.float32) == table.dtype
     return exact and 2 * table.shape[0] <= math.prod(ids.shape) and on_cpu() and not core.axes_here()
 
 
 def _value_of(known: LookedUp) -> jax.Array:
-    """Return a value `[..., width]` from its rows and ids, with NaN for ids outside the table."""
+    """Look up the rows `[..., width]` of `known` for its ids, with NaN for ids outside the table."""
     width = known.rows.shape[1]
-    # If the gathered slices keep both dimensions, XLA adds up the gradient of the rows without copying its inputs.
+    # The gathered slices keep both dimensions: XLA then sums the gradient of the rows without copying its inputs.
     both = jax.lax.GatherDimensionNumbers((1, 2), collapsed_slice_dims=(), start_index_map=(0,))
     found = jax.lax.gather(known.rows, known.ids.reshape(-1, 1), both, (1, width), mode="fill", fill_value=np.nan)
     value = found.reshape(*known.ids.shape, width)

@@ -1,1 +1,1 @@
-"""Losses, and metrics that a program computes."""
+"""Layers for losses and metrics."""

@@ -1,4 +1,4 @@
-"""Classification losses besides cross entropy: ranking, Dice, distillation, focal, centre; and label smoothing."""
+"""Classification losses other than cross entropy (ranking, Dice, distillation, focal, center); label smoothing."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def bpr_loss(input: core.Value, label: core.Value, name: str | None = None) -> A
       name: name of the layer; by default `bpr_loss_N`.
 
     Returns:
-      `[batch, 1]`: the mean of `log(1 + exp(other - right))` over the other classes.
+      `[batch, 1]`: the mean of `log(1 + exp(score_of_other - score_of_right))` over the other classes.
 
     Raises:
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input, or there is only one class.
 
     Example:
@@ -67,7 +67,7 @@ def dice_loss(input: core.Value, label: core.Value, epsilon: float = 1e-5, name:
       A scalar, `[]`.
 
     Raises:
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input.
 
     Example:
@@ -115,7 +115,7 @@ def label_smooth(
       name: name of the layer; by default `label_smooth_N`.
 
     Returns:
-      The same kind and shape as `label`.
+      A value of the same type and shape as `label`.
 
     Raises:
       ArgumentError: `epsilon` is not between 0 and 1, or the dtype does not exist.
@@ -151,14 +151,14 @@ def teacher_student_sigmoid_loss(
 ) -> Any:
     """Compute the loss of predicted clicks against both the click and the score of a teacher, for distillation.
 
-    The label encodes both. Without a teacher it is -2 for no click and -1 for a click; with the score `z` of a teacher,
-    from 0 to 1, it is `z` for no click and `1 + z` for a click.
+    The label encodes the click and the score. Without a teacher it is -2 for no click and -1 for a click; with the
+    score `z` of a teacher, from 0 to 1, it is `z` for no click and `1 + z` for a click.
 
     Args:
       input: logits `[batch, 1]`.
       label: `[batch, 1]`, encoded as described above.
-      soft_max_up_bound: logits from this bound on receive no gradient. The value of the loss is not clipped.
-      soft_max_lower_bound: logits up to this bound receive no gradient.
+      soft_max_up_bound: logits at or above this bound receive no gradient. The value of the loss is not clipped.
+      soft_max_lower_bound: logits at or below this bound receive no gradient.
       name: name of the layer; by default `teacher_student_sigmoid_loss_N`.
 
     Returns:
@@ -204,7 +204,8 @@ def sigmoid_focal_loss(
 
     Args:
       x: logits `[batch, classes]`.
-      label: classes `[batch, 1]` of an integer dtype, counted from 1; 0 is background, and rows of -1 have loss 0.
+      label: classes `[batch, 1]` of an integer dtype, counted from 1; 0 is background, and rows with label -1 have loss
+        0.
       fg_num: the number of foreground examples, `[1]`, by which the loss is divided.
       gamma: the exponent; a larger one gives well-classified examples less weight.
       alpha: the weight of the foreground, between 0 and 1; the background has the weight `1 - alpha`.
@@ -214,7 +215,7 @@ def sigmoid_focal_loss(
       `[batch, classes]`.
 
     Raises:
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the logits.
 
     Example:
@@ -264,8 +265,8 @@ def center_loss(
 ) -> jax.Array:
     """Compute half the squared distance of features from the center of their class: center loss (Wen et al., 2016).
 
-    The centers are a state, which no optimizer changes. In a training step the center `c` of each class moves by
-    `alpha * sum(x - c) / (1 + n)`, over the `n` rows `x` of this class.
+    The centers are a state of the program, which no optimizer changes. In a training step, the center `c` of each class
+    moves by `alpha * sum(x - c) / (1 + n)`, over the `n` rows `x` of this class.
 
     Args:
       input: features `[batch, width]`.
@@ -281,7 +282,7 @@ def center_loss(
 
     Raises:
       ArgumentError: `num_classes` is not positive, or `param_attr` is False.
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input.
 
     Example:

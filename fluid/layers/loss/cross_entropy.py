@@ -1,4 +1,4 @@
-"""Cross entropy: of probabilities, of the softmax of logits, and of the sigmoid of each logit."""
+"""Cross-entropy losses of probabilities, of the softmax of logits, and of the sigmoid of each logit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fluid.layers.base import Layer, axis_of, dense, describe, layer, like, row_
 from fluid.layers.checks import check_same_shape
 from fluid.layers.no_effect import no_effect
 
-# Fluid uses this number for the logarithm of a probability of 0.
+# `_LOG_OF_ZERO` replaces the logarithm of a probability of 0, as in PaddlePaddle Fluid.
 _LOG_OF_ZERO = -1e20
 
 
@@ -36,7 +36,7 @@ def cross_entropy(
       `[batch, ..., 1]`, one loss for each row.
 
     Raises:
-      ArgumentTypeError: hard labels are no integers.
+      ArgumentTypeError: the hard labels are not integers.
       ShapeError: labels do not fit the input.
 
     Example:
@@ -88,20 +88,20 @@ def softmax_with_cross_entropy(
 
     Args:
       logits: `[batch, ..., classes]`, or a SequenceBatch of them.
-      label: classes of an integer dtype, in the shape of the logits but 1 along `axis`; with `soft_label`,
+      label: classes of an integer dtype, in the shape of the logits, but with size 1 along `axis`; with `soft_label`,
         probabilities of the same shape as the logits.
       soft_label: whether labels are probabilities.
       ignore_index: a class whose rows have loss 0.
       numeric_stable_mode: accepted for programs written for Fluid, but has no effect: the computation is always stable.
-      return_softmax: whether to return the probabilities too.
+      return_softmax: whether to return the probabilities also.
       axis: the dimension of the classes.
       name: name of the layer; by default `softmax_with_cross_entropy_N`.
 
     Returns:
-      The losses, in the shape of the logits but 1 along `axis`; or `(losses, probabilities)`.
+      The losses, in the shape of the logits, but with size 1 along `axis`; or `(losses, probabilities)`.
 
     Raises:
-      ArgumentTypeError: hard labels are no integers.
+      ArgumentTypeError: the hard labels are not integers.
       ShapeError: labels do not fit the logits.
 
     Example:
@@ -137,13 +137,13 @@ def sigmoid_cross_entropy_with_logits(
 
     Args:
       x: logits, any shape, or a SequenceBatch.
-      label: probabilities of the same shape.
+      label: probabilities, in the shape of `x`.
       ignore_index: elements with this label have loss 0.
       name: name of the layer; by default `sigmoid_cross_entropy_with_logits_N`.
       normalize: whether to divide the losses by the number of elements that are not ignored.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the same type and shape as `x`.
 
     Raises:
       ShapeError: the shapes differ.
@@ -174,8 +174,8 @@ def sigmoid_cross_entropy_with_logits(
     target = dense(label)
     kept = target != ignore_index
     probability = target.astype(logits.dtype)
-    # softplus has the right slope at a logit of exactly 0, as embeddings of zeros give; formulas with jnp.abs have not,
-    # because JAX gives jnp.abs the slope 1 there.
+    # `softplus` has the correct gradient at a logit of exactly 0, which embeddings of zeros can produce. A formula with
+    # `jnp.abs` would not, because the gradient of `jnp.abs` at 0 is 1 in JAX.
     loss = jax.nn.softplus(logits) - logits * probability
     loss = jnp.where(kept, loss, 0)
     if normalize:
@@ -185,7 +185,7 @@ def sigmoid_cross_entropy_with_logits(
 
 
 def _logits_of(this: Layer, input: core.Value, axis: int) -> Any:
-    """Return the logits from which a softmax along `axis` computed the input, or None."""
+    """Return the logits from which a softmax along `axis` computed the input; None if no softmax did."""
     logits = this.frame.fact(input, "logits")
     if logits is None:
         return None
@@ -216,9 +216,10 @@ def _doubt_one_class(logits: Any, axis: int) -> None:
 
 
 def _log_softmax_parts(logits: Any, axis: int) -> tuple[Any, Any]:
-    """Return the logarithm of the softmax of logits as a pair of arrays, the first minus the second.
+    """Return two arrays whose difference, first minus second, is the logarithm of the softmax of logits.
 
-    The second array has size 1 along `axis`. A caller that needs few of the logarithms subtracts it from these alone.
+    The second array has size 1 along `axis`. A caller that needs only a few logarithms subtracts the second array only
+    there.
     """
     shifted = logits - jax.lax.stop_gradient(jnp.max(logits, axis=axis, keepdims=True))
     return shifted, jnp.log(jnp.sum(jnp.exp(shifted), axis=axis, keepdims=True))
@@ -231,16 +232,16 @@ def _losses(
 
     Args:
       this: the layer, for messages.
-      value: the input.
+      value: the input of the layer.
       logs: the logarithms of probabilities plus `total`, `[batch, ..., classes]`, with the classes along `axis`.
       total: an array with size 1 along `axis`, or a number, to subtract from `logs`.
-      label: see `cross_entropy`.
+      label: classes, or probabilities if `soft` is True.
       soft: whether labels are probabilities.
       ignore: a class whose rows have loss 0.
       axis: the dimension of the classes.
 
     Returns:
-      An array of the shape of `logs`, but 1 along `axis`.
+      An array of the shape of `logs`, but with size 1 along `axis`.
     """
     if soft:
         check_same_shape(this, value, label)
@@ -252,14 +253,14 @@ def _losses(
     classes = _classes(this, value, label, axis)
     core.limit_feed(label, 0, logs.shape[axis], also=ignore)
     kept = classes != ignore
-    # A class outside the range yields NaN, so that users see the mistake; fed classes are checked earlier.
+    # A class out of range yields NaN, so that users notice the mistake; classes in feeds are checked earlier.
     inside = (classes >= 0) & (classes < logs.shape[axis])
     picked = jnp.take_along_axis(logs, jnp.where(inside, classes, 0), axis=axis)
     return jnp.where(kept, total - jnp.where(inside, picked, jnp.nan), 0)
 
 
 def _classes(this: Layer, value: core.Value, label: core.Value, axis: int) -> Any:
-    """Return class labels as integers with size 1 along `axis`, the dimension of the classes."""
+    """Check class labels, and return them with size 1 along `axis`, the dimension of the classes."""
     x = dense(value)
     classes = dense(label)
     if not jnp.issubdtype(classes.dtype, jnp.integer):

@@ -39,8 +39,8 @@ def accuracy(
         class 1 of two.
       label: classes `[batch, 1]` of an integer dtype, or a SequenceBatch of them.
       k: the number of classes that count as predicted.
-      correct: not possible in a program function, whose values never change: use what is returned.
-      total: not possible in a program function, whose values never change: use what is returned.
+      correct: must be None: a program function cannot change a value. Use the returned scalar.
+      total: must be None: a program function cannot change a value. Use the returned scalar.
       name: name of the layer; by default `accuracy_N`.
 
     Returns:
@@ -48,7 +48,7 @@ def accuracy(
 
     Raises:
       ArgumentError: `k` is not between 1 and the number of classes, or `correct` or `total` is given.
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input.
 
     Example:
@@ -109,7 +109,7 @@ def precision(input: core.Value, label: core.Value, threshold: float = 0.5, name
       weighted by the number of rows predicted to be positive, so that the result is exact.
 
     Raises:
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input.
 
     Example:
@@ -141,7 +141,7 @@ def recall(input: core.Value, label: core.Value, threshold: float = 0.5, name: s
       number of positive rows, so that the result is exact.
 
     Raises:
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input.
 
     Example:
@@ -173,9 +173,9 @@ def mean_iou(input: core.Value, label: core.Value, num_classes: int, name: str |
       predicted class. `trainer.test` sums the counts over all batches, and computes the mean from these sums.
 
     Raises:
-      ArgumentError: `num_classes` is no positive integer.
-      ArgumentTypeError: classes are no integers.
-      ShapeError: there are not as many predicted classes as true ones.
+      ArgumentError: `num_classes` is not a positive integer.
+      ArgumentTypeError: classes are not integers.
+      ShapeError: the numbers of predicted and true classes differ.
 
     Example:
       >>> import fluid
@@ -218,16 +218,17 @@ def metric(
 ) -> Any:
     """Define how to combine the values of several minibatches into one, for a test or an epoch of training.
 
-    Means, sums and extremes over the rows of a minibatch need no `metric`, and neither do the metric layers:
-    `trainer.test` combines them without help. Use `metric` for other values computed from them.
+    Means, sums and extremes over the rows of a minibatch need no `metric`, and neither do metric layers, for example
+    `accuracy`: `trainer.test` combines them correctly. Use `metric` for other values that are computed from means, sums
+    or extremes.
 
     Args:
-      value: any shape that does not follow the batch. For a function, it may also be a list of values. Each of them
-        is a mean, a sum or an extreme over rows, or has one row per example.
+      value: an array of any shape without a batch dimension. If `reduce` is a function, the value may also be a list.
+        Each value is then a mean, a sum or an extreme over rows, or has one row per example.
       reduce: "mean", weighted by the number of examples or by `weight`; "sum", "max", "min", or "last" for the value of
-        the last minibatch. Or a function of the value or values, such as `jnp.sqrt`: over a data set, the function gets
-        the values of the whole data set, with all rows concatenated. They are NumPy arrays of float64 and int64; in
-        the program itself they are traced arrays.
+        the last minibatch. Or a function of the value or values, such as `jnp.sqrt`. In the program, the function gets
+        the traced arrays of one minibatch. For a data set, it gets the values of the whole data set, with all rows
+        concatenated, as NumPy arrays of float64 and int64.
       weight: the weight of the minibatch in a mean, a scalar such as the number of words; the number of examples by
         default.
       name: name of the layer; by default `metric_N`.
@@ -237,7 +238,7 @@ def metric(
 
     Raises:
       ArgumentError: there is no such `reduce`, or `weight` is given with another `reduce` than "mean".
-      ShapeError: the value has rows, or is a SequenceBatch; or the weight is no scalar.
+      ShapeError: the value has rows, or is a SequenceBatch; or the weight is not a scalar.
 
     Example:
       >>> import fluid, jax.numpy as jnp, numpy as np
@@ -268,7 +269,7 @@ def metric(
             f"{this.name}: weight= is a scalar for a mean, found {describe(weight)} and reduce={reduce!r}; write "
             f'metric(value, reduce="mean", weight=layers.reduce_sum(mask))'
         )
-    # Copy the value, because the note below is about this result and not about the value itself.
+    # Copy the value, because `frame.note` must describe only the result of `metric`, and not `value` itself.
     result = this.output(jnp.copy(value))
     this.frame.note(result, **({"reduced": kept} if weight is None else {"weight": weight}))
     return result
@@ -285,7 +286,7 @@ def _without_rows(this: Layer, value: Any) -> Any:
 
 
 def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float = 0.5) -> tuple[Any, Any]:
-    """Return the probability that each row is positive, and whether each row is positive, both `[batch]`.
+    """Return the predicted probability of each row, and its label (bool: the row is positive), both `[batch]`.
 
     Args:
       this: the layer.
@@ -295,7 +296,7 @@ def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float =
       threshold: the smallest probability or score with which a row is predicted to be positive.
 
     Raises:
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input.
     """
     p = array_of(this, input)
@@ -313,7 +314,7 @@ def chances(this: Layer, input: Any, label: Any, caller: str, threshold: float =
 
 
 def share(this: Layer, hits: Any, of: Any) -> Any:
-    """Record a fraction, which `trainer.test` averages over batches, weighted by the denominators.
+    """Return a fraction as the result of a layer; `trainer.test` averages it over batches, weighted by its denominator.
 
     Args:
       this: the layer.
@@ -330,7 +331,7 @@ def share(this: Layer, hits: Any, of: Any) -> Any:
 
 
 def _mean_overlap(wrong: Any, correct: Any, numpy: Any = jnp) -> Any:
-    """Compute the mean intersection over union of the classes that occur, from counts `[num_classes]`."""
+    """Compute the mean intersection over union of the classes that occur, from their counts of predictions."""
     union = wrong + correct
     return numpy.sum(correct / numpy.maximum(union, 1)) / numpy.maximum(numpy.sum(union > 0), 1)
 
@@ -356,7 +357,7 @@ def auc(
     slide_steps: int = 1,
     name: str | None = None,
 ) -> tuple[Any, Any, list[Any]]:
-    """Compute the area under the curve of a binary classifier, over all training steps and over the last ones.
+    """Compute the area under the curve of a binary classifier, over all training steps and over the last steps.
 
     The thresholds are `k / num_thresholds`, for `k` from 1 to `num_thresholds`. They divide the probabilities into
     `num_thresholds + 1` bins, the last for probabilities of exactly 1, and probabilities in one bin count as equal.
@@ -381,7 +382,7 @@ def auc(
 
     Raises:
       ArgumentError: there is no such curve, or a number is too small.
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input.
 
     Example:
@@ -438,7 +439,8 @@ def _curve(counts: Any, numpy: Any) -> tuple[Any, Any]:
       numpy: the array module, `numpy` for float64 or `jax.numpy` for float32.
 
     Returns:
-      The numbers of positive and of negative rows, two arrays `[bins + 1]`; both begin with 0 and end with all rows.
+      The numbers of positive and of negative rows, two arrays `[bins + 1]`; both begin with 0 and end with the number
+      of all rows.
     """
     above = numpy.cumsum(counts[:, ::-1], axis=1).astype(numpy.float64 if numpy is np else numpy.float32)
     above = numpy.concatenate([numpy.zeros([2, 1], above.dtype), above], axis=1)

@@ -32,11 +32,11 @@ def square_error_cost(input: core.Value, label: core.Value, name: str | None = N
 
     Args:
       input: any shape, or a SequenceBatch.
-      label: the same shape.
+      label: a value of the shape of `input`.
       name: name of the layer; by default `square_error_cost_N`.
 
     Returns:
-      The same kind and shape as the input.
+      A value of the same type and shape as the input.
 
     Raises:
       ShapeError: the shapes differ.
@@ -62,7 +62,7 @@ def mse_loss(input: core.Value, label: core.Value, name: str | None = None) -> j
 
     Args:
       input: any shape, or a SequenceBatch, in which only the valid steps count.
-      label: the same shape.
+      label: a value of the shape of `input`.
       name: name of the layer; by default `mse_loss_N`.
 
     Returns:
@@ -98,12 +98,12 @@ def huber_loss(input: core.Value, label: core.Value, delta: float = 1.0, name: s
 
     Args:
       input: `[batch, 1]`, any shape, or a SequenceBatch.
-      label: the same shape.
+      label: a value of the shape of `input`.
       delta: the difference beyond which the loss is linear.
       name: name of the layer; by default `huber_loss_N`.
 
     Returns:
-      The same kind and shape as the input.
+      A value of the same type and shape as the input.
 
     Raises:
       ShapeError: the shapes differ.
@@ -140,14 +140,14 @@ def smooth_l1(
 
     Args:
       x: `[batch, ...]`, or a SequenceBatch.
-      y: the same shape.
-      inside_weight: factors of the differences, the same shape.
-      outside_weight: factors of the losses, the same shape.
+      y: a value of the shape of `x`.
+      inside_weight: factors of the differences, in the shape of `x`.
+      outside_weight: factors of the losses, in the shape of `x`.
       sigma: the scale of the differences; 1 by default.
       name: name of the layer; by default `smooth_l1_loss_N`.
 
     Returns:
-      `[batch, 1]`, a SequenceBatch `[batch, time, 1]` if `x` is one.
+      `[batch, 1]`; a SequenceBatch `[batch, time, 1]` if `x` is a SequenceBatch.
 
     Raises:
       ShapeError: the shapes differ.
@@ -182,12 +182,12 @@ def log_loss(input: core.Value, label: core.Value, epsilon: float = 1e-4, name: 
 
     Args:
       input: probabilities `[batch, 1]`, any shape, or a SequenceBatch.
-      label: 0 or 1, the same shape.
+      label: 0 or 1, in the shape of `input`.
       epsilon: added to each probability, to keep the logarithm finite.
       name: name of the layer; by default `log_loss_N`.
 
     Returns:
-      The same kind and shape as the input.
+      A value of the same type and shape as the input.
 
     Raises:
       ShapeError: the shapes differ.
@@ -290,12 +290,12 @@ def kldiv_loss(x: core.Value, target: core.Value, reduction: str = "mean", name:
 
     Args:
       x: the logarithms of probabilities, `[batch, ...]`.
-      target: probabilities, the same shape.
+      target: probabilities, in the shape of `x`.
       reduction: "mean" over all elements, "batchmean" for the sum divided by the batch size, "sum", or "none".
       name: name of the layer; by default `kldiv_loss_N`.
 
     Returns:
-      A scalar, `[]`; for "none", the same kind and shape as `x`.
+      A scalar, `[]`; for "none", a value of the same type and shape as `x`.
 
     Raises:
       ArgumentError: there is no such reduction.
@@ -379,7 +379,7 @@ def npair_loss(
 
 
 def _check_two_values(this: Layer, input: core.Value, label: core.Value) -> None:
-    """Check that two values have one shape, and warn if a layer compares a value with itself."""
+    """Check that two values have equal shapes, and warn if a layer compares a value with itself."""
     check_same_shape(this, input, label)
     _check_not_itself(this, input, label, ("input", "label"))
 

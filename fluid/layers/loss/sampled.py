@@ -1,4 +1,4 @@
-"""Losses for many classes that compute few scores: noise contrast, a tree of classes, and a sampled softmax."""
+"""Losses for many classes that compute only a few scores: NCE, hierarchical sigmoid and sampled softmax."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def nce(
 
     Raises:
       ArgumentError: there is no such sampler, its probabilities are missing, or a number is not positive.
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the input.
 
     Example:
@@ -111,7 +111,8 @@ def hsigmoid(
     """Compute the loss of binary decisions at the inner nodes of a tree of classes (Morin and Bengio, 2005).
 
     The loss of a row is the sum of the losses of the decisions on the path from the root to its class. The default tree
-    is a complete binary tree. As in Fluid, a path adds log 2 for each node by which it is shorter than the longest.
+    is a complete binary tree. As in PaddlePaddle Fluid, a path that is `n` nodes shorter than the longest path adds `n`
+    times log 2 to the loss.
 
     Args:
       input: `[batch, width]`.
@@ -131,7 +132,7 @@ def hsigmoid(
 
     Raises:
       ArgumentError: there are fewer than two classes, or `path_table` or `path_code` is missing.
-      ArgumentTypeError: labels or paths are no integers.
+      ArgumentTypeError: labels or paths are not integers.
       ShapeError: labels or paths do not fit the input.
 
     Example:
@@ -178,9 +179,9 @@ def sampled_softmax_with_cross_entropy(
 ) -> jax.Array:
     """Compute the cross entropy of a softmax over the right classes and random ones (Jean et al., 2015).
 
-    The random classes are drawn once for the whole batch, without repetition, from a log-uniform distribution. Sort the
-    classes from frequent to rare for it. The logarithm of the expected count of each class in the draw is subtracted
-    from its logit.
+    The random classes are drawn once for the whole batch, without repetition, from a log-uniform distribution.
+    Therefore, sort the classes from frequent to rare. The logarithm of the expected count of each class in the draw is
+    subtracted from its logit.
 
     Args:
       logits: `[batch, classes]`.
@@ -199,7 +200,7 @@ def sampled_softmax_with_cross_entropy(
 
     Raises:
       ArgumentError: there are fewer classes than `num_samples`, or customized samples are missing.
-      ArgumentTypeError: labels are no integers.
+      ArgumentTypeError: the labels are not integers.
       ShapeError: labels do not fit the logits.
 
     Example:
@@ -239,7 +240,7 @@ def sampled_softmax_with_cross_entropy(
 
 
 def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = None) -> tuple[Any, Any]:
-    """Return an input as rows `[batch, width]`, and labels as classes `[batch, count]`; None accepts any count."""
+    """Check and return the input `[batch, width]` and the labels `[batch, count]`; None accepts any count."""
     rows = array_of(this, value)
     classes = check_ids(this.name, array_of(this, label))
     if classes.ndim == 1:
@@ -254,7 +255,7 @@ def _rows_and_classes(this: Layer, value: Any, label: Any, count: int | None = N
 
 
 def _rows(table: Any, ids: Any, sparse: bool, touched: Any = None) -> Any:
-    """Look up the rows `[..., width]` of a table for ids `[...]`; `touched`, bool `[...]`, marks the rows to update."""
+    """Look up the rows of a table for ids `[...]`; the mask `touched` selects the ids whose rows are updated."""
     return core.look_up(table, ids, touched) if sparse else look_up(table, ids)
 
 
@@ -285,13 +286,13 @@ def _log_uniform(classes: int) -> np.ndarray:
 
 
 def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
-    """Draw random classes, each as often as its probability says.
+    """Draw random classes with given probabilities.
 
-    Random numbers are looked up in the cumulative sum of the probabilities.
+    The function looks up uniform random numbers in the cumulative sum of the probabilities.
 
-    `jax.random.categorical` draws a random number for each class. With 30,000 classes and 20 samples, `nce` of 256 rows
-    took 3,101 ms with `jax.random.categorical`, and takes 1.4 with this function (`benchmarks/survey.py nce`; jax
-    0.10.2, two cores, 24 November 2026).
+    `jax.random.categorical` draws a random number for each class instead. With 30,000 classes and 20 samples, `nce` of
+    256 rows took 3,101 ms with `jax.random.categorical`, and takes 1.4 with this function (`benchmarks/survey.py nce`;
+    jax 0.10.2, two cores, 24 November 2026).
 
     Args:
       key: the random key.
@@ -302,10 +303,10 @@ def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
       Integers. A class of probability 0 is never drawn. If a probability is NaN, infinite or negative, its class is
       drawn each time, so that the mistake shows in the loss.
     """
-    # Without the barrier, XLA computes the cumulative sum of constants at compile time, which takes seconds.
+    # Without `optimization_barrier`, XLA computes the cumulative sum of constants at compile time, which takes seconds.
     odds = jax.lax.optimization_barrier(odds)
-    # A cumulative sum in float32 would round rare classes after frequent ones to nothing. These integers are at least 1
-    # for each class that can be drawn, so that none gets lost.
+    # The probabilities are scaled to integers: a cumulative sum in float32 would lose rare classes that follow frequent
+    # ones. The integer of each class with a positive probability is at least 1.
     parts = jnp.ceil(odds / jnp.sum(odds) * 2.0**31).astype(jnp.uint32)
     sums = jnp.cumsum(parts)
     found = jnp.searchsorted(sums, jax.random.randint(key, shape, 0, sums[-1], jnp.uint32), side="right")
@@ -314,7 +315,7 @@ def _draw(key: Any, odds: Any, shape: Sequence[Any]) -> Any:
 
 
 def _draw_without_repetition(key: Any, count: int, classes: int) -> tuple[Any, Any]:
-    """Draw different classes from the log-uniform distribution.
+    """Draw distinct classes from the log-uniform distribution.
 
     Args:
       key: the random key.
@@ -325,10 +326,11 @@ def _draw_without_repetition(key: Any, count: int, classes: int) -> tuple[Any, A
       The drawn classes, integers `[count]`; and the expected count of every class in the draw, `[classes]`.
     """
     odds = _log_uniform(classes)
-    # The `count` largest log-probabilities with Gumbel noise are distributed like draws repeated until `count` differ.
+    # The `count` classes with the largest sums of log-probability and Gumbel noise are distributed like classes that
+    # are drawn repeatedly, until `count` classes differ.
     first, second = jax.random.split(key)
     drawn = jax.lax.top_k(jnp.log(odds) + jax.random.gumbel(first, (classes,)), count)[1]
-    # The number of draws, with repeated classes, is a sum of geometric random numbers, one for each new class.
+    # The number of draws, including repeated classes, is a sum of geometric random numbers, one for each new class.
     found = jnp.asarray(odds, jnp.float32)[drawn]
     left = jnp.clip(1 - (jnp.cumsum(found) - found), 1e-6, 1)
     tries = jnp.sum(jnp.ceil(jnp.log(jax.random.uniform(second, (count,), minval=1e-30)) / jnp.log1p(-left)).clip(1))
@@ -343,13 +345,13 @@ def _complete_paths(classes: Any, count: int) -> tuple[Any, Any, Any]:
     """
     code = classes + count
     bit = jnp.arange(math.floor(math.log2(count - 1)) + 1 if count > 2 else 1, dtype=classes.dtype)
-    above = jnp.right_shift(code, bit + 1)  # 0 beyond the root
+    above = jnp.right_shift(code, bit + 1)  # `above` is 1 at the root, and 0 after it
     on_path = above > 0
     return jnp.where(on_path, above - 1, 0), (jnp.right_shift(code, bit) & 1).astype(jnp.float32), on_path
 
 
 def _given_paths(this: Layer, x: Any, table: Any, code: Any) -> tuple[Any, Any, Any]:
-    """Return the paths of rows `[batch, width]` in the user's tree, in the format of `_complete_paths`."""
+    """Check the user's paths of the rows of `x`, and return nodes, decisions and mask like `_complete_paths`."""
     if table is None or code is None:
         raise errors.ArgumentError(f"{this.name}: is_custom=True needs both path_table= and path_code=")
     nodes, decisions = (check_ids(this.name, array_of(this, v)) for v in (table, code))

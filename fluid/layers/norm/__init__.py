@@ -1,1 +1,1 @@
-"""Layers that normalise values, and dropout."""
+"""Normalisation layers and dropout."""

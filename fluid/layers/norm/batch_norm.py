@@ -83,11 +83,11 @@ def batch_norm(
       use_mkldnn: accepted for programs written for Fluid, but has no effect: XLA chooses the kernels.
 
     Returns:
-      The same kind and shape as the input.
+      A value of the same type and shape as the input.
 
     Raises:
       ArgumentError: there is no such layout.
-      ShapeError: the input has less than two dimensions.
+      ShapeError: the input has fewer than two dimensions.
 
     Example:
       >>> import fluid
@@ -119,7 +119,8 @@ def batch_norm(
         core.set_state(mean_name, momentum * moving_mean + (1 - momentum) * jax.lax.stop_gradient(mean))
         core.set_state(variance_name, momentum * moving_variance + (1 - momentum) * jax.lax.stop_gradient(variance))
     mean, variance = recorded_moments(this, mean, variance)
-    # Combine the scale and the inverse standard deviation of a channel: scaling all images twice costs much more.
+    # Combine the scale and the inverse standard deviation into one factor per channel: scaling all images twice costs
+    # much more.
     factor = jax.lax.rsqrt(variance + epsilon) * (1 if scale is None else scale)
     rest = (centre - mean) * factor + (0 if bias is None else bias)
     result = affine(centred, factor, rest, along_axis(axis, x.ndim))
@@ -130,7 +131,7 @@ def batch_norm(
 
 
 def _doubt_momentum(momentum: Any) -> None:
-    """Warn if `momentum` is 1 or below 0.5; the momentum of PyTorch is 1 minus the momentum here."""
+    """Warn if `momentum` is 1 or below 0.5; PyTorch's momentum is 1 minus the momentum of `batch_norm`."""
     if isinstance(momentum, int | float) and momentum == 1:
         core.doubt(
             "batch_norm(momentum=1) never updates the moving averages, so that tests do not normalise at all; the "
@@ -158,7 +159,7 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
     """Return a number near the mean of each channel, and the images minus this number.
 
     Without this subtraction, the gradient is a difference of large numbers, which loses precision. Test mode computes
-    no gradient: its number is the bias that `plus_bias` has added, or 0.
+    no gradient, so the number is the bias that `plus_bias` has added, or 0.
 
     Args:
       this: the layer.
@@ -170,11 +171,11 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
       The number of each channel, `[channels]`, or the scalar 0; and an array of the shape of `x`, in a dtype wide
       enough for sums.
     """
-    if mean is not None and this.frame.mode == core.TEST:  # one pass over the images is enough
+    if mean is not None and this.frame.mode == core.TEST:  # skip the subtraction, which would read all images again
         images, bias = without_bias(x, axis)
         return bias, wide(images)
     images = wide(x)
-    if mean is None:  # the mean of the first example is near enough to the mean of the batch
+    if mean is None:  # the mean of the first example is a sufficient estimate of the batch mean
         others = tuple(i for i in range(x.ndim) if i != axis)
         mean = jax.lax.stop_gradient(jnp.mean(images[:1], axis=others))
     return mean, images - mean.reshape(along_axis(axis, x.ndim))
@@ -183,8 +184,8 @@ def _centred(this: Layer, x: Any, axis: int, mean: Any | None) -> tuple[Any, Any
 def _moments(value: Any, centre: Any, centred: Any, axis: int) -> tuple[Any, Any]:
     """Compute the mean and variance `[channels]` of a batch over all dimensions but `axis`.
 
-    Reading the data dominates the cost, so one pass computes both. Moments about a number near the mean are as exact as
-    moments from two passes.
+    Reading the data dominates the cost, so one pass computes mean and variance. Moments about a number near the mean
+    are as exact as moments from two passes.
 
     Args:
       value: the input of the layer; in a SequenceBatch, only the valid steps count.

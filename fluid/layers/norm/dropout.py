@@ -24,14 +24,14 @@ def dropout(
     Args:
       x: any shape, or a SequenceBatch.
       dropout_prob: the probability, from 0 to 1; or a float scalar computed by the program.
-      is_test: whether training behaves as test mode does.
+      is_test: True makes training behave like test mode.
       seed: if given, every step drops the same elements; by default each step draws new ones.
       name: name of the layer; by default `dropout_N`; which elements are dropped depends on the name.
       dropout_implementation: "downgrade_in_infer" multiplies by `1 - dropout_prob` in test mode; "upscale_in_train"
         divides the kept elements by `1 - dropout_prob` in training, and does nothing in test mode.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the same type and shape as `x`.
 
     Raises:
       ArgumentError: the probability is not between 0 and 1, or there is no such implementation.
@@ -77,7 +77,7 @@ def drop(array: jax.Array, probability: float | jax.Array, key: jax.Array, upsca
       upscale: whether to divide the kept elements by `1 - probability`.
 
     Returns:
-      An array of the same shape and dtype.
+      An array of the shape and dtype of `array`.
     """
     keep = 1.0 - probability
     mask = jax.random.bernoulli(key, keep, array.shape)

@@ -11,7 +11,7 @@ from fluid.layers.base import Layer, dense, describe, row_dims, wide
 
 
 def channel_axis_of(this: Layer, value: Any, layout: str, argument: str) -> int:
-    """Return the dimension of the channels in the array of a value, for a layout such as "NCHW".
+    """Return the index of the channel dimension of a value, for a layout such as "NCHW".
 
     Raises:
       ArgumentError: there is no such layout.
@@ -58,13 +58,13 @@ def moments(x: Any, axes: tuple[int, ...]) -> tuple[Any, Any, Any]:
 def recorded_moments(this: Layer, mean: Any, variance: Any, shape: Sequence[int] = (-1,)) -> tuple[Any, Any]:
     """Record the mean and the variance of a layer under names, so that users can fetch and override them.
 
-    In Fluid, normalisations name the mean `NAME.tmp_0`, the variance `NAME.tmp_1` and the result `NAME.tmp_2`. Without
-    this call the result gets another name.
+    In PaddlePaddle Fluid, normalisation layers name the mean `NAME.tmp_0`, the variance `NAME.tmp_1` and the result
+    `NAME.tmp_2`. Without a call of this function, the result would get another name.
 
     Args:
       this: the layer.
       mean: any shape.
-      variance: the same shape.
+      variance: an array of the shape of `mean`.
       shape: the shape in which to record both; one dimension by default.
 
     Returns:
@@ -80,8 +80,8 @@ def affine(x: Any, scale: Any, bias: Any, shape: Sequence[int]) -> Any:
 
     Args:
       x: any shape.
-      scale: the factors, with as many elements as `shape` has; None for none.
-      bias: the numbers to add, with as many elements as `shape` has; None for none.
+      scale: the factors, with as many elements as `shape` has; None for a factor of 1.
+      bias: the numbers to add, with as many elements as `shape` has; None for a bias of 0.
       shape: the shape in which scale and bias broadcast to `x`; `along_axis` returns the shape for one number per
         channel.
     """

@@ -1,4 +1,4 @@
-"""Rescaling: by norms, by statistics of all data so far, by singular values, and by an affine map per channel."""
+"""Layers that rescale values by norms, by statistics of all previous data, by singular values, or per channel."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def lrn(
       data_format: "NCHW" or "NHWC".
 
     Returns:
-      The same shape as the input.
+      An array of the same shape as the input.
 
     Raises:
-      ArgumentError: `n` is no positive integer.
-      ShapeError: the input is no batch of images.
+      ArgumentError: `n` is not a positive integer.
+      ShapeError: the input is not a batch of images.
 
     Example:
       >>> import fluid
@@ -85,7 +85,7 @@ def l2_normalize(x: core.Value, axis: int, epsilon: float = 1e-12, name: str | N
       name: name of the layer; by default `l2_normalize_N`.
 
     Returns:
-      The same kind and shape as `x`.
+      A value of the same type and shape as `x`.
 
     Raises:
       ArgumentError: there is no such axis.
@@ -138,10 +138,10 @@ def affine_channel(
       act: name of an activation, or a function.
 
     Returns:
-      The same shape as `x`.
+      An array of the same shape as `x`.
 
     Raises:
-      ShapeError: the input is no batch of images, or there is not one number for each channel.
+      ShapeError: the input is not a batch of images, or there is not one number for each channel.
 
     Example:
       >>> import fluid
@@ -163,7 +163,7 @@ def affine_channel(
     return this.finish(affine(image.array, factors, summands, along_axis(image.channel_axis, 4)), act)
 
 
-# The initial states of `data_norm`: 10000 rows of mean 0 and standard deviation 1.
+# The initial values of the states of `data_norm`: 10000 rows of mean 0 and standard deviation 1.
 _START = {"batch_size": 1e4, "batch_sum": 0.0, "batch_square": 1e4}
 
 
@@ -216,11 +216,11 @@ def data_norm(
       enable_scale_and_shift: not supported; only False is accepted.
 
     Returns:
-      The same kind and shape as the input.
+      A value of the same type and shape as the input.
 
     Raises:
-      ArgumentError: there is no such layout, `param_attr` holds other keys, or an argument is not possible.
-      ShapeError: the input has less than two dimensions.
+      ArgumentError: there is no such layout, `param_attr` holds other keys, or an argument is not supported.
+      ShapeError: the input has fewer than two dimensions.
 
     Example:
       >>> import fluid
@@ -248,7 +248,7 @@ def data_norm(
 
 
 def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
-    """Return the initial values of the three states: for each key the value of the user, else that in `_START`."""
+    """Return the initial values of the three states of `data_norm`: the user's values, or the values in `_START`."""
     if given is None:
         return list(_START.values())
     if not isinstance(given, Mapping) or given.keys() - _START.keys():
@@ -260,7 +260,7 @@ def _start(this: Layer, given: Mapping[str, float] | None) -> list[float]:
 
 
 def _statistics(this: Layer, name: str | None, start: list[float], x: Any, axis: int) -> tuple[list[str], list[Any]]:
-    """Create the three states, and return their names and values `[channels]`."""
+    """Create the three states of `data_norm`, and return their names and their values, each `[channels]`."""
     stem = "dn" if name is None else this.name
     suffixes = ("batch_size", "batch_sum", "batch_square_sum")
     found = [
@@ -271,7 +271,7 @@ def _statistics(this: Layer, name: str | None, start: list[float], x: Any, axis:
 
 
 def _of_batch(value: Any, x: Any, mean: Any, axis: int, epsilon: float) -> list[Any]:
-    """Compute the increments that a batch adds to the three states.
+    """Compute the increments that a batch adds to the three states of `data_norm`.
 
     Args:
       value: the input; in a SequenceBatch, only the valid steps count.
@@ -306,11 +306,11 @@ def spectral_norm(
       name: name of the layer; by default `spectral_norm_N`.
 
     Returns:
-      The same shape as the weight.
+      An array of the same shape as the weight.
 
     Raises:
-      ArgumentError: there is no such dimension, or `power_iters` is no integer of at least 0.
-      ShapeError: the weight has less than two dimensions.
+      ArgumentError: there is no such dimension, or `power_iters` is not an integer of at least 0.
+      ShapeError: the weight has fewer than two dimensions.
 
     Example:
       >>> import fluid

@@ -1,1 +1,1 @@
-"""Recurrences over the steps of sequences."""
+"""Recurrent layers, which run over the steps of sequences."""

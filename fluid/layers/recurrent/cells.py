@@ -1,4 +1,4 @@
-"""Recurrent cells without parameters of their own, the loop over time that runs a cell, and checks of the arguments."""
+"""Recurrent cells that create no parameters, the loop over time that runs a cell, and checks of arguments."""
 
 import abc
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Cell(abc.ABC):
           batch_ref: an array `[batch, ...]` with the batch size and the dtype of the state.
 
         Returns:
-          An array `[batch, ...]`, or a pytree of several.
+          An array `[batch, ...]`, or a pytree of arrays.
         """
 
     @abc.abstractmethod
@@ -41,7 +41,7 @@ class Cell(abc.ABC):
         """Take one step.
 
         Args:
-          inputs: an array `[batch, ...]`, or a pytree of several.
+          inputs: an array `[batch, ...]`, or a pytree of arrays.
           state: the state from `initial_state` or the previous step.
 
         Returns:
@@ -98,7 +98,7 @@ class LSTMUnit:
       bias: added to the pre-activations, `[4 * width]`; None for no bias.
       peepholes: `p_i`, `p_f` and `p_o`, `[3, width]`; None for an LSTM without peepholes.
       forget_bias: a number, added to the pre-activation of the forget gate.
-      clip: the limit of the cell state, which is clipped to `-clip` to `clip`; None for no limit.
+      clip: the limit of the cell state, which is clipped to the range from `-clip` to `clip`; None for no limit.
     """
 
     order: str
@@ -111,7 +111,7 @@ class LSTMUnit:
     clip: float | None = None
 
     def __call__(self, sums: jax.Array, c: jax.Array) -> LSTMState:
-        """Compute the state after a step.
+        """Compute the hidden state and the cell state after a step.
 
         Args:
           sums: the pre-activations without bias and peepholes, `[batch, 4 * width]`, in the order `order`.
@@ -147,7 +147,7 @@ class LSTM(Cell):
         return LSTMState(zeros, zeros)
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """Compute the hidden state `[batch, width]`; `inputs` is the input times its weight, `[batch, 4 * width]`."""
+        """Take one step, and output the hidden state; `inputs`, `[batch, 4 * width]`, is the input times its weight."""
         new = self.unit(inputs + state.hidden @ self.weight, state.cell)
         return new.hidden, new
 
@@ -162,7 +162,7 @@ class ProjectedLSTM(Cell):
         weight.
       projection: `[width, proj_size]`.
       activation: the activation of the projection.
-      clip: the limit of the projection, which is clipped to `-clip` to `clip`; None for no limit.
+      clip: the limit of the projection, which is clipped to the range from `-clip` to `clip`; None for no limit.
     """
 
     unit: LSTMUnit
@@ -178,7 +178,7 @@ class ProjectedLSTM(Cell):
         return LSTMState(jnp.zeros((batch, proj_size), batch_ref.dtype), jnp.zeros((batch, width), batch_ref.dtype))
 
     def step(self, inputs: jax.Array, state: LSTMState) -> tuple[jax.Array, LSTMState]:
-        """Compute the projected hidden state `[batch, proj_size]`; `inputs [batch, 4 * width]` are already weighted."""
+        """Take one step, and output the projection; `inputs`, `[batch, 4 * width]`, is the input times its weight."""
         h, c = self.unit(inputs + state.hidden @ self.weight, state.cell)
         r = clipped(self.activation(h @ self.projection), self.clip)
         return r, LSTMState(r, c)
@@ -256,7 +256,7 @@ class GRU(Cell):
         return jnp.zeros((batch_ref.shape[0], self.candidate_weight.shape[0]), batch_ref.dtype)
 
     def step(self, inputs: jax.Array, state: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Compute the hidden state `[batch, width]`; `inputs` is the input times its weight, `[batch, 3 * width]`."""
+        """Take one step, and output the hidden state; `inputs`, `[batch, 3 * width]`, is the input times its weight."""
         hidden = self.unit.blend(self.gates(inputs, state), state)
         return hidden, hidden
 
@@ -267,12 +267,12 @@ class GRU(Cell):
 
 
 def _peep(sums: jax.Array, weight: jax.Array | None, c: jax.Array) -> jax.Array:
-    """Add `weight * c` to the pre-activations `[batch, width]` of a gate; without peepholes `weight` is None."""
+    """Add the peephole term `weight * c` to the pre-activations `[batch, width]`; add nothing for a weight of None."""
     return sums if weight is None else sums + weight * c
 
 
 def clipped(value: jax.Array, limit: float | None) -> jax.Array:
-    """Clip a value to `-limit` to `limit`; return it unchanged without a limit."""
+    """Clip a value to the range from `-limit` to `limit`; return the value unchanged if there is no limit."""
     return jnp.clip(value, -limit, limit) if limit else value
 
 
@@ -283,13 +283,14 @@ def unroll(
 
     Args:
       cell: the cell of each step.
-      inputs: an array `[time, batch, ...]`, or a pytree of several; the cell gets one slice at a time.
+      inputs: an array `[time, batch, ...]`, or a pytree of arrays; the cell gets one step `[batch, ...]` at a time.
       state: the state before the first step, a pytree of arrays `[batch, ...]`.
-      lengths: integers `[batch]`: a row keeps its state in the steps after its end. None if all steps count.
+      lengths: the number of steps of each row, integers `[batch]`; after its end, a row keeps its state. None if all
+        steps count.
       reverse: whether to run from the last step to the first; each row then starts at its own last step.
 
     Returns:
-      The outputs of all steps, `[time, batch, ...]`, and the state after the last one.
+      The outputs of all steps, `[time, batch, ...]`, and the state after the last step.
     """
     time = jax.tree.leaves(inputs)[0].shape[0]
 
@@ -338,7 +339,7 @@ def numbered(inputs: Any) -> tuple[Any, Any]:
 
 
 def kept(rows: jax.Array, old: Any, new: Any) -> Any:
-    """Return the state after a step, with the old state for the rows that have ended.
+    """Return the state after a step, but keep the old state for rows that have ended.
 
     Args:
       rows: bool `[batch]` or `[batch, beam]`: the rows that keep the old state.
@@ -346,7 +347,8 @@ def kept(rows: jax.Array, old: Any, new: Any) -> Any:
       new: the same pytree after the step.
 
     Returns:
-      The pytree of states. Arrays that do not begin with the dimensions of `rows`, such as a step count, are new.
+      The pytree of states. An array that does not begin with the dimensions of `rows`, such as a step count, is the new
+      array.
     """
 
     def choose(before: jax.Array, after: jax.Array) -> jax.Array:
@@ -361,7 +363,7 @@ def width_of(this: Layer, size: Any, gates: int) -> int:
     """Return the width of the hidden state, which is `size` divided by the number of gates.
 
     Raises:
-      ArgumentError: the size is no positive multiple of the number of gates.
+      ArgumentError: the size is not a positive multiple of the number of gates.
     """
     size = core.whole_number(this.name, "size", size, least=gates)
     if size % gates:
@@ -376,7 +378,7 @@ def projected(this: Layer, value: core.Value, size: int) -> core.SequenceBatch:
     """Check that the input of a recurrence is a sequence batch `[batch, time, size]`, and return it.
 
     Raises:
-      ShapeError: the input is no sequence batch of this size.
+      ShapeError: the input is not a sequence batch of this size.
     """
     if not isinstance(value, core.SequenceBatch) or value.data.ndim != 3 or value.shape[2] != size:
         found = "a sequence batch" if isinstance(value, core.SequenceBatch) else "an array"
@@ -394,13 +396,13 @@ def with_bias(x: core.SequenceBatch, bias: jax.Array) -> core.SequenceBatch:
 
 
 def starting_state(this: Layer, cell: Cell, batch: core.SequenceBatch, **given: core.Value | None) -> Any:
-    """Return the initial state of a recurrence over sequences: zeros, or arrays that the user gives.
+    """Return the initial state of a recurrence over sequences: the user's arrays, or zeros by default.
 
     Args:
       this: the layer, for messages.
       cell: the cell, which returns the default state.
       batch: the projected input, `[batch, time, ...]`.
-      given: the user's value for each array of the state, in order, under the name of the argument; None for zeros.
+      given: for each array of the state, in order, the user's argument with its value; None stands for zeros.
 
     Raises:
       ShapeError: a given value has the wrong shape.
@@ -432,7 +434,7 @@ def given_state(this: Layer, value: core.Value | None, shape: tuple[int, ...], d
 
 
 def array_of_shape(this: Layer, value: core.Value, *shape: int | str) -> jax.Array:
-    """Return the array of a value after checking its shape; a name, such as "batch", stands for any size.
+    """Return the array of a value after checking its shape; a name in `shape`, such as "batch", allows any size.
 
     Raises:
       ShapeError: the value has another shape, or is a sequence batch.

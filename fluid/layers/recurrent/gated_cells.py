@@ -19,8 +19,8 @@ from fluid.layers.recurrent.cells import GRU, LSTM, GRUUnit, LSTMState, LSTMUnit
 from fluid.layers.recurrent.rnn import RNNCell
 from fluid.param_attr import ParamSetting, to_attr
 
-# A step: takes the contribution of the input to the pre-activations, `[batch, n]`, and the states. It returns the
-# outputs and the new states.
+# `Step` is a function that takes one step. Its arguments are the contribution of the input to the pre-activations,
+# `[batch, n]`, and the states; it returns the outputs and the new states.
 Step = Callable[[jax.Array, Any], tuple[jax.Array, Any]]
 
 
@@ -53,7 +53,7 @@ class GRUCell(RNNCell):
       `[batch, hidden_size]` returns the new hidden state twice: as output and as state.
 
     Raises:
-      ArgumentError: `hidden_size` is no positive integer, or there is no such activation.
+      ArgumentError: `hidden_size` is not a positive integer, or there is no such activation.
 
     Example:
       >>> import fluid
@@ -91,7 +91,7 @@ class GRUCell(RNNCell):
         return [self.hidden_size]
 
     def call(self, inputs: Any, states: Any) -> tuple[jax.Array, jax.Array]:
-        """Take one step from `[batch, in]` and the state `[batch, hidden_size]`; return the new hidden state twice."""
+        """Take one step; return the new hidden state `[batch, hidden_size]` twice, as output and as state."""
         this = self._this.here()
         x = array_of_shape(this, inputs, "batch", "in")
         h = array_of_shape(this, states, x.shape[0], self.hidden_size)
@@ -111,7 +111,7 @@ class GRUCell(RNNCell):
           x: the inputs of all steps, `[time, batch, in]`.
 
         Returns:
-          The contributions with the biases, `[time, batch, 3 * hidden_size]`, and the function of a step.
+          The contributions with the biases, `[time, batch, 3 * hidden_size]`, and a function that takes one step.
         """
         this = self._this.here()
         (gate_weight, candidate_weight), biases = self._parameters(this, x)
@@ -170,7 +170,7 @@ class LSTMCell(RNNCell):
       state, each `[batch, hidden_size]`. It returns the new hidden state as output, and the list of both new states.
 
     Raises:
-      ArgumentError: `hidden_size` is no positive integer, or there is no such activation.
+      ArgumentError: `hidden_size` is not a positive integer, or there is no such activation.
 
     Example:
       >>> import fluid
@@ -209,7 +209,7 @@ class LSTMCell(RNNCell):
         return [[self.hidden_size], [self.hidden_size]]
 
     def call(self, inputs: Any, states: Any) -> tuple[jax.Array, Any]:
-        """Take one step from `[batch, in]` and two states `[batch, hidden_size]`; return the output and new states."""
+        """Take one step; return the new hidden state as output, and the new hidden and cell states."""
         this = self._this.here()
         x = array_of_shape(this, inputs, "batch", "in")
         old = self._states(this, states, x.shape[0])
@@ -224,7 +224,7 @@ class LSTMCell(RNNCell):
           x: the inputs of all steps, `[time, batch, in]`.
 
         Returns:
-          The contributions with the bias, `[time, batch, 4 * hidden_size]`, and the function of a step.
+          The contributions with the bias, `[time, batch, 4 * hidden_size]`, and a function that takes one step.
         """
         this = self._this.here()
         weight, bias = self._parameters(this, x)
@@ -261,10 +261,10 @@ class LSTMCell(RNNCell):
 
 
 def _named_layer(name: Any, unit: str) -> Layer:
-    """Return a layer whose parameters are called `NAME/UNIT_N.w_0`, with the number N of the cell.
+    """Return a layer whose parameters are called `NAME/UNIT_N.w_0`, with the automatic number `N`.
 
     Raises:
-      ArgumentTypeError: the name is no string, or is empty.
+      ArgumentTypeError: the name is not a string, or is empty.
     """
     if not isinstance(name, str) or not name:
         raise errors.ArgumentTypeError(f"name= is a string, found {name!r}")
@@ -281,13 +281,14 @@ def _check_dtype(this: Layer, dtype: Any, x: jax.Array) -> None:
 
 
 def _setting(this: Layer, attr: ParamSetting, suffix: str, role: str | None = None) -> ParamSetting:
-    """Return the setting of a parameter with a fixed full name, so that all uses of the cell share the parameter.
+    """Return the ParamAttr of a parameter with a fixed full name, so that all uses of the cell share the parameter.
 
     Args:
       this: the layer.
-      attr: the user's setting, perhaps for several parameters at once.
+      attr: the user's ParamAttr, for one or several parameters.
       suffix: the suffix of the automatic name, such as "w_0".
-      role: the suffix of the name in `attr`, if `attr` is the setting of several parameters; None for one parameter.
+      role: the suffix of the name in `attr`, such as "gate", if several parameters share `attr`; None for one
+        parameter.
     """
     settings = to_attr(attr)
     if settings is None:

@@ -60,8 +60,8 @@ def dynamic_gru(
       The hidden state after each step: a SequenceBatch `[batch, time, size]`.
 
     Raises:
-      ArgumentError: `size` is no positive integer.
-      ShapeError: the input is no sequence of this size, or the initial state does not fit.
+      ArgumentError: `size` is not a positive integer.
+      ShapeError: the input is not a sequence batch of this size, or the initial state does not fit.
 
     Example:
       >>> import fluid
@@ -115,7 +115,7 @@ def gru_unit(
       concatenation of update gate, reset gate and candidate, `[batch, 3 * width]`.
 
     Raises:
-      ArgumentError: `size` is no positive multiple of 3.
+      ArgumentError: `size` is not a positive multiple of 3.
       ShapeError: the arrays do not fit together.
 
     Example:
@@ -149,7 +149,7 @@ def _cell(
     origin_mode: bool,
     dtype: Any,
 ) -> GRU:
-    """Create the cell from a parameter `[width, 3 * width]` that holds two matrices, one after the other."""
+    """Create a GRU cell from one parameter `[width, 3 * width]`, which holds the weights of gates and candidate."""
     flat = this.weight(attr, [width, 3 * width], dtype).reshape(-1)
     gate_weight = flat[: 2 * width * width].reshape(width, 2 * width)
     candidate_weight = flat[2 * width * width :].reshape(width, width)

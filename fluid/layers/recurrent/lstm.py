@@ -34,7 +34,7 @@ from fluid.layers.recurrent.cells import (
 from fluid.layers.tensor.concat import concat
 from fluid.param_attr import ParamSetting
 
-# Warns if the argument `dtype` differs from the dtype of the parameters.
+# `_DTYPE_OF_INPUT` warns if the argument `dtype` differs from the dtype of the parameters.
 _DTYPE_OF_INPUT = Warned(
     "the parameters have the dtype of the input",
     asks=lambda value, given: (
@@ -89,8 +89,8 @@ def dynamic_lstm(
       Hidden state and cell state after each step: two SequenceBatches `[batch, time, width]`.
 
     Raises:
-      ShapeError: the input is no sequence of this size, or an initial state does not fit.
-      ArgumentError: `size` is no positive multiple of 4, or `bias_attr=False` with peepholes.
+      ShapeError: the input is not a sequence batch of this size, or an initial state does not fit.
+      ArgumentError: `size` is not a positive multiple of 4, or `bias_attr=False` with peepholes.
 
     Example:
       >>> import fluid
@@ -142,7 +142,7 @@ def dynamic_lstmp(
       size: 4 * width.
       proj_size: the width of the projection.
       param_attr: ParamAttr of the weight `[proj_size, 4 * width]` and of the projection `[width, proj_size]`, or a list
-        of one for each.
+        with a ParamAttr for each.
       bias_attr: ParamAttr of the bias, see `dynamic_lstm`.
       use_peepholes: whether the gates also depend on the cell state, weighted by the peepholes.
       is_reverse: whether to run each row from its last step to its first.
@@ -154,16 +154,18 @@ def dynamic_lstmp(
       name: name of the layer; by default `lstmp_N`.
       h_0: the initial projection, `[batch, proj_size]`; zeros by default.
       c_0: the initial cell state, `[batch, width]`; zeros by default.
-      cell_clip: clips the cell state to `-cell_clip` to `cell_clip`; None for no limit.
-      proj_clip: clips the projection to `-proj_clip` to `proj_clip`; None for no limit.
+      cell_clip: the limit of the cell state, which is clipped to the range from `-cell_clip` to `cell_clip`; None for
+        no limit.
+      proj_clip: the limit of the projection, which is clipped to the range from `-proj_clip` to `proj_clip`; None for
+        no limit.
 
     Returns:
       Projection `[batch, time, proj_size]` and cell state `[batch, time, width]` after each step: two SequenceBatches.
 
     Raises:
-      ShapeError: the input is no sequence of this size, or an initial state does not fit.
-      ArgumentError: `size` is no positive multiple of 4, `proj_size` is no positive integer, there are not as many
-        `param_attr` as weights, or `bias_attr=False` with peepholes.
+      ShapeError: the input is not a sequence batch of this size, or an initial state does not fit.
+      ArgumentError: `size` is not a positive multiple of 4, `proj_size` is not a positive integer, there is not one
+        `param_attr` for each weight, or `bias_attr=False` with peepholes.
 
     Example:
       >>> import fluid
@@ -188,7 +190,7 @@ def dynamic_lstmp(
 
 
 def _width(this: Layer, size: int) -> int:
-    """Return the width of the hidden state; warn if it is below 4, because the user probably meant `size` as width."""
+    """Return the width of the hidden state; warn below 4, because the user probably gave the width as `size`."""
     width = width_of(this, size, gates=4)
     if width < 4:
         core.doubt_reading(
@@ -220,13 +222,13 @@ def lstm_unit(
       forget_bias: a number added to the pre-activation of the forget gate.
       param_attr: ParamAttr of the weight `[in + width, 4 * width]`.
       bias_attr: ParamAttr of the bias `[4 * width]`; False for none.
-      name: name of the layer; by default `lstm_unit_N` for the results, and of `fc_N` for the parameters.
+      name: name of the layer; by default `lstm_unit_N` for the results, and `fc_N` for the parameters.
 
     Returns:
       Hidden state and cell state after the step, each `[batch, width]`.
 
     Raises:
-      ShapeError: the inputs are no matrices, or do not fit together.
+      ShapeError: the inputs are not matrices, or do not fit together.
 
     Example:
       >>> import fluid
@@ -258,14 +260,14 @@ def _unit(
     peepholes: jax.Array | None,
     clip: float | None = None,
 ) -> LSTMUnit:
-    """Return the equations of `dynamic_lstm`, with pre-activations in the order candidate, input, forget, output."""
+    """Return an LSTMUnit for `dynamic_lstm`, with pre-activations in the order candidate, input, forget, output."""
     return LSTMUnit(
         "gifo", to_activation(gate), to_activation(candidate), to_activation(output), bias, peepholes, clip=clip
     )
 
 
 def _two_settings(this: Layer, given: ParamSetting | Sequence[ParamSetting]) -> tuple[Any, Any]:
-    """Return the settings of the recurrent weight and the projection, from one setting for both or a list of two."""
+    """Return the ParamAttr of the recurrent weight and of the projection; `given` is one for both, or a list."""
     settings = list(given) if isinstance(given, list | tuple) else [given, given]
     if len(settings) != 2:
         raise errors.ArgumentError(
@@ -282,8 +284,8 @@ def _biases(
     Args:
       this: the layer.
       x: the projected input, `[batch, time, 4 * width]`.
-      attr: the setting of the bias.
-      use_peepholes: whether the bias is `[1, 7 * width]` or `[1, 4 * width]`.
+      attr: the ParamAttr of the bias.
+      use_peepholes: True for a bias `[1, 7 * width]`, which includes the peepholes; False for a bias `[1, 4 * width]`.
 
     Returns:
       The bias of the pre-activations, `[4 * width]`, or None; and the peepholes of the input, forget and output gate,
@@ -309,7 +311,7 @@ def _states(
     c_0: core.Value | None,
     reverse: bool,
 ) -> tuple[core.SequenceBatch, core.SequenceBatch]:
-    """Run an LSTM over its projected input, and record hidden and cell state of all steps as outputs of the layer."""
+    """Run an LSTM over its projected input, and return hidden and cell states of all steps as outputs of the layer."""
     start = starting_state(this, cell, x, h_0=h_0, c_0=c_0)
     states = unroll_rows(StateAsOutput(cell), x, start, reverse)
     hidden = this.output(states.hidden)
@@ -348,8 +350,8 @@ def lstm(
       max_len: accepted for programs written for Fluid, but has no effect: the length is that of the input.
       hidden_size: the width of the hidden state.
       num_layers: the number of layers.
-      dropout_prob: the probability with which dropout sets a number between two layers to 0 in training; kept numbers
-        are scaled up.
+      dropout_prob: the probability with which dropout sets a number between two layers to 0 in training; the remaining
+        numbers are scaled up.
       is_bidirec: whether each layer runs in both directions, and returns both hidden states.
       is_test: True disables dropout in training too.
       name: name of the layer; by default `cudnn_lstm_N`.
@@ -361,7 +363,7 @@ def lstm(
       and the cell states of all layers after the last step, each of the shape of `init_h`.
 
     Raises:
-      ArgumentError: `hidden_size` or `num_layers` is no positive integer, or the probability is not between 0 and 1.
+      ArgumentError: `hidden_size` or `num_layers` is not a positive integer, or the probability is not between 0 and 1.
       ShapeError: an array does not have three dimensions that fit.
 
     Example:
@@ -405,14 +407,14 @@ def lstm(
 
 
 class _Direction(NamedTuple):
-    """The weights of one direction of one LSTM layer: `[in, 4 * width]`, `[width, 4 * width]` and `[4 * width]`."""
+    """The weights `[in, 4 * width]` and `[width, 4 * width]`, and the bias, of one direction of one LSTM layer."""
 
     from_input: jax.Array
     from_hidden: jax.Array
     bias: jax.Array
 
     def run(self, x: jax.Array, start: LSTMState, reverse: bool) -> tuple[jax.Array, LSTMState]:
-        """Return the hidden states `[time, batch, width]` for inputs `[time, batch, in]`, and the last state."""
+        """Run an LSTM over inputs `[time, batch, in]`; return the hidden states of all steps, and the last state."""
         cell = LSTM(LSTMUnit("ifgo"), self.from_hidden)
         return unroll(cell, x @ self.from_input + self.bias, start, reverse=reverse)
 
@@ -429,12 +431,12 @@ def _unpack(flat: jax.Array, sizes: list[int], width: int, directions: int) -> l
     place = 0
 
     def take(rows: int, columns: int) -> jax.Array:
-        """Read the next matrix of the given size from the vector, transposed."""
+        """Read the next matrix `[rows, columns]` from the vector of all weights, and return its transpose."""
         nonlocal place
         start = place
         place += rows * columns
         return flat[start:place].reshape(rows, columns).T
 
     pairs = [(take(4 * width, size), take(4 * width, width)) for size in sizes for _ in range(directions)]
-    # A direction has one bias for the input and one for the hidden state; only their sum matters.
+    # Each direction has one bias for the input and one for the hidden state; only the sum of both matters.
     return [_Direction(from_input, from_hidden, take(2, 4 * width).sum(1)) for from_input, from_hidden in pairs]

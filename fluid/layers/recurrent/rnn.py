@@ -1,4 +1,4 @@
-"""`rnn`: the recurrence of a function or of an `RNNCell`."""
+"""`rnn`, which runs a function or an `RNNCell` over the steps of sequences."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ class RNNCell:
 
     @layer
     def __init__(self) -> None:
-        pass  # `@layer` checks that cells are created in a program function
+        pass  # the decorator checks that a program function creates the cell
 
     def __call__(self, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Take one step with `call`."""
+        """Take one step: run the method `call`, and return its outputs and new states."""
         return self.call(inputs, states, **kwargs)
 
     def call(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Take one step; a subclass defines `call(self, inputs, states)`, with more arguments if needed.
 
         Args:
-          args: the inputs, and the states before the step; each an array `[batch, ...]` or a pytree of several.
+          args: the inputs, and the states before the step; each an array `[batch, ...]` or a pytree of arrays.
           kwargs: further arguments of `layers.rnn` or `layers.dynamic_decode`.
 
         Returns:
@@ -94,7 +94,7 @@ class RNNCell:
           batch_ref: a value, or a pytree of values, with the batch size of the states.
           shape: the sizes of the state without the batch (-1 may stand for the batch at the front), or a pytree of
             lists of sizes; `state_shape` by default.
-          dtype: the dtype of the states, or a pytree of one for each; `state_dtype` by default. If
+          dtype: the dtype of the states, or a pytree with a dtype for each state; `state_dtype` by default. If
             `state_dtype` is None, the dtype of `batch_ref`, or float32 if `batch_ref` holds no floats.
           init_value: the number that fills the states.
           batch_dim_idx: the batch dimension of an array `batch_ref`; for a sequence batch it is always the first.
@@ -103,7 +103,7 @@ class RNNCell:
           Arrays `[batch, *shape]` in the structure of `shape`.
 
         Raises:
-          ArgumentError: a shape is no list of positive integers, or `batch_ref` holds no value.
+          ArgumentError: a shape is not a list of positive integers, or `batch_ref` holds no value.
           ProgramError: there is no shape.
 
         Example:
@@ -144,7 +144,7 @@ class RNNCell:
 
     @property
     def state_dtype(self) -> Any:
-        """The dtype of the states, or a pytree of one for each; None for the dtype of the inputs."""
+        """The dtype of the states, or a pytree with a dtype for each state; None for the dtype of the inputs."""
         return None
 
 
@@ -169,10 +169,10 @@ def _is_shape(value: Any) -> bool:
 
 
 def _without_batch(sizes: Any) -> list[int]:
-    """Return the sizes of a state without the batch.
+    """Return the sizes of a state, without the -1 that may stand for the batch at the front.
 
     Raises:
-      ArgumentError: the sizes are no positive integers.
+      ArgumentError: the sizes are not positive integers.
     """
     if not _is_shape(sizes):
         raise errors.ArgumentError(
@@ -199,22 +199,22 @@ def rnn(
       cell: an `RNNCell`, or a function: `cell(x, states, **kwargs)` returns the outputs of a step and the new states.
         The function may call layers, and all steps share the parameters that it creates.
       inputs: a SequenceBatch or an array `[batch, time, ...]`, of which `cell` gets one step `[batch, ...]`; or a list,
-        tuple or dict of several.
-      initial_states: an array `[batch, ...]`, or a list, tuple or dict of several; the states keep shapes and dtypes.
-        An RNNCell starts from zeros by default.
-      sequence_length: integers `[batch]`, for arrays only: in the steps after its end a row keeps its states, but its
-        outputs go on. A SequenceBatch has its own lengths.
+        tuple or dict of these.
+      initial_states: an array `[batch, ...]`, or a list, tuple or dict of arrays; all steps keep their shapes and
+        dtypes. An RNNCell starts from zeros by default.
+      sequence_length: the number of steps of each row, integers `[batch]`, for arrays only. After its end, a row keeps
+        its states, but the cell still computes outputs. A SequenceBatch has its own lengths.
       time_major: whether input and output arrays are `[time, batch, ...]`.
       is_reverse: whether to run each row from its last step to its first.
       name: name of the layer; by default `rnn_N`.
       kwargs: passed to `cell`.
 
     Returns:
-      The outputs of all steps, SequenceBatches where the inputs are; and the states after the last step.
+      The outputs of all steps, which are SequenceBatches if the inputs are; and the states after the last step.
 
     Raises:
-      ShapeError: inputs do not have the same rows and steps, or new states other shapes than the old ones.
-      ArgumentError: there are no initial states, or there are lengths beside a SequenceBatch.
+      ShapeError: inputs differ in their numbers of rows or steps, or a new state has another shape than the old one.
+      ArgumentError: there are no initial states, or `sequence_length` is given for a SequenceBatch.
       ArgumentTypeError: `cell` is neither a cell nor a function.
       ProgramError: `cell` does not return a pair, or changes a state such as the moving averages of batch_norm.
 
@@ -266,9 +266,9 @@ def _hoisted(cell: Callable[..., Any], x: Any, kwargs: Any) -> tuple[Any, Callab
       kwargs: further arguments of the cell.
 
     Returns:
-      The new inputs of all steps, and the function of a step on these inputs; `x` and `cell` if there is no `hoist`.
+      The new inputs of all steps, and a function that takes one step with them; `x` and `cell` if there is no `hoist`.
     """
-    # Ignore an inherited `hoist`: the subclass may compute more than its base class.
+    # Ignore a `hoist` of the base class: the `call` of a subclass may compute more.
     hoist = vars(type(cell)).get("hoist")
     if hoist is not None and not kwargs and isinstance(x, jax.Array) and x.ndim == 3:
         return hoist(cell, x)
@@ -288,11 +288,11 @@ class FunctionCell(Cell):
     start: Any
 
     def initial_state(self, batch_ref: Any) -> Any:
-        """Return the state `start`."""
+        """Return `start`, the state before the first step."""
         return self.start
 
     def step(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """Run the function once; random layers inside depend on the step number."""
+        """Run the function `body` for one step; the step number changes the random numbers of its layers."""
         number, x = inputs
         (outputs, new), _ = self.body({}, number, x, state)
         return outputs, new

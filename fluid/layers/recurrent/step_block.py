@@ -23,12 +23,12 @@ __all__ = ["DynamicRNN", "StaticRNN"]
 
 @dataclass(eq=False)
 class Memory:
-    """A value that each step passes to the next.
+    """A value that each step of a `StepBlock` passes to the next step.
 
     Attributes:
       value: the traced array that represents the memory inside the block.
       init: the value in the first step, or the number that fills the first value.
-      site: the user's line that created the memory.
+      site: the line of the user's program that created the memory.
       updated: the value in the next step, after `update_memory`; None before.
     """
 
@@ -43,7 +43,8 @@ class BlockCell(Cell):
     """A cell whose step is a traced block. Its input is a pair: the step number and the list of step inputs.
 
     Attributes:
-      staged: the block as a function of the step number and the arguments; it returns the new memories, then outputs.
+      staged: the block as a function of the step number and the arguments; it returns first the new memories, then the
+        outputs.
       arguments: the arguments of the block, in order: a Memory, or the index of a step input in the list.
     """
 
@@ -51,12 +52,12 @@ class BlockCell(Cell):
     arguments: Sequence[Memory | int]
 
     def initial_state(self, batch_ref: Any) -> list[Any]:
-        """Return the first values of the memories."""
+        """Return the values of all memories in the first step."""
         memories = [a for a in self.arguments if isinstance(a, Memory)]
         return [jnp.broadcast_to(jnp.asarray(m.init, m.value.dtype), m.value.shape) for m in memories]
 
     def step(self, inputs: Any, state: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Run the block once."""
+        """Run the traced block for one step; return its outputs and the new values of the memories."""
         number, slices = inputs
         memories = iter(state)
         arguments = [slices[a] if isinstance(a, int) else next(memories) for a in self.arguments]
@@ -68,8 +69,8 @@ class StepBlock(abc.ABC):
     """The base class of `DynamicRNN` and `StaticRNN`: a block that is traced once and then run for every step.
 
     Attributes:
-      kind: the beginning of the automatic name, before the number.
-      opening: the method that opens the block, for messages.
+      kind: the automatic name of the layer, without its number.
+      opening: the name of the method that opens the block, for error messages.
     """
 
     kind: str
@@ -78,15 +79,15 @@ class StepBlock(abc.ABC):
     def __init__(self, name: str | None = None):
         self._frame = core.current_frame(f"layers.{type(self).__name__}")
         self._this = Layer(self.kind, name)
-        self._stages: core.Stages | None = None  # None until the block is opened
-        self._child: core.Frame | None = None  # the frame of the block while it runs, else None
+        self._stages: core.Stages | None = None  # traces the block; None until the block is opened
+        self._child: core.Frame | None = None  # the frame of the block during its trace, else None
         self._arguments: list[Memory | int] = []
-        self._inputs: list[tuple[Any, Any]] = []  # pairs: the value at one step, and the whole sequence
+        self._inputs: list[tuple[Any, Any]] = []  # for each step input: its value at one step, and its sequence
         self._outputs: list[Any] = []
         self._results: list[Any] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Return the outputs of all steps: one value, or a list of several."""
+        """Return the outputs of all steps: one value, or a list of values."""
         if self._results is None:
             raise errors.ProgramError(
                 f"{self._this.name} has no results yet; call it after its block:\n"
@@ -113,10 +114,10 @@ class StepBlock(abc.ABC):
         memory.updated = next_state(self._this.name, f"the memory made at {memory.site}", memory.value, new_mem)
 
     def output(self, *outputs: core.Value) -> None:
-        """Mark values of each step as results.
+        """Add values of the current step to the outputs of the recurrence.
 
         Args:
-          outputs: arrays.
+          outputs: arrays `[batch, ...]`; calling the recurrence returns them for all steps.
         """
         self._check_inside("output")
         for value in outputs:
@@ -124,7 +125,7 @@ class StepBlock(abc.ABC):
 
     @contextlib.contextmanager
     def _block(self) -> Iterator[None]:
-        """Trace the block while it runs, then run the traced block for every step."""
+        """Trace the user's `with` block while Python executes it, then run the traced block for every step."""
         if self._stages is not None:
             raise errors.ProgramError(f"{self._this.name} has one block; make another {type(self).__name__}()")
         frame = self._frame
@@ -167,7 +168,8 @@ class StepBlock(abc.ABC):
         one = jax.tree.map(lambda v: jax.ShapeDtypeStruct(v.shape[1:], v.dtype), steps)
         assert self._stages is not None and self._child is not None
         value = self._stages.argument(one)
-        if (feed := self._frame.fact(sequence, "feed")) is not None:  # so that integers of a feed are still checked
+        # A step of a fed sequence counts as fed too, so that layers still check its integers.
+        if (feed := self._frame.fact(sequence, "feed")) is not None:
             self._child.note(value, feed=feed)
         self._arguments.append(len(self._inputs))
         self._inputs.append((value, sequence))
@@ -190,7 +192,7 @@ class StepBlock(abc.ABC):
         return self._memory(init, init.shape, self._computed_dtype(init.dtype))
 
     def _computed_dtype(self, dtype: Any) -> Any:
-        """Return the dtype in which the program computes with data of `dtype`."""
+        """Return the dtype in which the program computes with data of the dtype `dtype`."""
         return self._frame.compute(np.zeros((), jax.dtypes.canonicalize_dtype(dtype))).dtype
 
     def _computed_before(self) -> list[Any]:
@@ -198,7 +200,7 @@ class StepBlock(abc.ABC):
         return [*(m.init for m in self._memories()), *jax.tree.leaves([sequence for _, sequence in self._inputs])]
 
     def _computed_inside(self, value: Any) -> errors.FluidError:
-        """Return the error for a first value or step input that is computed inside the block."""
+        """Return the error for a memory's first value, or a step input, that the user computes inside the block."""
         site = next((m.site for m in self._memories() if m.init is value), None)
         what = "the sequence of a step_input" if site is None else f"the first value of the memory made at {site}"
         return errors.ProgramError(
@@ -234,15 +236,15 @@ class StepBlock(abc.ABC):
 
     @abc.abstractmethod
     def _steps(self, sequence: Any) -> Any:
-        """Return a step input with time as the first dimension."""
+        """Return the data of a step input with time first, `[time, batch, ...]`."""
 
     @abc.abstractmethod
     def _lengths(self) -> Any:
-        """Return the lengths of the rows, `[batch]`, or None if all steps count."""
+        """Return the number of steps of each row, `[batch]`, or None if all steps count."""
 
     @abc.abstractmethod
     def _joined(self, steps: Any) -> Any:
-        """Convert an output of all steps, `[time, ...]`, to the user's format."""
+        """Convert an output of all steps, `[time, ...]`, to the format that the user receives."""
 
 
 class DynamicRNN(StepBlock):
@@ -257,11 +259,13 @@ class DynamicRNN(StepBlock):
       name: name of the layer; by default `dynamic_rnn_N`.
 
     Returns:
-      When called after the block: the outputs of all steps, a SequenceBatch `[batch, time, ...]` or a list of several.
+      When called after the block: the outputs of all steps, a SequenceBatch `[batch, time, ...]`, or a list of
+      SequenceBatches.
 
     Raises:
-      ProgramError: a memory is not updated or starts with a value from inside; there is no step input or no output; a
-        layer inside changes a state, as batch_norm does; or a method is called outside the block.
+      ProgramError: a memory is not updated, or starts with a value that is computed inside the block; there is no step
+        input or no output; a layer inside the block changes a state, as batch_norm does; or a method is called outside
+        the block.
 
     Example:
       >>> import fluid
@@ -283,7 +287,7 @@ class DynamicRNN(StepBlock):
     opening = "block"
 
     def block(self) -> contextlib.AbstractContextManager[None]:
-        """Open the block: `with rnn.block():`."""
+        """Open the block that describes one step: `with rnn.block():`."""
         return self._block()
 
     @no_effect(
@@ -297,11 +301,11 @@ class DynamicRNN(StepBlock):
         """Return the value of a sequence at the current step.
 
         Args:
-          x: SequenceBatch `[batch, time, ...]`, with the lengths of all other step inputs.
+          x: a SequenceBatch `[batch, time, ...]`; all step inputs have equal lengths.
           level: accepted for programs written for Fluid, but has no effect: steps go over the outer level.
 
         Returns:
-          `[batch, ...]`; for nested sequences the inner ones, as a SequenceBatch.
+          An array `[batch, ...]`; for nested sequences, a SequenceBatch of the inner sequences.
         """
         self._check_inside("step_input")
         if not is_sequence(x):
@@ -367,17 +371,18 @@ class DynamicRNN(StepBlock):
 class StaticRNN(StepBlock):
     """A recurrence over the first axis of arrays, whose step is the body of a `with` block.
 
-    `DynamicRNN` runs over sequences, and explains how the block is traced.
+    The block is traced once, and becomes one loop on the device. `DynamicRNN` runs over sequences in this way.
 
     Args:
       name: name of the layer; by default `static_rnn_N`.
 
     Returns:
-      When called after the block: the outputs of all steps, `[time, batch, ...]`, or a list of several.
+      When called after the block: the outputs of all steps, an array `[time, batch, ...]`, or a list of arrays.
 
     Raises:
-      ProgramError: a memory is not updated or starts with a value from inside; there is no step input or no output; a
-        layer inside changes a state, as batch_norm does; or a method is called outside the block.
+      ProgramError: a memory is not updated, or starts with a value that is computed inside the block; there is no step
+        input or no output; a layer inside the block changes a state, as batch_norm does; or a method is called outside
+        the block.
 
     Example:
       >>> import fluid
@@ -399,14 +404,14 @@ class StaticRNN(StepBlock):
     opening = "step"
 
     def step(self) -> contextlib.AbstractContextManager[None]:
-        """Open the block: `with rnn.step():`."""
+        """Open the block that describes one step: `with rnn.step():`."""
         return self._block()
 
     def step_input(self, x: core.Value) -> Any:
         """Return the value of an array at the current step.
 
         Args:
-          x: `[time, batch, ...]`, with the `time` of all other step inputs.
+          x: an array `[time, batch, ...]`; all step inputs have equal `time`.
 
         Returns:
           `[batch, ...]`.
@@ -456,7 +461,7 @@ class StaticRNN(StepBlock):
         return self._memory(init_value, tuple(sizes), whole.dtype)
 
     def step_output(self, o: core.Value) -> None:
-        """Mark a value of each step as a result; `output` marks several."""
+        """Add a value of the current step to the outputs of the recurrence; `output` adds several."""
         self.output(o)
 
     def _steps(self, sequence: Any) -> Any:

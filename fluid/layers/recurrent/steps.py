@@ -1,4 +1,4 @@
-"""Helpers for recurrences over a user's step: sequences as inputs of a scan, and checks of the step."""
+"""Helpers for recurrences with a step function of the user: conversion of inputs for a scan, and checks."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ def check_cell(name: str, cell: Any) -> None:
     """Check that `cell` is a cell or a function.
 
     Raises:
-      ArgumentTypeError: `cell` is something else, such as the class of a cell.
+      ArgumentTypeError: `cell` is neither, for example the class of a cell instead of an instance.
     """
     if not callable(cell) or isinstance(cell, type):
         raise errors.ArgumentTypeError(
@@ -34,7 +34,7 @@ def call_cell(name: str, cell: Callable[..., Any], inputs: Any, states: Any, kwa
       kwargs: further arguments of the cell.
 
     Raises:
-      ProgramError: the cell returns something else.
+      ProgramError: the cell does not return a pair.
     """
     result = cell(inputs, states, **kwargs)
     if not isinstance(result, list | tuple) or len(result) != 2:
@@ -50,16 +50,16 @@ def steps_of(name: str, inputs: Any, sequence_length: Any, time_major: bool) -> 
     Args:
       name: the name of the layer, for messages.
       inputs: a pytree of sequence batches, or of arrays `[batch, time, ...]`.
-      sequence_length: integers `[batch]` beside arrays, or None.
+      sequence_length: for arrays, the number of steps of each row, integers `[batch]`; or None.
       time_major: whether arrays are `[time, batch, ...]`.
 
     Returns:
-      The pytree with arrays `[time, batch, ...]`, or with batches of inner sequences if the inputs are nested; and the
-      lengths of the rows, `[batch]`, or None if all steps count.
+      The pytree with arrays `[time, batch, ...]`, or with SequenceBatches of inner sequences if the inputs are nested;
+      and the lengths of the rows, `[batch]`, or None if all steps count.
 
     Raises:
-      ShapeError: the inputs are not all of one kind, or differ in their rows or steps.
-      ArgumentError: there are lengths beside sequence batches.
+      ShapeError: the inputs mix arrays and sequence batches, or differ in their numbers of rows or steps.
+      ArgumentError: `sequence_length` is given for sequence batches.
     """
     leaves, structure = jax.tree.flatten(inputs, is_leaf=is_sequence)
     if not leaves or len({is_sequence(v) for v in leaves}) != 1:
@@ -108,9 +108,9 @@ def time_first(value: core.SequenceBatch | core.NestedSequenceBatch) -> Any:
 def hold_last_step(data: jax.Array, lengths: jax.Array) -> jax.Array:
     """Replace the padding of each row by its last step.
 
-    The step of a user also runs on the padding. If the padding is zeros, the step may divide by 0. Then the gradient is
-    NaN even if no result depends on the padding. A copy of the last step avoids this: the step repeats a computation
-    on real data.
+    The user's step function also runs on the padding. If the padding is zeros, the step may divide by 0. Then the
+    gradient is NaN even if no result depends on the padding. A copy of the last step avoids this: the step function
+    then repeats a computation on real data.
 
     Args:
       data: `[time, batch, ...]`.

@@ -33,7 +33,7 @@ def sequence_mask(
 
     Raises:
       ArgumentError: `maxlen` is not given, or negative.
-      ArgumentTypeError: the lengths are no integers.
+      ArgumentTypeError: the lengths are not integers.
 
     Example:
       >>> import fluid
@@ -68,12 +68,12 @@ def sequence_pad(
       name: name of the layer; by default `sequence_pad_N`.
 
     Returns:
-      The array `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer; for a NestedSequenceBatch,
-      a SequenceBatch of each.
+      The array `[batch, maxlen, ...]`, and the lengths `[batch]`, of JAX's default integer dtype; for a
+      NestedSequenceBatch, a SequenceBatch of each.
 
     Raises:
-      ArgumentError: `maxlen` is no positive integer.
-      ShapeError: `x` is no sequence batch, or `pad_value` does not fit its steps.
+      ArgumentError: `maxlen` is not a positive integer.
+      ShapeError: `x` is not a sequence batch, or `pad_value` does not fit its steps.
 
     Example:
       >>> import fluid
@@ -115,7 +115,7 @@ def sequence_unpad(x: core.Value, length: core.Value, name: str | None = None) -
       A SequenceBatch `[batch, time, ...]`.
 
     Raises:
-      ArgumentTypeError: the lengths are no integers.
+      ArgumentTypeError: the lengths are not integers.
       ShapeError: there is not one length for each row, or there are no steps.
 
     Example:
@@ -227,7 +227,7 @@ def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int
 
     Args:
       this: the layer, for messages.
-      x: the value that is divided.
+      x: the value that the offsets divide into sequences.
       offsets: the offsets from the user: the first row of each sequence, and finally the number of rows.
       argument: the name of the argument, for messages.
 
@@ -240,7 +240,7 @@ def _lengths(this: Layer, x: Any, offsets: Any, argument: str) -> tuple[Any, int
         )
     shape = flat(x).shape if is_sequence(x) else dense(x).shape
     rows = shape[0] * shape[1] if is_sequence(x) else shape[0]
-    if hasattr(offsets, "aval"):  # an array of the program: its values are unknown while the program is traced
+    if hasattr(offsets, "aval"):  # `offsets` is a traced array, whose values are unknown
         bounds = array_of(this, offsets).reshape(-1)
         return jnp.maximum(jnp.diff(bounds), 0), rows
     known = np.asarray(offsets)

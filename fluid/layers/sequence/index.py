@@ -1,4 +1,4 @@
-"""Layers on sequences of ids and of indices: windows, removal, and addition at indices."""
+"""Layers on sequences of ids or indices: windows of ids, removal of ids, and addition at indices."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def sequence_enumerate(input: core.Value, win_size: int, pad_value: int = 0, nam
       A SequenceBatch `[batch, time, win_size]`.
 
     Raises:
-      ArgumentError: `win_size` is no positive integer.
-      ArgumentTypeError: the ids are no integers.
-      ShapeError: the input is no sequence batch of one id in each step.
+      ArgumentError: `win_size` is not a positive integer.
+      ArgumentTypeError: the ids are not integers.
+      ShapeError: the input is not a sequence batch of one id in each step.
 
     Example:
       >>> import fluid
@@ -61,11 +61,11 @@ def sequence_erase(x: core.Value, tokens: Sequence[int], name: str | None = None
       name: name of the layer; by default `sequence_erase_N`.
 
     Returns:
-      A value of the kind of `x`, with shorter sequences.
+      A value of the type of `x`, with shorter sequences.
 
     Raises:
-      ArgumentTypeError: the ids are no integers.
-      ShapeError: the input is no sequence batch of one id in each step.
+      ArgumentTypeError: the ids are not integers.
+      ShapeError: the input is not a sequence batch of one id in each step.
 
     Example:
       >>> import fluid
@@ -97,10 +97,10 @@ def sequence_scatter(input: core.Value, index: core.Value, updates: core.Value, 
       name: name of the layer; by default `sequence_scatter_N`.
 
     Returns:
-      Same shape as the input.
+      An array of the shape of the input.
 
     Raises:
-      ArgumentTypeError: the index holds no integers.
+      ArgumentTypeError: the index does not hold integers.
       ShapeError: input, index and updates do not fit together.
 
     Example:
@@ -130,7 +130,7 @@ def sequence_scatter(input: core.Value, index: core.Value, updates: core.Value, 
             f"fit; expected [batch, n], and for each row as many places as numbers, [batch, time, 1]"
         )
     core.limit_feed(index, 0, array.shape[1])
-    places = jnp.where(batch.mask, places, array.shape[1])  # padding gets an index beyond the end; mode="drop" skips it
+    places = jnp.where(batch.mask, places, array.shape[1])  # an index out of range for padding: mode="drop" skips it
     rows = jnp.arange(array.shape[0])[:, None]
     added = values.reshape(*places.shape, *step).astype(array.dtype)
     return this.output(array.at[rows, places].add(added, mode="drop", wrap_negative_indices=False))

@@ -38,7 +38,7 @@ def sequence_pool(
 
     Raises:
       ArgumentError: there is no such `pool_type`.
-      ShapeError: the input is no sequence batch.
+      ShapeError: the input is not a sequence batch.
 
     Example:
       >>> import fluid
@@ -80,7 +80,7 @@ def sequence_first_step(input: core.Value, name: str | None = None) -> Any:
       `[batch, ...]`, zeros for an empty sequence.
 
     Raises:
-      ShapeError: the input is no sequence batch.
+      ShapeError: the input is not a sequence batch.
 
     Example:
       >>> import fluid
@@ -104,7 +104,7 @@ def sequence_last_step(input: core.Value, name: str | None = None) -> Any:
       `[batch, ...]`, zeros for an empty sequence.
 
     Raises:
-      ShapeError: the input is no sequence batch.
+      ShapeError: the input is not a sequence batch.
 
     Example:
       >>> import fluid
@@ -128,10 +128,10 @@ def sequence_softmax(input: core.Value, use_cudnn: bool = False, name: str | Non
       name: name of the layer; by default `sequence_softmax_N`.
 
     Returns:
-      A value of the kind and shape of the input; the steps of each sequence sum to 1.
+      A value of the type and shape of the input; the steps of each sequence sum to 1.
 
     Raises:
-      ShapeError: the input is no sequence batch.
+      ShapeError: the input is not a sequence batch.
 
     Example:
       >>> import fluid
@@ -144,7 +144,7 @@ def sequence_softmax(input: core.Value, use_cudnn: bool = False, name: str | Non
     this = Layer("sequence_softmax", name)
 
     def softmax(batch: core.SequenceBatch) -> Any:
-        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # minus infinity would turn empty sequences into NaN
+        x = filled(batch, float(jnp.finfo(batch.dtype).min))  # -inf would turn empty sequences into NaN
         return sequence_batch(functional.softmax(x, axis=1), batch.lengths)
 
     return this.output(innermost(softmax, check_sequence(this, input)))
@@ -154,8 +154,8 @@ def _sum(batch: core.SequenceBatch, lengths: Any) -> Any:
     return jnp.sum(wide(batch), axis=1)
 
 
-# Functions of a SequenceBatch `[batch, time, ...]` and of lengths `[batch, 1, ...]`, at least 1, that return
-# `[batch, ...]`.
+# `_POOLS` maps each `pool_type` to a function. The function takes a SequenceBatch `[batch, time, ...]` and its lengths
+# `[batch, 1, ...]`, raised to at least 1, and returns an array `[batch, ...]`.
 _POOLS: dict[str, Callable[[core.SequenceBatch, Any], Any]] = {
     "sum": _sum,
     "average": lambda batch, lengths: _sum(batch, lengths) / lengths,
@@ -207,7 +207,7 @@ def sequence_conv(
 
     Raises:
       ArgumentError: the stride is not 1, or a number is not positive.
-      ShapeError: the input is no sequence batch of vectors.
+      ShapeError: the input is not a sequence batch of vectors.
 
     Example:
       >>> import fluid
@@ -254,11 +254,11 @@ def row_conv(
       name: name of the layer; by default `row_conv_N`.
 
     Returns:
-      A value of the kind and shape of the input.
+      A value of the type and shape of the input.
 
     Raises:
       ArgumentError: the number of steps is negative.
-      ShapeError: the input is no batch of sequences of vectors.
+      ShapeError: the input is not a batch of sequences of vectors.
 
     Example:
       >>> import fluid

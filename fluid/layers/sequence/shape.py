@@ -31,10 +31,10 @@ def sequence_reverse(x: core.Value, name: str | None = None) -> Any:
       name: name of the layer; by default `sequence_reverse_N`.
 
     Returns:
-      A value of the kind and shape of `x`.
+      A value of the type and shape of `x`.
 
     Raises:
-      ShapeError: `x` is no sequence batch.
+      ShapeError: `x` is not a sequence batch.
 
     Example:
       >>> import fluid
@@ -56,21 +56,21 @@ def sequence_expand(x: core.Value, y: core.Value, ref_level: int = -1, name: str
     """Repeat each row, or each sequence, of `x`; the lengths of `y` are the numbers of copies.
 
     Args:
-      x: `[batch, ...]`, or a SequenceBatch. For the lengths of inner sequences, a SequenceBatch with one step for each
-        inner sequence.
+      x: `[batch, ...]`, or a SequenceBatch. If the lengths of inner sequences of `y` are used, a SequenceBatch with one
+        step for each inner sequence.
       y: the SequenceBatch or NestedSequenceBatch whose lengths are used.
       ref_level: the level of lengths of `y`: 0 for the rows, 1 for the inner sequences, -1 for the last level.
       name: name of the layer; by default `sequence_expand_N`.
 
     Returns:
-      For an array, a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies. For a
-      SequenceBatch, a NestedSequenceBatch `[batch, time of y, time of x, ...]`, whose inner sequences are the copies.
-      For the lengths of inner sequences, a NestedSequenceBatch `[batch, outer, inner, ...]`, whose steps are the
-      copies.
+      If `x` is an array, a SequenceBatch `[batch, time of y, ...]` with the lengths of `y`, whose steps are the copies.
+      If `x` is a SequenceBatch, a NestedSequenceBatch `[batch, time of y, time of x, ...]`, whose inner sequences are
+      the copies. If the lengths of inner sequences are used, a NestedSequenceBatch `[batch, outer, inner, ...]`, whose
+      steps are the copies.
 
     Raises:
       ArgumentError: `y` has no such level.
-      ShapeError: `x` does not fit `y`, or `y` is no sequence batch.
+      ShapeError: `x` does not fit `y`, or `y` is not a sequence batch.
 
     Example:
       >>> import fluid
@@ -96,7 +96,7 @@ def sequence_expand(x: core.Value, y: core.Value, ref_level: int = -1, name: str
 
 @layer
 def sequence_expand_as(x: core.Value, y: core.Value, name: str | None = None) -> Any:
-    """Repeat each row of `x`; the length of the sequence of `y` in this row is the number of copies.
+    """Repeat each row of `x`, once for each step of the sequence in the same row of `y`.
 
     Args:
       x: `[batch, ...]`; for a NestedSequenceBatch `y`, a SequenceBatch of one step for each inner sequence.
@@ -107,7 +107,7 @@ def sequence_expand_as(x: core.Value, y: core.Value, name: str | None = None) ->
       A sequence batch `[batch, time, ...]` with the lengths of `y`; its steps are the copies.
 
     Raises:
-      ShapeError: the rows of `x` do not match the sequences of `y`, or `y` is no sequence batch.
+      ShapeError: the rows of `x` do not match the sequences of `y`, or `y` is not a sequence batch.
 
     Example:
       >>> import fluid
@@ -140,7 +140,7 @@ def sequence_concat(input: Sequence[core.Value], name: str | None = None) -> Any
       A SequenceBatch `[batch, sum of time_i, ...]`.
 
     Raises:
-      ShapeError: the values are no sequence batches, or do not fit together.
+      ShapeError: the values are not sequence batches, or do not fit together.
 
     Example:
       >>> import fluid
@@ -177,17 +177,17 @@ def sequence_slice(
 
     Args:
       input: a SequenceBatch `[batch, time, ...]`; for a NestedSequenceBatch, the innermost sequences are cut.
-      offset: the first step of each slice, integers `[batch, 1]`, or one for all.
-      length: the number of steps of each slice, integers `[batch, 1]`, or one for all. A slice ends at the end of its
-        sequence.
+      offset: the first step of each slice, integers `[batch, 1]`, or one integer for all sequences.
+      length: the number of steps of each slice, integers `[batch, 1]`, or one integer for all sequences. A slice ends
+        at the end of its sequence.
       name: name of the layer; by default `sequence_slice_N`.
 
     Returns:
       A SequenceBatch `[batch, time, ...]` with the lengths of the slices.
 
     Raises:
-      ArgumentTypeError: offset or length holds no integers.
-      ShapeError: the input is no sequence batch, or there is not one number for each sequence.
+      ArgumentTypeError: offset or length does not hold integers.
+      ShapeError: the input is not a sequence batch, or there is not one number for each sequence.
 
     Example:
       >>> import fluid
@@ -221,8 +221,8 @@ def sequence_reshape(input: core.Value, new_dim: int, name: str | None = None) -
       A SequenceBatch `[batch, time * size / new_dim, new_dim]`.
 
     Raises:
-      ArgumentError: `new_dim` is no positive integer.
-      ShapeError: the input is no sequence batch.
+      ArgumentError: `new_dim` is not a positive integer.
+      ShapeError: the input is not a sequence batch.
 
     Example:
       >>> import fluid
@@ -244,7 +244,7 @@ def sequence_reshape(input: core.Value, new_dim: int, name: str | None = None) -
 
 
 def _expanded(this: Layer, x: Any, y: Any) -> Any:
-    """Repeat rows, sequences or steps of `x`, as often as the last level of lengths of `y` says.
+    """Repeat rows, sequences or steps of `x`; the lengths in the last level of `y` are the numbers of copies.
 
     Args:
       this: the layer, for messages.

@@ -13,7 +13,7 @@ from fluid.layers.checks import check_ids
 def sequences(
     this: Layer, value: Any, lengths: Any, argument: str = "length", names: str = "input"
 ) -> core.SequenceBatch:
-    """Read a value and its lengths as a sequence batch `[batch, time, ...]`.
+    """Return a value and its lengths as one SequenceBatch `[batch, time, ...]`.
 
     Args:
       this: the layer, for messages.
@@ -23,8 +23,8 @@ def sequences(
       names: the name of the argument of the layer that holds the value, for messages.
 
     Raises:
-      ArgumentTypeError: the lengths are no integers.
-      ShapeError: the lengths are missing, are given beside a SequenceBatch, or are not one for each row.
+      ArgumentTypeError: the lengths are not integers.
+      ShapeError: the lengths are missing, are given for a SequenceBatch, or are not one for each row.
     """
     if isinstance(value, core.SequenceBatch):
         if lengths is not None:
@@ -73,7 +73,7 @@ def step_size(this: Layer, value: Any) -> int:
 
 
 def nested_like(value: Any, result: Any) -> Any:
-    """Divide a result for all innermost sequences, `[sequences, ...]`, among the rows of `value`, if it is nested."""
+    """Group a result `[sequences, ...]` of all innermost sequences by the rows of `value`, if `value` is nested."""
     return value.nest(result) if isinstance(value, core.NestedSequenceBatch) else result
 
 
@@ -92,7 +92,7 @@ def check_sequence(this: Layer, value: Any, argument: str = "input") -> Any:
 
 
 def innermost(function: Callable[[core.SequenceBatch], Any], value: Any) -> Any:
-    """Apply a function of a SequenceBatch to the innermost sequences of a value; the results replace the sequences."""
+    """Apply `function` to the innermost sequences of `value`, and return its result with the nesting of `value`."""
     return value.nest(function(value.flat())) if isinstance(value, core.NestedSequenceBatch) else function(value)
 
 
@@ -102,16 +102,16 @@ def flat(value: Any) -> Any:
 
 
 def sequence_batch(data: Any, lengths: Any) -> core.SequenceBatch:
-    """Return a SequenceBatch `[batch, time, ...]` with zeros for its padding."""
+    """Create a SequenceBatch `[batch, time, ...]`, and fill its padding with zeros."""
     batch = core.SequenceBatch(data, lengths.astype(jnp.int32))
     return batch.with_data(dense(batch))
 
 
 def one_per_row(this: Layer, batch: core.SequenceBatch, value: Any, argument: str) -> Any:
-    """Read one integer for each row, int32 `[batch]`, from `[batch]`, `[batch, 1]`, or one number for all rows.
+    """Convert integers `[batch]` or `[batch, 1]`, or one integer for all rows, to int32 `[batch]`.
 
     Raises:
-      ArgumentTypeError: the numbers are no integers.
+      ArgumentTypeError: the numbers are not integers.
       ShapeError: the number of integers is neither 1 nor `batch`.
     """
     numbers = check_ids(this.name, value, f"the numbers in {argument}")
@@ -124,10 +124,10 @@ def one_per_row(this: Layer, batch: core.SequenceBatch, value: Any, argument: st
 
 
 def step_ids(this: Layer, batch: core.SequenceBatch, argument: str = "input") -> Any:
-    """Read one integer for each step, `[batch, time]`, from data `[batch, time]` or `[batch, time, 1]`.
+    """Convert a sequence batch of integers `[batch, time]` or `[batch, time, 1]` to an array `[batch, time]`.
 
     Raises:
-      ArgumentTypeError: the numbers are no integers.
+      ArgumentTypeError: the numbers are not integers.
       ShapeError: a step has more than one number.
     """
     ids = check_ids(this.name, batch, f"the numbers in {argument}")
@@ -140,11 +140,11 @@ def step_ids(this: Layer, batch: core.SequenceBatch, argument: str = "input") ->
 
 
 def taken(batch: core.SequenceBatch, places: Any, lengths: Any) -> core.SequenceBatch:
-    """Return sequences of selected steps.
+    """Select steps of each sequence by their indices.
 
     Args:
       batch: `[batch, time, ...]`.
-      places: the index, in the row of the batch, of each step of the result, integers `[batch, n]`.
+      places: for each step of the result, the index of the selected step in its row, integers `[batch, n]`.
       lengths: the lengths of the result, integers `[batch]`.
 
     Returns:
@@ -159,7 +159,7 @@ def packed(batch: core.SequenceBatch, kept: Any) -> core.SequenceBatch:
 
 
 def shifted(data: Any, by: int, fill: Any = 0) -> Any:
-    """Return data `[batch, time, ...]` whose step `t` is step `t + by` of the input, or `fill` if there is none."""
+    """Shift data `[batch, time, ...]`: step `t` becomes step `t + by` of the input, or `fill` if there is none."""
     beyond = jnp.full((data.shape[0], abs(by), *data.shape[2:]), fill, data.dtype)
     if by < 0:
         return jnp.concatenate([beyond, data], axis=1)[:, : data.shape[1]]
@@ -175,7 +175,7 @@ def divided(value: Any, lengths: Any, time: int) -> core.SequenceBatch:
       time: the number of steps of the padded result.
 
     Returns:
-      A SequenceBatch `[n, time, ...]`. Steps for which `value` has no row are NaN, so that the mistake is seen.
+      A SequenceBatch `[n, time, ...]`. Steps for which `value` has no row are NaN, so that users notice the mistake.
     """
     places = (jnp.cumsum(lengths) - lengths)[:, None] + jnp.arange(time)
     return sequence_batch(rows_at(value, places), lengths)

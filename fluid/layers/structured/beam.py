@@ -1,4 +1,4 @@
-"""Beam search: `beam_search` as one loop, single steps for a loop of the user, and the traces of hypotheses."""
+"""Beam search: the layer `beam_search`, single search steps for loops of the user, and `gather_tree`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def gather_tree(ids: core.Value, parents: core.Value, name: str | None = None) -
     """Return the sequences of a beam search, from the ids of each step and the indices of the extended hypotheses.
 
     Args:
-      ids: integers `[time, batch, beam]`: the id that extends each hypothesis in each step.
+      ids: integers `[time, batch, beam]`: the id that each step appends to each hypothesis.
       parents: integers `[time, batch, beam]`: the index, in the beam of the previous step, of the extended hypothesis.
         The indices of the first step are not used.
       name: name of the layer; by default `gather_tree_N`.
 
     Returns:
-      `[time, batch, beam]`: along the first dimension, the ids of the hypotheses of the last step.
+      `[time, batch, beam]`: for each hypothesis of the last step, its full sequence of ids along the first dimension.
 
     Raises:
-      ShapeError: the arrays have other numbers of dimensions, or differ in shape.
-      ArgumentTypeError: the arrays are no integers.
+      ShapeError: an array does not have three dimensions, or the shapes differ.
+      ArgumentTypeError: an array does not hold integers.
 
     Example:
       >>> import fluid
@@ -52,12 +52,12 @@ def gather_tree(ids: core.Value, parents: core.Value, name: str | None = None) -
 
 
 class Extensions(NamedTuple):
-    """The best extensions of the hypotheses of a beam, the best first.
+    """The best extensions of the hypotheses of a beam by one id, the best extension first.
 
     Attributes:
       totals: float32 `[batch, beam]`: the log-probabilities of the extended hypotheses.
-      parents: int32 `[batch, beam]`: the indices in the beam of the hypotheses before extension.
-      tokens: int32 `[batch, beam]`: the ids of the extension.
+      parents: int32 `[batch, beam]`: the index, in the beam before the step, of the hypothesis that was extended.
+      tokens: int32 `[batch, beam]`: the appended ids.
     """
 
     totals: jax.Array
@@ -66,7 +66,7 @@ class Extensions(NamedTuple):
 
 
 def best_extensions(totals: jax.Array) -> Extensions:
-    """Return the `beam` best extensions of all hypotheses of each row.
+    """Return the `beam` most probable extensions among all hypotheses of each row of the batch.
 
     Args:
       totals: `[batch, beam, ids]`: log-probabilities of each hypothesis extended by each id.
@@ -77,12 +77,12 @@ def best_extensions(totals: jax.Array) -> Extensions:
 
 
 def of_parents(values: jax.Array, parents: jax.Array) -> jax.Array:
-    """Select the values `[batch, beam, ...]` at the indices `parents [batch, beam]` from values `[batch, n, ...]`."""
+    """Select `[batch, beam, ...]` from `values [batch, n, ...]` by indices `parents [batch, beam]` along axis 1."""
     return jnp.take_along_axis(values, parents.reshape(*parents.shape, *[1] * (values.ndim - 2)), axis=1)
 
 
 def trace_back(tokens: jax.Array, parents: jax.Array) -> jax.Array:
-    """Return the ids of the last hypotheses, traced back to the first step, like `gather_tree`."""
+    """Return the id sequences of the last hypotheses, by following `parents` back to the first step."""
 
     def step(places: jax.Array, now: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         tokens, parents = now
@@ -178,7 +178,7 @@ def beam_search(
 
 
 def _first_ids(this: Layer, state: Any, start_id: Any) -> Any:
-    """Return the ids before the first step, int32 `[batch]`."""
+    """Convert `start_id` to one start id for each row, int32 `[batch]`."""
     start = array_of(this, start_id)
     if not jnp.issubdtype(start.dtype, jnp.integer):
         raise errors.ArgumentTypeError(f"{this.name}: start_id is an integer, or one for each row, found {start_id!r}")
@@ -198,10 +198,10 @@ def _first_ids(this: Layer, state: Any, start_id: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class _CheckedStep:
-    """The user's step function, with checks of its results.
+    """The user's step function for `beam_search`, wrapped in checks of its results.
 
     Attributes:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       step: the user's function.
       end: the id that ends a hypothesis.
     """
@@ -211,15 +211,15 @@ class _CheckedStep:
     end: int
 
     def __call__(self, ids: Any, state: Any) -> tuple[Any, Any, Any]:
-        """Run the step.
+        """Run the user's step function, and check its results.
 
         Args:
-          ids: `[batch * beam]`.
+          ids: the last ids of the hypotheses, `[batch * beam]`.
           state: a pytree of `[batch * beam, ...]`.
 
         Returns:
-          Log-probabilities, float32 `[batch * beam, ids]`; the new state, in the dtypes of the old state; and for each
-          array of the state whether the step returned the array unchanged.
+          Log-probabilities, float32 `[batch * beam, ids]`; the new state, in the dtypes of the old state; and one bool
+          for each array of the state: true if the step returned the array unchanged.
         """
         result = self.step(ids, state)
         if not isinstance(result, tuple) or len(result) != 2:
@@ -245,7 +245,7 @@ class _CheckedStep:
         return *jax.lax.stop_gradient((scores.astype(jnp.float32), new)), unchanged
 
     def _checked_state(self, old: Any, new: Any) -> Any:
-        """Check that the new state has the structure and the shapes of the old one; return it in the old dtypes."""
+        """Check that the new state has the structure and shapes of the old state; convert it to the old dtypes."""
         leaves = [jax.tree.leaves(state) for state in (old, new)]
         kinds = [[(jnp.shape(v), jnp.result_type(v).kind) for v in each] for each in leaves]
         trees: list[Any] = [jax.tree.structure(state) for state in (old, new)]
@@ -282,7 +282,7 @@ class _Carry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Search:
-    """The constants of one search, and the search loop.
+    """The constants and the loop of one beam search.
 
     Attributes:
       body: the traced `_CheckedStep`.
@@ -301,7 +301,7 @@ class _Search:
     penalty: float
 
     def run(self, first_ids: Any, state: Any) -> BeamSearch:
-        """Search from the first ids `[batch * beam]` and the initial state."""
+        """Run the search from the start ids `[batch * beam]` and the initial state, and return the best hypotheses."""
         carry = jax.lax.while_loop(self._undecided, self._extend, self._start(first_ids, state))
         self.body.keep(carry.program_states)
         at_limit = carry.time == self.longest
@@ -313,7 +313,8 @@ class _Search:
 
     def _start(self, first_ids: Any, state: Any) -> _Carry:
         """Return the carry before the first step: hypotheses without ids, and no finished hypothesis."""
-        # All hypotheses of a row are equal at first, so all except the first get the log-probability -inf.
+        # Before the first step, all hypotheses of a row are equal. So only the first one gets a finite log-probability;
+        # the others get -inf.
         only_first = jnp.where(jnp.arange(self.beam) == 0, 0.0, -jnp.inf).astype(jnp.float32)
         no_scores = jnp.full([self.batch, self.beam], -jnp.inf, jnp.float32)
         ids = jnp.full([self.batch, self.beam, self.longest], self.end, jnp.int32)
@@ -328,9 +329,9 @@ class _Search:
         )
 
     def _undecided(self, carry: _Carry) -> jax.Array:
-        """Return whether an unfinished hypothesis of any row can still become one of the best."""
-        # Log-probabilities never increase in later steps, and the length penalty is largest at the shortest or the
-        # longest possible length.
+        """Return whether any unfinished hypothesis can still enter the best hypotheses of its row."""
+        # The score that an unfinished hypothesis can still reach has an upper bound: its log-probability never
+        # increases in later steps, and the length penalty is largest at the shortest or the longest possible length.
         penalty = jnp.maximum(self._length_penalty(carry.time + 1), self._length_penalty(self.longest))
         decided = jnp.min(carry.finished.scores, axis=1) >= jnp.max(carry.totals, axis=1) / penalty
         return (carry.time < self.longest) & ~jnp.all(decided)
@@ -346,7 +347,8 @@ class _Search:
         penalised = best / self._length_penalty(carry.time + 1)
         new = BeamSearch(ids, jnp.where(ended, penalised, -jnp.inf), self._lengths(carry.time + 1))
         rows = (parents + self.beam * jnp.arange(self.batch)[:, None]).reshape(-1)
-        # Unchanged arrays are equal for all hypotheses of a row, and need not be reordered.
+        # State arrays that the step returns unchanged are equal for all hypotheses of a row, so they need no
+        # reordering.
         state = jax.tree.map(lambda leaf, same: leaf if same or not leaf.ndim else leaf[rows], state, unchanged)
         return _Carry(
             time=carry.time + 1,
@@ -365,18 +367,18 @@ class _Search:
         return BeamSearch(of_parents(ids, places), best, of_parents(lengths, places))
 
     def _length_penalty(self, length: jax.Array | int) -> jax.Array:
-        """Return the divisor of a log-probability for a length (Wu et al., 2016)."""
+        """Return the number that divides the log-probability of a hypothesis of this length (Wu et al., 2016)."""
         return ((5 + jnp.asarray(length, jnp.float32)) / 6) ** self.penalty
 
     def _lengths(self, length: jax.Array | int) -> jax.Array:
-        """Return one length for all hypotheses, `[batch, beam]`."""
+        """Return an int32 array `[batch, beam]` filled with `length`."""
         return jnp.full([self.batch, self.beam], length, jnp.int32)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Beams:
-    """The prefixes of a beam search.
+    """The history of a beam search that runs in a loop of the user: which prefixes continue which.
 
     A source is one item of the batch, such as a sentence to translate. Each source has `beam` rows, with at most one
     prefix each.
@@ -395,7 +397,7 @@ class Beams:
 
     @classmethod
     def start(cls, sources: int, beam: int, steps: int) -> Beams:
-        """Return the Beams before step 0: the first row of each source has a prefix, each row is its own parent."""
+        """Return the Beams before step 0: only the first row of a source has a prefix; rows are their own parents."""
         rows = jnp.arange(sources * beam, dtype=jnp.int32)
         first = rows % beam == 0
         shape = (steps, sources * beam)
@@ -408,11 +410,11 @@ class Beams:
 
 
 class Selected(NamedTuple):
-    """The prefixes that a step keeps.
+    """The prefixes that one step of a beam search selects.
 
     Attributes:
       ids: int32 `[rows, 1]`: the last id of each prefix.
-      scores: float32 `[rows, 1]`: the log-probabilities of whole prefixes.
+      scores: float32 `[rows, 1]`: the log-probabilities of the complete prefixes.
       parent: int32 `[rows]`: the row of the previous step that each row continues.
       alive: bool `[rows]`: whether each row has a prefix.
     """
@@ -428,8 +430,8 @@ def select(
 ) -> Selected:
     """Extend all prefixes by their candidates, and keep the `beam` best prefixes of each source.
 
-    A finished prefix has itself as its only candidate. A source is dropped if all its best prefixes had finished
-    earlier.
+    The only candidate of a finished prefix is `end_id`, with an unchanged score. If all selected prefixes of a source
+    had finished before this step, the source has no prefixes afterwards.
 
     Args:
       last: integers `[rows, 1]`: the last id of each prefix.
@@ -453,7 +455,7 @@ def select(
     there = best > -jnp.inf
     goes_on = there & ~((chosen == end_id) & over[parent])
     there = there & jnp.any(goes_on, axis=1, keepdims=True)
-    # Rows that continue one prefix are neighbours, as in Fluid.
+    # Sort the selected prefixes by parent, so that prefixes with the same parent are adjacent, as in Fluid.
     order = jnp.argsort(jnp.where(there, parent, rows), axis=1, stable=True)
     sorted_rows = [jnp.take_along_axis(v, order, axis=1).reshape(-1) for v in (chosen, best, parent, there)]
     return Selected(sorted_rows[0][:, None], sorted_rows[1][:, None], sorted_rows[2].astype(jnp.int32), sorted_rows[3])
@@ -465,9 +467,9 @@ class _Trace(NamedTuple):
     Attributes:
       ids: `[..., time]`, the last id first.
       scores: `[..., time]`: the score of the prefix up to each id.
-      length: the number of ids found until now.
-      row: the row of each prefix in the next iteration, which is the step before.
-      found: whether the prefix has been found in an iteration until now.
+      length: the number of ids collected so far.
+      row: the row of each prefix in the preceding step, which the next iteration reads.
+      found: whether an iteration has already reached a step in which the prefix exists.
     """
 
     ids: jax.Array
@@ -480,15 +482,15 @@ class _Trace(NamedTuple):
 def trace(
     ids: jax.Array, scores: jax.Array, steps: jax.Array, beams: Beams, beam: int, end_id: int
 ) -> tuple[core.NestedSequenceBatch, core.NestedSequenceBatch]:
-    """Return the whole prefixes of a search, the best first.
+    """Return the complete prefixes of a beam search, the best first.
 
     Args:
-      ids: int32 `[time, rows, 1]`: the ids that each step kept, after the first ids.
+      ids: int32 `[time, rows, 1]`: the ids that each step selected, after the start ids.
       scores: float32 `[time, rows, 1]`: the scores of the prefixes after each step.
       steps: int32 `[]`: the number of finished steps.
       beams: the Beams of the search after the last step.
       beam: the number of prefixes of each source.
-      end_id: the id that ends a prefix; it is removed from the end of prefixes with other ids.
+      end_id: the id that ends a prefix. It is removed, except if a prefix has no other ids.
 
     Returns:
       Ids and scores, each `[sources, beam, time]`.
@@ -498,7 +500,8 @@ def trace(
 
     def back(turn: jax.Array, held: _Trace) -> _Trace:
         step = time - 1 - turn
-        # The trace of a source that was dropped early begins at the last step before the drop.
+        # The loop runs from the last step to the first. The trace of a source whose prefixes all finished early begins
+        # at the last step in which the source had prefixes.
         begins = ~jnp.any(held.found, axis=1, keepdims=True)
         row = jnp.where(begins, jnp.arange(rows).reshape(shape), held.row)
         there = jnp.where(begins, beams.lives[step].reshape(shape), held.found) & (step < steps)
@@ -531,10 +534,10 @@ def trace(
 
 
 class SameLayers:
-    """A wrapper of a function that calls layers, for use both before a loop and inside the loop.
+    """A wrapper of a function that calls layers, so that the function can run both before a loop and inside the loop.
 
     The layers have equal names in both calls, so that both calls share their parameters. With different names, the
-    embedding of the first id would be another table than the embedding of all other ids.
+    first id would use another embedding table than all later ids.
 
     Args:
       function: the user's function.
@@ -545,12 +548,13 @@ class SameLayers:
         self._counters: dict[str, int] | None = None
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function; inside a loop, with the layer names of the call before the loop."""
+        """Call the function; a call inside a loop reuses the layer names of the call before the loop."""
         frame = core.current_frame("layers.dynamic_decode")
         if self._counters is None or not frame.inside_loop:
             self._counters = dict(frame.naming.counters)
             return self._function(*args)
-        # Run in a new frame, because values in the loop already have these names.
+        # The reused layer names already exist in the current frame (the record of the values of the program), so run
+        # the function in a new frame.
         child = core.inner_frame(frame)
         child.naming.counters = dict(self._counters)
         with core.running(child):

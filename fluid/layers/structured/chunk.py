@@ -1,4 +1,4 @@
-"""Evaluation of sequences: chunks, and the edit distance."""
+"""Metrics for predicted sequences: precision and recall of chunks (`chunk_eval`), and the edit distance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fluid.layers.sequence.steps import alike, packed, sequences, shifted, step_
 
 
 class _Scheme(NamedTuple):
-    """The way in which tags encode chunks: the constants of a `chunk_scheme` of `chunk_eval`.
+    """An encoding of chunks as tags: the constants of one `chunk_scheme` of `chunk_eval`.
 
     Attributes:
       kinds: the number of kinds of tags for each type of chunk.
@@ -37,12 +37,12 @@ _SCHEMES = {
 
 
 class _Chunks(NamedTuple):
-    """The chunks of sequences; each array is `[batch, time]`.
+    """The chunks of tag sequences; each array is `[batch, time]`.
 
     Attributes:
-      begins: bool: whether a chunk that is counted begins at a step.
-      types: the type of the chunk that contains a step.
-      ends: the last step of the chunk that contains a step.
+      begins: bool: whether a chunk begins at each step; chunks of excluded types count as no chunks.
+      types: the type of the chunk that contains each step.
+      ends: the index of the last step of the chunk that contains each step.
     """
 
     begins: jax.Array
@@ -69,7 +69,7 @@ def chunk_eval(
     Args:
       input: the predicted tags, of an integer dtype: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]`
         with `seq_length`.
-      label: the right tags, in the form of `input`.
+      label: the right tags, with the type and shape of `input`.
       chunk_scheme: "IOB", "IOE", "IOBES" or "plain".
       num_chunk_types: number of types of chunks.
       excluded_chunk_types: types that are not counted.
@@ -77,13 +77,14 @@ def chunk_eval(
       name: name of the layer; by default `chunk_eval_N`.
 
     Returns:
-      `(precision, recall, f1, found, labelled, right)`: three float32 scalars, 0 if the divisor is 0, and three counts
-      of chunks, int32 scalars. `trainer.test` weights the first three, so that they are exact over all batches.
+      `(precision, recall, f1, found, labelled, right)`: three float32 scalars, 0 if the divisor is 0; and the numbers
+      of predicted, labelled and right chunks, int32 scalars. `trainer.test` weights the first three, so that they are
+      exact over all batches.
 
     Raises:
-      ArgumentError: there is no such scheme or type.
-      ArgumentTypeError: tags are no integers.
-      ShapeError: input, label and lengths do not fit.
+      ArgumentError: the scheme or an excluded type does not exist.
+      ArgumentTypeError: the tags are not integers.
+      ShapeError: the shapes of input, label and lengths do not match.
 
     Example:
       >>> import fluid
@@ -114,13 +115,13 @@ def chunk_eval(
     num_found, num_truth, num_right = (jnp.sum(v, dtype=jnp.int32) for v in (found.begins, truth.begins, right))
     precision = share(this, num_right, num_found)
     recall = share(this, num_right, num_truth)
-    # The harmonic mean of precision and recall.
+    # F1 is the harmonic mean of precision and recall.
     f1 = share(this, 2 * num_right, num_found + num_truth)
     return precision, recall, f1, *(this.output(count) for count in (num_found, num_truth, num_right))
 
 
 def _check_types(this: Layer, scheme: str, types: int, excluded: Sequence[int] | None) -> None:
-    """Check that the scheme exists, and that the excluded types of chunks exist."""
+    """Check that `chunk_scheme` is known and that the excluded chunk types exist."""
     if scheme not in _SCHEMES:
         raise errors.ArgumentError(
             f"{this.name}: chunk_scheme={scheme!r}; expected {', '.join(map(repr, sorted(_SCHEMES)))}"
@@ -133,21 +134,21 @@ def _check_types(this: Layer, scheme: str, types: int, excluded: Sequence[int] |
 
 
 def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: Sequence[int] | None) -> _Chunks:
-    """Find the chunks in tags.
+    """Find the chunks in sequences of tags.
 
     Args:
       ids: the tags, integers `[batch, time]`.
       mask: bool `[batch, time]`: true for the steps of a row, false for its padding.
-      scheme: see `chunk_eval`.
-      types: the number of types.
-      excluded: types that are not counted.
+      scheme: a `chunk_scheme` of `chunk_eval`.
+      types: the number of chunk types.
+      excluded: chunk types that are not counted.
     """
     kinds, begin, end = _SCHEMES[scheme]
     outside = (ids < 0) | (ids >= types * kinds) | ~mask
     kind = ids % kinds
     type_ = jnp.where(outside, types, ids // kinds)
     first = (type_ != shifted(type_, -1, types)) | _among(kind, begin) | shifted(_among(kind, end), -1)
-    # A chunk ends before a step that is outside, of another type, or the first step of another chunk.
+    # A chunk ends at a step if the next step is outside all chunks, has another type, or begins another chunk.
     last = shifted(first, 1, True)
     steps = jnp.arange(ids.shape[1])
     ends = jax.lax.cummin(jnp.where(last, steps, ids.shape[1]), axis=1, reverse=True)
@@ -156,7 +157,7 @@ def _chunks(ids: jax.Array, mask: jax.Array, scheme: str, types: int, excluded: 
 
 
 def _among(values: jax.Array, some: tuple[int, ...]) -> jax.Array:
-    """Return whether each of the integers `[batch, time]` is among `some`."""
+    """Return a bool array `[batch, time]`: whether each integer in `values` is one of `some`."""
     return jnp.isin(values, jnp.asarray(some, values.dtype))
 
 
@@ -185,8 +186,8 @@ def edit_distance(
       `(distances, count)`: float32 `[batch, 1]`, and the number of rows, an int32 scalar, which `trainer.test` sums.
 
     Raises:
-      ArgumentTypeError: the sequences are no integers.
-      ShapeError: input, label and lengths do not fit.
+      ArgumentTypeError: the sequences do not hold integers.
+      ShapeError: the shapes of input, label and lengths do not match.
 
     Example:
       >>> import fluid
@@ -229,7 +230,7 @@ def _without(ignored: Sequence[int] | None, batch: core.SequenceBatch) -> core.S
 
 
 def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Array:
-    """Return edit distances, from the table of Wagner and Fischer (1974), which is computed row by row.
+    """Return edit distances, computed row by row with the dynamic-programming table of Wagner and Fischer (1974).
 
     Args:
       guess: integers `[batch, time]`, one row of the table for each step.
@@ -245,8 +246,8 @@ def _levenshtein(guess: core.SequenceBatch, truth: core.SequenceBatch) -> jax.Ar
         substituted = row[:, :-1] + (token[:, None] != truth.data)
         deleted = row + 1
         from_above = jnp.concatenate([deleted[:, :1], jnp.minimum(substituted, deleted[:, 1:])], axis=1)
-        # Insertions move right along the row. So a cell is a minimum over itself and all cells to its left, where each
-        # of these counts plus 1 for each column between the two cells.
+        # An insertion moves one cell to the right in the table and costs 1. So each cell becomes the minimum over
+        # itself and all cells to its left, each plus the number of columns between the two cells.
         best = jax.lax.cummin(from_above - columns, axis=1) + columns
         return jnp.where(real[:, None], best, row), None
 

@@ -12,8 +12,8 @@ from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.sequence.steps import alike, sequences, step_ids
 from fluid.param_attr import ParamSetting, to_attr
 
-# Rows of the transitions: the scores of each tag as the first tag of a sequence; as the last tag; and for each tag, the
-# scores of the tags that follow this tag.
+# Row indices of the transitions `[tags + 2, tags]`. Row 0 scores each tag as the first tag of a sequence, row 1 as the
+# last tag. Row 2 + i scores the tags that follow tag i.
 _START = 0
 _STOP = 1
 _FROM = 2
@@ -34,11 +34,11 @@ def linear_chain_crf(
     The cost is minus the logarithm of the probability of the right sequence.
 
     Args:
-      input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or such an array with `length`.
+      input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or an array of this shape with `length`.
       label: the right tags, of an integer dtype: a SequenceBatch `[batch, time, 1]`, or an array `[batch, time]` or
         `[batch, time, 1]` with `length`.
-      param_attr: ParamAttr of the transitions `[tags + 2, tags]`: row 0 scores the first tag, row 1 the last tag, row
-        2 + i the tags that follow tag i. Give a name, so that `crf_decoding` can use the parameter.
+      param_attr: ParamAttr of the transitions `[tags + 2, tags]`: row 0 scores the first tag, row 1 the last tag, row 2
+        + i the tags that follow tag i. Give the parameter a name, so that `crf_decoding` can use it.
       length: the length of each row, integers `[batch]` or `[batch, 1]`, if the input is an array.
       name: name of the layer; by default `linear_chain_crf_N`.
 
@@ -46,8 +46,8 @@ def linear_chain_crf(
       The costs, minus log-likelihoods, `[batch, 1]`; 0 for an empty row.
 
     Raises:
-      ArgumentTypeError: labels are no integers.
-      ShapeError: labels or lengths do not fit the input.
+      ArgumentTypeError: labels are not integers.
+      ShapeError: the shapes of labels or lengths do not match the input.
 
     Example:
       >>> import fluid
@@ -85,9 +85,9 @@ def crf_decoding(
     """Return the best sequences of tags under a linear-chain conditional random field (Viterbi, 1967).
 
     Args:
-      input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or such an array with `length`.
+      input: a score for each tag: a SequenceBatch `[batch, time, tags]`, or an array of this shape with `length`.
       param_attr: ParamAttr, or name, of the transitions that `linear_chain_crf` learns.
-      label: the right tags, in the form for `linear_chain_crf`, to compare with the decoded tags.
+      label: the right tags to compare with the decoded tags, in the shape of `label` of `linear_chain_crf`.
       length: the length of each row, integers `[batch]` or `[batch, 1]`, if the input is an array.
       name: name of the layer; by default `crf_decoding_N`.
 
@@ -97,8 +97,8 @@ def crf_decoding(
 
     Raises:
       ArgumentError: `param_attr` has no name.
-      ArgumentTypeError: labels are no integers.
-      ShapeError: labels or lengths do not fit the input.
+      ArgumentTypeError: labels are not integers.
+      ShapeError: the shapes of labels or lengths do not match the input.
 
     Example:
       >>> import fluid
@@ -124,7 +124,7 @@ def crf_decoding(
 
 
 def _check_learnt(this: Layer, name: str, tags: int) -> None:
-    """Warn if `crf_decoding` reads other transitions than those that the program trains for equally many tags."""
+    """Warn if the program trains CRF transitions, but `crf_decoding` reads other, untrained transitions."""
     facts = (this.frame.fact(value, "transitions") for value in this.frame.made.values.values())
     learnt = {other: layer for layer, other, count in filter(None, facts) if count == tags}
     if learnt and name not in learnt:
@@ -137,7 +137,7 @@ def _check_learnt(this: Layer, name: str, tags: int) -> None:
 
 
 def _emissions(this: Layer, value: Any, length: Any) -> core.SequenceBatch:
-    """Return the scores of each tag at each step, `[batch, time, tags]`."""
+    """Check the input of a CRF layer, and return the score of each tag at each step, `[batch, time, tags]`."""
     batch = sequences(this, value, length)
     if batch.data.ndim != 3 or not jnp.issubdtype(batch.dtype, jnp.floating):
         raise errors.ShapeError(
@@ -161,7 +161,7 @@ def _tags(this: Layer, batch: core.SequenceBatch, value: Any, label: Any) -> Any
 
 
 def _transitions(this: Layer, attr: ParamSetting, batch: core.SequenceBatch) -> jax.Array:
-    """Return the transitions, a parameter `[tags + 2, tags]`."""
+    """Return the CRF's transition scores, a parameter `[tags + 2, tags]`."""
     tags = batch.shape[2]
     return this.weight(attr, [tags + _FROM, tags], batch.dtype)
 
@@ -182,7 +182,8 @@ def _path_score(batch: core.SequenceBatch, tags: jax.Array, transitions: jax.Arr
     before = jnp.where(steps == 0, _START, _FROM + jnp.roll(tags, 1, axis=1))
     emitted = jnp.take_along_axis(wide(batch), tags[..., None], axis=2)[..., 0]
     scores = emitted + transitions[before, tags] + jnp.where(is_last, transitions[_STOP, tags], 0)
-    # An integer that is no tag gives NaN, so that the mistake is seen; the ids of feeds are checked earlier.
+    # An integer that is not a tag gives NaN, so that the mistake becomes visible. For fed tags, an earlier check raises
+    # an error.
     known = (tags >= 0) & (tags < batch.shape[2])
     return jnp.sum(jnp.where(batch.mask, jnp.where(known, scores, jnp.nan), 0), axis=1)
 
@@ -198,8 +199,8 @@ def _log_partition(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Arr
       `[batch]`.
     """
 
-    # The gradient of a step needs a table `[tags, tags]` for each row; recomputing the table is cheaper than keeping it
-    # from the forward pass.
+    # The gradient of a step needs a table `[tags, tags]` for each row. Recomputing the table in the backward pass is
+    # cheaper than storing it in the forward pass.
     @jax.checkpoint
     def step(total: Any, now: Any) -> tuple[Any, None]:
         scores, real = now
@@ -240,7 +241,7 @@ def _viterbi(batch: core.SequenceBatch, transitions: jax.Array) -> jax.Array:
 
 
 def _time_first(batch: core.SequenceBatch) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Split scores `[batch, time, tags]` into the first step, and the other steps for a scan.
+    """Split scores `[batch, time, tags]` into the first step and the later steps; time becomes the first dimension.
 
     Returns:
       The scores of the first step, `[batch, tags]`. For the other steps, the scores, `[time - 1, batch, tags]`, and

@@ -12,7 +12,8 @@ from fluid.layers.base import Layer, dense, describe, layer, wide
 from fluid.layers.no_effect import no_effect
 from fluid.layers.sequence.steps import alike, packed, sequences, shifted, step_ids
 
-# Stands for the logarithm of 0: far below the logarithm of any path, and finite, so that gradients are finite too.
+# `_LOG_ZERO` stands for the logarithm of 0. It is far below the log-probability of any path, and finite, so that
+# gradients are finite too.
 _LOG_ZERO = -1e30
 
 
@@ -32,7 +33,7 @@ def warpctc(
 
     At each step the softmax of the input gives the probabilities of the classes and of the blank. A path selects a
     class or the blank at each step. A path stands for the label that remains after merging repetitions and removing
-    blanks. The cost is minus the logarithm of the probability of all paths that stand for the given label.
+    blanks. The cost is minus the logarithm of the total probability of all paths that stand for the given label.
 
     Args:
       input: logits, blank included: a SequenceBatch `[batch, time, classes + 1]`; or an array, time first,
@@ -51,8 +52,8 @@ def warpctc(
 
     Raises:
       ArgumentError: the blank is not the index of a class.
-      ArgumentTypeError: labels are no integers.
-      ShapeError: input, label and lengths do not fit.
+      ArgumentTypeError: labels are not integers.
+      ShapeError: the shapes of input, label and lengths do not match.
 
     Example:
       >>> import fluid
@@ -76,7 +77,7 @@ def warpctc(
             f"[time, batch, classes + 1] and [batch, label time]"
         )
     core.expect("logits", "layers.warpctc", batch, "leave out that activation: fc(x, size=classes + 1) makes logits")
-    # Label arrays may contain the blank as padding, so only labels in sequence batches must not contain the blank.
+    # A label array may contain the blank as padding, so only labels in a SequenceBatch are checked for the blank.
     first, last = (blank == 0, blank == batch.shape[2] - 1) if isinstance(label, core.SequenceBatch) else (0, 0)
     core.limit_feed(label, int(first), batch.shape[2] - int(last))
     logits = wide(batch)
@@ -98,11 +99,11 @@ def ctc_greedy_decoder(
     """Take the most probable class of each step, merge repetitions, and remove blanks.
 
     Args:
-      input: probabilities or logits, blank included: a SequenceBatch `[batch, time, classes + 1]`, or such an array,
-        batch first, with `input_length`.
+      input: probabilities or logits, blank included: a SequenceBatch `[batch, time, classes + 1]`, or an array of this
+        shape with `input_length`.
       blank: the index of the blank.
       input_length: integers `[batch]` or `[batch, 1]`, if the input is an array.
-      padding_value: the value after the classes of each row, if the input is an array.
+      padding_value: the value that fills each row after its last class, if the input is an array.
       name: name of the layer; by default `ctc_greedy_decoder_N`.
 
     Returns:
@@ -111,7 +112,7 @@ def ctc_greedy_decoder(
 
     Raises:
       ArgumentError: the blank is not the index of a class.
-      ShapeError: input and lengths do not fit.
+      ShapeError: the shapes of input and lengths do not match.
 
     Example:
       >>> import fluid
@@ -134,7 +135,7 @@ def ctc_greedy_decoder(
 
 
 def _with_blank(this: Layer, result: Any, blank: int, classes: int) -> Any:
-    """Note the index of the blank of a result, and warn if an earlier layer with equally many classes has another."""
+    """Record the blank index of a CTC layer; warn if an earlier layer with equally many classes has another blank."""
     for other in this.frame.made.values.values():
         layer, before = this.frame.fact(other, f"blank of {classes}") or ("", blank)
         if before != blank:
@@ -147,7 +148,7 @@ def _with_blank(this: Layer, result: Any, blank: int, classes: int) -> Any:
 
 
 def _check_logits(this: Layer, batch: core.SequenceBatch) -> core.SequenceBatch:
-    """Check that the input is an array of floats `[batch, time, classes + 1]`, and return the input."""
+    """Check that the CTC input holds floats `[batch, time, classes + 1]`, and return the input."""
     if batch.data.ndim != 3 or not jnp.issubdtype(batch.dtype, jnp.floating):
         raise errors.ShapeError(
             f"{this.name}: input {describe(batch)} is no score for each class of each step; expected floats with "
@@ -170,9 +171,9 @@ def _scale_gradient_jvp(primals: Any, tangents: Any) -> Any:
 def _negative_log_likelihood(batch: core.SequenceBatch, labels: jax.Array, lengths: jax.Array, blank: int) -> jax.Array:
     """Return minus the log-probabilities of labels, computed by the forward variables of Graves et al. (2006).
 
-    A forward variable is the log-probability of all paths that are at one position of the label after a step.
-    `at_label[:, i]` covers the paths at class `i` of the label. `at_blank[:, i]` covers the paths at the blank before
-    class `i`; one more blank follows the last class.
+    A forward variable is the log-probability that a path is at one position of the label after a step. `at_label[:, i]`
+    covers the paths at class `i` of the label. `at_blank[:, i]` covers the paths at the blank before class `i`; one
+    more blank follows the last class.
 
     Args:
       batch: logits, `[batch, time, classes + 1]`.
@@ -218,7 +219,8 @@ def _log_probs_of(labels: jax.Array, log_probs: jax.Array) -> jax.Array:
     wanted = jnp.broadcast_to(labels[:, None], (batch, time, labels.shape[1]))
     known = ((labels >= 0) & (labels < classes))[:, None]
     found = jnp.take_along_axis(log_probs, jnp.where(known, wanted, 0), axis=2)
-    # A class outside the input gives NaN, so that the mistake is seen; the ids of feeds are checked earlier.
+    # A label that is not a class of the input gives NaN, so that the mistake becomes visible. For fed labels, an
+    # earlier check raises an error.
     return jnp.where(known, found, jnp.nan)
 
 

@@ -1,4 +1,4 @@
-"""Decoders of `dynamic_decode`, and helpers that select the ids of a step and the inputs of the next step."""
+"""Decoders for `dynamic_decode`, and decode helpers, which select the ids of a step and the inputs of the next step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from fluid.layers.structured.beam import SameLayers
 
 
 class KnownSteps(NamedTuple):
-    """The number and the inputs of the steps of a decoding, as far as they are known before the loop.
+    """The number and the inputs of decoding steps, if they are known before the decoding loop starts.
 
     Attributes:
       longest: the largest number of steps; None if it is unknown.
@@ -29,9 +29,9 @@ class KnownSteps(NamedTuple):
 
 
 class DecodeHelper:
-    """The base class of helpers, which select for `BasicDecoder` the ids of a step and the inputs of the next step.
+    """The base class of helpers of `BasicDecoder`, which select the ids of a step and the inputs of the next step.
 
-    A subclass defines the three methods, which may call layers.
+    A subclass defines the methods `initialize`, `sample` and `next_inputs`, which may call layers.
 
     Args:
       The base class has no arguments; a subclass defines its own.
@@ -61,7 +61,7 @@ class DecodeHelper:
 
     @layer
     def __init__(self) -> None:
-        pass  # `@layer` checks that helpers are created in a program function
+        pass  # the decorator `@layer` checks that a helper is created in a program function
 
     def initialize(self) -> tuple[Any, Any]:
         """Return the inputs of the first step. `dynamic_decode` calls this method once, before the loop.
@@ -103,7 +103,7 @@ class DecodeHelper:
         )
 
     def known_steps(self) -> KnownSteps:
-        """Return the number and the inputs of the steps, as far as they are known before the loop."""
+        """Return the number and inputs of the decoding steps, if known before the loop; by default unknown."""
         return KnownSteps()
 
     def _undefined(self, example: str) -> errors.FluidError:
@@ -111,10 +111,10 @@ class DecodeHelper:
 
 
 class TrainingHelper(DecodeHelper):
-    """A helper for teacher forcing: each step reads its part of known sequences, independent of earlier outputs.
+    """A helper for teacher forcing: each step reads the next element of known sequences, not earlier outputs.
 
     Args:
-      inputs: a SequenceBatch, an array `[batch, time, ...]`, or a list, tuple or dict of several.
+      inputs: a SequenceBatch, an array `[batch, time, ...]`, or a list, tuple or dict of several such values.
       sequence_length: for arrays, the number of steps after which a row is finished, integers `[batch]`. By default
         every row is finished after the last step. A SequenceBatch has its own lengths.
       time_major: whether arrays are `[time, batch, ...]`.
@@ -123,8 +123,8 @@ class TrainingHelper(DecodeHelper):
       A helper for `layers.BasicDecoder`; its ids are the indices of the largest outputs.
 
     Raises:
-      ShapeError: rows or steps of the inputs differ.
-      ArgumentError: there are lengths beside a SequenceBatch.
+      ShapeError: the inputs differ in the number of rows or steps.
+      ArgumentError: `sequence_length` is given for a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -150,20 +150,20 @@ class TrainingHelper(DecodeHelper):
         self._lengths = jnp.full([batch], time, jnp.int32) if lengths is None else lengths
 
     def initialize(self) -> tuple[Any, jax.Array]:
-        """Return the inputs of the first step, and the finished flags: true for rows without steps."""
+        """Return the inputs of the first step, and finished flags `[batch]`, which are true for empty rows."""
         return jax.tree.map(lambda v: v[0], self._steps), self._lengths == 0
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
-        """Return the indices of the largest outputs."""
+        """Return the index of the largest output of each row, int32 `[batch]`."""
         return _argmax(self, outputs)
 
     def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[jax.Array, Any, Any]:
-        """Return finished flags, the inputs of the next step, and states; a row is finished after its last step."""
+        """Return finished flags, true for rows after their last step; the inputs of the next step; and the states."""
         following = jnp.minimum(time + 1, self._count - 1)
         return time + 1 >= self._lengths, jax.tree.map(lambda v: v[following], self._steps), states
 
     def known_steps(self) -> KnownSteps:
-        """Return the number and inputs of steps; no inputs if a subclass overrides `initialize` or `next_inputs`."""
+        """Return the number of steps, and their inputs unless a subclass overrides `initialize` or `next_inputs`."""
         own = type(self)
         fixed = own.initialize is TrainingHelper.initialize and own.next_inputs is TrainingHelper.next_inputs
         ragged = any(map(is_sequence, jax.tree.leaves(self.inputs, is_leaf=is_sequence)))
@@ -176,7 +176,7 @@ class GreedyEmbeddingHelper(DecodeHelper):
     Args:
       embedding_fn: converts ids `[batch]` to the inputs of a step `[batch, ...]`, such as
         `lambda ids: fluid.embedding(ids, size=[100, 16], param_attr="table")`. All steps share the parameters of its
-        layers. Names share the parameters with the program that trains.
+        layers. With named parameters, the training program shares them too.
       start_tokens: the ids before the first step: integers `[batch]` or `[batch, 1]`.
       end_token: the id that finishes a row.
 
@@ -184,9 +184,9 @@ class GreedyEmbeddingHelper(DecodeHelper):
       A helper for `layers.BasicDecoder`.
 
     Raises:
-      ArgumentTypeError: `start_tokens` are no integers.
+      ArgumentTypeError: `start_tokens` does not hold integers.
       ArgumentError: `end_token` is negative.
-      ShapeError: `start_tokens` are not one for each row.
+      ShapeError: `start_tokens` does not have one id for each row.
 
     Example:
       >>> import fluid
@@ -216,11 +216,11 @@ class GreedyEmbeddingHelper(DecodeHelper):
         return self.embedding_fn(self.start_tokens), jnp.zeros(self.start_tokens.shape, bool)
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
-        """Return the indices of the largest outputs."""
+        """Return the id with the largest output for each row, int32 `[batch]`."""
         return _argmax(self, outputs)
 
     def next_inputs(self, time: Any, outputs: Any, states: Any, sample_ids: Any) -> tuple[jax.Array, Any, Any]:
-        """Return finished flags, true for the id `end_token`; the embedding of the ids; and the states."""
+        """Return finished flags, true for rows with the id `end_token`; the embedding of the ids; and the states."""
         return sample_ids == self.end_token, self.embedding_fn(sample_ids), states
 
 
@@ -233,15 +233,15 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
       end_token: the id that finishes a row.
       softmax_temperature: a positive divisor of the outputs before the softmax; 1 by default. With a smaller divisor
         the largest output is drawn more often.
-      seed: other than 0, every run of the program draws equal ids; by default the draws depend on the Session.
+      seed: if not 0, every run of the program draws equal ids; by default the draws depend on the Session.
 
     Returns:
       A helper for `layers.BasicDecoder`.
 
     Raises:
-      ArgumentTypeError: `start_tokens` are no integers.
-      ArgumentError: `end_token` is negative, or `softmax_temperature` not positive.
-      ShapeError: `start_tokens` are not one for each row.
+      ArgumentTypeError: `start_tokens` does not hold integers.
+      ArgumentError: `end_token` is negative, or `softmax_temperature` is not positive.
+      ShapeError: `start_tokens` does not have one id for each row.
 
     Example:
       >>> import fluid
@@ -280,21 +280,22 @@ class SampleEmbeddingHelper(GreedyEmbeddingHelper):
         self._name = frame.unique(frame.scoped("sample_embedding_helper"))
 
     def sample(self, time: Any, outputs: Any, states: Any) -> jax.Array:
-        """Draw ids from the softmax of the outputs."""
-        # Without a seed, the random key of the program already differs in each step.
+        """Draw one id for each row from the softmax of the outputs."""
+        # With a seed, fold the step index into the key. Without a seed, the random key of the program already differs
+        # in each step.
         key = jax.random.fold_in(jax.random.key(self.seed), time) if self.seed else core.random_key(self._name)
         logits = jax.lax.stop_gradient(wide(logits_of(_checked_scores(self, outputs)))) / self.softmax_temperature
         return jax.random.categorical(key, logits, axis=-1).astype(jnp.int32)
 
 
 def logits_of(outputs: Any) -> Any:
-    """Return the input of the softmax if the outputs of a cell are the result of a softmax, else the outputs."""
+    """Return the logits of `outputs`: the input of the softmax if `outputs` is a softmax result, else `outputs`."""
     logits = core.current_frame("layers.dynamic_decode").fact(outputs, "logits")
     return outputs if logits is None else logits
 
 
 def _argmax(helper: DecodeHelper, outputs: Any) -> jax.Array:
-    """Return the indices of the largest outputs, int32 `[batch, ...]`, for outputs `[batch, ..., ids]`."""
+    """Return the indices of the largest elements along the last dimension of `outputs`, as int32."""
     return jnp.argmax(_checked_scores(helper, outputs), axis=-1).astype(jnp.int32)
 
 
@@ -302,7 +303,7 @@ def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
     """Check that the outputs of a cell are one array `[batch, ..., ids]`, and return the outputs.
 
     Raises:
-      ShapeError: the outputs are no array, or have fewer than two dimensions.
+      ShapeError: the outputs are not one array, or have fewer than two dimensions.
     """
     if not isinstance(outputs, jax.Array) or outputs.ndim < 2:
         found = ", ".join(map(describe, jax.tree.leaves(outputs, is_leaf=is_sequence))) or repr(outputs)
@@ -314,10 +315,10 @@ def _checked_scores(helper: DecodeHelper, outputs: Any) -> Any:
 
 
 def _start_tokens(name: str, value: core.Value) -> jax.Array:
-    """Return the ids before the first step, int32 `[batch]`.
+    """Check `start_tokens`, and return one start id for each row, int32 `[batch]`.
 
     Raises:
-      ShapeError: the ids are not one for each row.
+      ShapeError: there is not exactly one id for each row.
     """
     ids = check_ids(name, value, "start_tokens")
     if is_sequence(value) or ids.ndim not in (1, 2) or ids.shape[1:] not in ((), (1,)):
@@ -358,7 +359,7 @@ class Decoder:
 
     @layer
     def __init__(self) -> None:
-        pass  # `@layer` checks that decoders are created in a program function
+        pass  # the decorator `@layer` checks that a decoder is created in a program function
 
     def initialize(self, inits: Any) -> tuple[Any, Any, Any]:
         """Return the inputs and states of the first step. `dynamic_decode` calls this method once, before the loop.
@@ -381,7 +382,7 @@ class Decoder:
 
         Returns:
           The outputs of the step, a pytree of arrays; the new states and the inputs of the next step, with the
-          structures and shapes of the old ones; and the rows that this step finishes.
+          structures and shapes of the old ones; and finished flags, true for rows that this step finishes.
         """
         raise self._undefined(
             "def step(self, time, inputs, states): ... return outputs, new_states, next_inputs, finished"
@@ -404,11 +405,11 @@ class Decoder:
 
     @property
     def tracks_own_finished(self) -> bool:
-        """True if the flags from `step` replace the previous ones; by default False: a finished row stays finished."""
+        """True if finished flags from `step` replace the old flags; by default False: finished rows stay finished."""
         return False
 
     def known_steps(self) -> KnownSteps:
-        """Return the number and the inputs of the steps, as far as they are known before the loop."""
+        """Return the number and inputs of the decoding steps, if known before the loop; by default unknown."""
         return KnownSteps()
 
     def after_end(self, outputs: Any) -> Any:
@@ -424,10 +425,10 @@ class Decoder:
 
 
 class BasicOutput(NamedTuple):
-    """The output of one step of a `BasicDecoder`; in the results of `layers.dynamic_decode`, of all steps.
+    """The output of one step of a `BasicDecoder`; as a result of `layers.dynamic_decode`, the outputs of all steps.
 
     Attributes:
-      cell_outputs: the outputs of the cell, after `output_fn`; `[batch, ...]`, or a pytree of several.
+      cell_outputs: the outputs of the cell, after `output_fn`; `[batch, ...]`, or a pytree of arrays.
       sample_ids: the ids that the helper selects; integers `[batch]`.
     """
 
@@ -449,7 +450,7 @@ class BasicDecoder(Decoder):
       default. Its outputs are `(cell_outputs, sample_ids)`.
 
     Raises:
-      ArgumentTypeError: the cell cannot be called, or the helper is no DecodeHelper.
+      ArgumentTypeError: the cell is not callable, or the helper is not a DecodeHelper.
 
     Example:
       >>> import fluid
@@ -492,7 +493,7 @@ class BasicDecoder(Decoder):
         return inputs, initial_cell_states, finished
 
     def step(self, time: Any, inputs: Any, states: Any, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the cell, then the helper on the outputs of the cell."""
+        """Run the cell, then let the helper select ids and the next inputs from the outputs of the cell."""
         outputs, states = call_cell("BasicDecoder", self.cell, inputs, states, kwargs)
         if self.output_fn is not None:
             outputs = self.output_fn(outputs)
@@ -501,7 +502,7 @@ class BasicDecoder(Decoder):
         return BasicOutput(outputs, ids), states, inputs, finished
 
     def known_steps(self) -> KnownSteps:
-        """Return the `known_steps` of the helper; no inputs if a subclass overrides `initialize` or `step`."""
+        """Return the `known_steps` of the helper, without inputs if a subclass overrides `initialize` or `step`."""
         known = self.helper.known_steps()
         own = type(self)
         fixed = own.initialize is BasicDecoder.initialize and own.step is BasicDecoder.step

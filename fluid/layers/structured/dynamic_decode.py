@@ -31,12 +31,12 @@ def dynamic_decode(
     name: str | None = None,
     **kwargs: Any,
 ) -> tuple[Any, ...]:
-    """Run a decoder until all rows are finished: one loop on the device, which has a gradient.
+    """Run a decoder until all rows are finished, in one differentiable loop on the device.
 
-    The results have one size for all data: `steps` is `max_step_num + 1`, and with a `TrainingHelper` at most its
-    number of steps. When all rows are finished, the remaining steps are skipped. The outputs of skipped steps are
-    zeros, or, for a `BeamSearchDecoder`, the id that ends a hypothesis. A row that finishes early runs on until all
-    rows are finished, and its outputs contain these steps.
+    The size of the results does not depend on the data: `steps` is `max_step_num + 1`. With a `TrainingHelper`, `steps`
+    is at most the number of steps of its inputs. When all rows are finished, the remaining steps are skipped. The
+    outputs of skipped steps are zeros, or, for a `BeamSearchDecoder`, the id that ends a hypothesis. A row that
+    finishes early continues until all rows are finished, and its outputs contain these steps too.
 
     Args:
       decoder: a `BasicDecoder`, a `BeamSearchDecoder` or another `Decoder`.
@@ -57,8 +57,8 @@ def dynamic_decode(
       number of steps until each row was finished, int32 `[batch]` (for beams `[batch, beam]`).
 
     Raises:
-      ArgumentError: neither `max_step_num` nor the decoder gives the largest number of steps.
-      ArgumentTypeError: `decoder` is no Decoder.
+      ArgumentError: neither `max_step_num` nor the decoder limits the number of steps.
+      ArgumentTypeError: `decoder` is not a Decoder.
       ShapeError: a step returns states or inputs with another structure or shape than its arguments.
       ProgramError: a method of the decoder is missing, or returns a wrong number of results.
 
@@ -100,7 +100,7 @@ def dynamic_decode(
 
 
 class _Carry(NamedTuple):
-    """The carry of the loop over the steps.
+    """The carry of the loop over decoding steps.
 
     Attributes:
       inputs: the inputs of the step, a pytree of `[batch, ...]`.
@@ -119,10 +119,10 @@ class _Carry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _CheckedStep:
-    """A step of the user's decoder, with checks of its results.
+    """A step of the user's decoder, wrapped in checks of its results.
 
     Attributes:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       decoder: the user's decoder.
       kwargs: further arguments of `decoder.step`, given to `dynamic_decode`.
       rows: the shape of the finished flags, `[batch]` or `[batch, beam]`.
@@ -154,12 +154,12 @@ class _CheckedStep:
 
 @dataclass(frozen=True, eq=False)
 class _Decoding:
-    """The loop over the steps.
+    """The loop over decoding steps.
 
     Attributes:
       body: the traced `_CheckedStep`.
       decoder: the user's decoder.
-      impute: whether a finished row keeps its states.
+      impute: whether a finished row keeps its states while other rows continue.
     """
 
     body: core.Body
@@ -167,7 +167,7 @@ class _Decoding:
     impute: bool
 
     def run(self, carry: _Carry, steps: int) -> tuple[_Carry, Any]:
-        """Run up to `steps` steps, each on the inputs from the previous step; return the last carry and all outputs."""
+        """Run up to `steps` steps, and return the last carry and all outputs; each step returns the next inputs."""
         _, outputs = jax.eval_shape(self._advance, carry, jnp.int32(0))
 
         def leave_out(carry: _Carry, number: jax.Array) -> tuple[_Carry, Any]:
@@ -179,13 +179,13 @@ class _Decoding:
         return jax.lax.scan(step, carry, jnp.arange(steps, dtype=jnp.int32))
 
     def follow(self, carry: _Carry, inputs: Any, steps: int) -> tuple[_Carry, Any]:
-        """Run `steps` steps with known inputs `[time, batch, ...]`: a scan over the inputs, whose gradient is cheap."""
+        """Run `steps` steps by a scan over known inputs `[time, batch, ...]`, which has a cheap gradient."""
 
         def step(carry: _Carry, now: tuple[jax.Array, Any]) -> tuple[_Carry, Any]:
             number, x = now
             new, outputs = self._advance(carry._replace(inputs=x), number)
-            # The step runs even if all rows are finished, and its results are dropped. Few steps are like this, and
-            # a branch would slow down every step.
+            # Run the step even if all rows are finished, and drop its results. With known inputs this happens in few
+            # steps, and a branch would slow down every step.
             results = new._replace(inputs=None), outputs
             instead = carry, self._after_end(outputs)
             return jax.tree.map(lambda a, b: jnp.where(jnp.all(carry.finished), a, b), instead, results)
@@ -211,10 +211,10 @@ class _Decoding:
 
 
 def _number_of_steps(this: Layer, max_step_num: int | None, known: KnownSteps) -> int:
-    """Return the largest number of steps.
+    """Return the largest possible number of decoding steps.
 
     Raises:
-      ArgumentError: the number is unknown.
+      ArgumentError: neither the user nor the decoder limits the number of steps.
     """
     if max_step_num is None:
         if known.longest is None:
@@ -228,7 +228,7 @@ def _number_of_steps(this: Layer, max_step_num: int | None, known: KnownSteps) -
 
 
 def _start(this: Layer, decoder: Decoder, inits: Any) -> _Carry:
-    """Return the carry before the first step.
+    """Call `initialize` of the decoder, and return the loop carry before the first step.
 
     Raises:
       ProgramError: `initialize` does not return three results.
@@ -253,7 +253,7 @@ def _flags(name: str, finished: Any, rows: tuple[int, ...] | None = None) -> jax
       rows: the expected shape; None for any shape.
 
     Raises:
-      ShapeError: the flags are no bool array of this shape.
+      ShapeError: the flags are not a bool array of this shape.
     """
     flags = dense(finished)
     if flags.dtype != bool or flags.ndim == 0 or rows not in (None, flags.shape):
@@ -265,12 +265,12 @@ def _flags(name: str, finished: Any, rows: tuple[int, ...] | None = None) -> jax
 
 
 def _arranged(outputs: Any, lengths: jax.Array, ragged: bool, time_major: bool) -> Any:
-    """Convert the outputs of all steps to the form of the results.
+    """Convert the outputs of all steps to the results of `dynamic_decode`.
 
     Args:
       outputs: a pytree of arrays `[steps, batch, ...]`.
-      lengths: the lengths of the rows, `[batch]`.
-      ragged: whether to return sequence batches, or, for `time_major`, arrays with zeros for padding.
+      lengths: the number of steps of each row, `[batch]`.
+      ragged: whether to return sequence batches, or, with `time_major`, arrays with zeros for padding.
       time_major: whether time stays the first dimension.
     """
     if not ragged:
@@ -325,7 +325,7 @@ class BeamSearchDecoder(Decoder):
     Args:
       cell: an `RNNCell`, or a function of inputs and states that returns outputs and new states. The rows of all values
         are `[batch * beam, ...]`.
-      start_token: the id before the first one.
+      start_token: the id before the first predicted id.
       end_token: the id that ends a hypothesis.
       beam_size: the number of hypotheses to keep and return, for each row.
       embedding_fn: converts ids `[batch, beam]` to the inputs of the cell `[batch, beam, ...]`, such as
@@ -341,8 +341,8 @@ class BeamSearchDecoder(Decoder):
       `(cell_states, log_probs, finished, lengths)`.
 
     Raises:
-      ArgumentError: a token is no integer of at least 0, or `beam_size` is no positive integer.
-      ArgumentTypeError: the cell cannot be called.
+      ArgumentError: a token is not an integer of at least 0, or `beam_size` is not a positive integer.
+      ArgumentTypeError: the cell is not callable.
 
     Example:
       >>> import fluid
@@ -418,7 +418,8 @@ class BeamSearchDecoder(Decoder):
             )
         shape = (leaves[0].shape[0], self.beam_size)
         cell_states = self._split(self.tile_beam_merge_with_batch(cell_states, self.beam_size))
-        # All hypotheses of a row are equal at first, so all except the first get the log-probability -inf.
+        # Before the first step, all hypotheses of a row are equal. So only the first one gets a finite log-probability;
+        # the others get -inf.
         only_first = jnp.where(jnp.arange(self.beam_size) == 0, 0.0, -jnp.inf).astype(jnp.float32)
         finished = jnp.zeros(shape, bool)
         ids = jnp.full(shape, self.start_token, jnp.int32)
@@ -426,11 +427,12 @@ class BeamSearchDecoder(Decoder):
         return self._inputs(ids), states, finished
 
     def step(self, time: Any, inputs: Any, states: BeamState, **kwargs: Any) -> tuple[Any, Any, Any, Any]:
-        """Run the cell, then keep the `beam_size` best extensions of all hypotheses of each row."""
+        """Run the cell, then select the `beam_size` best extensions among all hypotheses of each row."""
         merged = self._merge(inputs), self._merge(states.cell_states)
         outputs, cell_states = call_cell("BeamSearchDecoder", self.cell, *merged, kwargs)
         cell_states = next_states("BeamSearchDecoder", "states", states.cell_states, self._split(cell_states))
-        # The states of a finished hypothesis must not depend on the number of steps that other hypotheses still need.
+        # Do not update the states of a finished hypothesis: they must not depend on the number of steps of other
+        # hypotheses.
         cell_states = kept(states.finished, states.cell_states, cell_states)
         output, new = self._extend(states, self._scores(outputs, states), cell_states)
         return output, new, self._inputs(output.predicted_ids), new.finished
@@ -445,7 +447,7 @@ class BeamSearchDecoder(Decoder):
         return True
 
     def after_end(self, outputs: BeamOutput) -> BeamOutput:
-        """Return outputs in which each hypothesis is extended by `end_token`, in the order of the beam."""
+        """Return the outputs of a skipped step: append `end_token` to each hypothesis, in unchanged order."""
         ids = outputs.predicted_ids
         return outputs._replace(
             predicted_ids=jnp.full_like(ids, self.end_token),
@@ -453,7 +455,7 @@ class BeamSearchDecoder(Decoder):
         )
 
     def _inputs(self, ids: jax.Array) -> Any:
-        """Return the inputs of the cell for ids `[batch, beam]`."""
+        """Convert ids `[batch, beam]` to the inputs of the cell, by `embedding_fn` if given."""
         return ids if self.embedding_fn is None else self.embedding_fn(ids)
 
     def _scores(self, outputs: Any, states: BeamState) -> jax.Array:
@@ -464,7 +466,7 @@ class BeamSearchDecoder(Decoder):
           states: the state before the step.
 
         Raises:
-          ShapeError: the scores are not one number for each hypothesis and each id.
+          ShapeError: there is not exactly one score for each hypothesis and each id.
         """
         if self.output_fn is None:
             logits = self._split(logits_of(outputs))

@@ -1,4 +1,4 @@
-"""`generate`: write ids one after another, each the most probable next id or drawn from the probabilities."""
+"""The layer `generate`: continue sequences id by id, by the most probable next id or by sampling."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def generate(
 ) -> core.SequenceBatch:
     """Continue prompts with ids that a model predicts one after another.
 
-    One call of `step` reads the prompts; then one loop writes the ids of all rows. A row ends after `end_id`, or after
-    `length` ids. The ids of a row depend on its prompt, and not on other rows or on padding. Drawn ids also depend on
-    the index of the row in the batch, and on the number of ids before them. So with one seed, a text that is written
-    in several calls, each with the text so far as the prompt, equals a text that is written in one call.
+    One call of `step` reads the prompts; then a loop appends one id to every row in each iteration. A row ends after
+    `end_id`, or after `length` ids. The ids of a row depend on its prompt, but not on other rows or on padding. Drawn
+    ids also depend on the index of the row in the batch, and on the number of ids before them. So with one seed,
+    several calls, each with the text so far as the prompt, write the same text as one call.
 
     Args:
       step: called with ids and the state; returns scores of each next id, `[batch, time, vocabulary]`, and the new
@@ -58,10 +58,11 @@ def generate(
 
     Returns:
       The ids without the prompts, a SequenceBatch `[batch, length, 1]`. The last id of a row that has ended is
-      `end_id`. An id of -1 stands for scores that are NaN, such as those of a full `attention_cache`, and ends its row.
+      `end_id`. If the scores of a row are NaN, for example because an `attention_cache` is full, the row ends with the
+      id -1.
 
     Raises:
-      ArgumentError: a number is outside its limits, or `top_k` or `top_p` stands beside `temperature=0`.
+      ArgumentError: a number is outside its limits, or `top_k` or `top_p` is given with `temperature=0`.
       ArgumentTypeError: the prompt holds no integers, or `step` does not return a pair.
       ShapeError: the prompt, the scores or `temperature` has other dimensions, there is no score for `end_id`, or
         `step` returns a state with another structure, shape or dtype.
@@ -100,14 +101,14 @@ def _prompts(this: Layer, prompt: Any) -> core.SequenceBatch:
             f'layers.data("prompt", shape=[1], dtype="int64", lod_level=1)'
         )
     if isinstance(prompt, core.SequenceBatch):
-        # A prompt of this shape stays the same object, so that an embedding in the step limits the ids of the feed.
+        # Return a prompt `[batch, time, 1]` as the same object, so that an embedding in the step can limit the fed ids.
         return prompt if ids.ndim == 3 else prompt.with_data(ids[..., None])
     return core.SequenceBatch(ids.reshape(*ids.shape[:2], 1), jnp.full(ids.shape[:1], ids.shape[1], jnp.int32))
 
 
 @dataclass(frozen=True, eq=False)
 class _Sampler:
-    """The choice of the next id of each row.
+    """A selector of the next id of each row, by largest score or by sampling.
 
     Attributes:
       key: a random key; None if every row gets the id with the largest score.
@@ -122,7 +123,7 @@ class _Sampler:
     top_p: Any = None
 
     def __call__(self, scores: jax.Array, positions: jax.Array) -> jax.Array:
-        """Return the next ids `[batch]`, for scores `[batch, ids]` and the number of ids in each row, `[batch]`."""
+        """Return the next ids `[batch]`, for `scores [batch, ids]` and row lengths `positions [batch]`."""
         best = jnp.argmax(scores, axis=-1)
         if self.key is None:
             return best
@@ -130,7 +131,8 @@ class _Sampler:
         return jnp.where(jnp.ravel(self.temperature) > 0, self._drawn(logits, positions), best)
 
     def _drawn(self, logits: jax.Array, positions: jax.Array) -> jax.Array:
-        # A key for each row and position, so that neither padding nor the number of calls changes what is drawn.
+        # Use one random key for each row and position, so that neither padding nor the number of calls changes the
+        # drawn ids.
         of_rows = jax.vmap(jax.random.fold_in, (None, 0))(self.key, jnp.arange(positions.shape[0]))
         keys = jax.vmap(jax.random.fold_in)(of_rows, positions)
         draw = jax.vmap(jax.random.categorical)
@@ -146,7 +148,7 @@ class _Sampler:
 
 
 def _sampler(this: Layer, rows: int, temperature: Any, top_k: Any, top_p: Any, seed: int) -> _Sampler:
-    """Check the arguments of `generate` that say how ids are chosen."""
+    """Check the sampling arguments of `generate`, and return the `_Sampler` for them."""
     if isinstance(temperature, int | float) and temperature == 0:
         if top_k is not None or top_p is not None:
             name, value = ("top_k", top_k) if top_k is not None else ("top_p", top_p)
@@ -165,7 +167,7 @@ def _sampler(this: Layer, rows: int, temperature: Any, top_k: Any, top_p: Any, s
 
 
 def _for_rows(this: Layer, argument: str, value: Any, rows: int, example: str, most: float = np.inf) -> jax.Array:
-    """Return one number for all rows, `[]`, or one for each row, `[batch, 1]`, as float32."""
+    """Convert an argument to float32: one number for all rows, `[]`, or one number for each row, `[batch, 1]`."""
     if isinstance(value, int | float) and not 0 < value <= most:
         limit = "a positive number" if most == np.inf else f"a number above 0, at most {most:g}"
         raise errors.ArgumentError(f"{this.name}: {argument}={value!r}; expected {limit}, as in {argument}={example}")
@@ -180,10 +182,10 @@ def _for_rows(this: Layer, argument: str, value: Any, rows: int, example: str, m
 
 @dataclass(frozen=True, eq=False)
 class _CheckedStep:
-    """The user's step function, with checks of its results.
+    """The user's step function for `generate`, wrapped in checks of its results.
 
     Attributes:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       step: the user's function.
       end: the id that ends a row, or None.
     """
@@ -193,7 +195,7 @@ class _CheckedStep:
     end: int | None
 
     def __call__(self, ids: core.SequenceBatch, state: Any) -> tuple[jax.Array, Any]:
-        """Run the step; return the scores after the last id of each row, float32 `[batch, ids]`, and the new state."""
+        """Run the user's step; return the scores of each row's next id, float32 `[batch, ids]`, and the new state."""
         result = self.step(ids, state)
         found, new = check_pair(self.this, result, "generate", "lambda ids, state: (scores, state)")
         scores = wide(logits_of(found))
@@ -209,10 +211,10 @@ class _CheckedStep:
 
 
 class _Carry(NamedTuple):
-    """The carry of the loop that writes.
+    """The carry of the loop that generates ids.
 
     Attributes:
-      written: int32 `[]`: the number of ids that the longest row has.
+      written: int32 `[]`: the number of generated ids of the longest row.
       last: `[batch]`: the last id of each row.
       ids: `[batch, length]`: the ids, with zeros after the end of a row.
       lengths: int32 `[batch]`: the number of ids of each row.
@@ -232,14 +234,14 @@ class _Carry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _Writing:
-    """The constants of one call of `generate`, and its loop.
+    """The constants and the loop of one call of `generate`.
 
     Attributes:
       body: the traced `_CheckedStep`.
       before: int32 `[batch]`: the lengths of the prompts.
       length: the largest number of ids of a row.
       end: the id that ends a row, or None.
-      sampler: chooses the ids.
+      sampler: the object that selects the next ids.
     """
 
     body: core.Body
@@ -249,7 +251,7 @@ class _Writing:
     sampler: _Sampler
 
     def run(self, prompts: core.SequenceBatch, state: Any) -> core.SequenceBatch:
-        """Return the ids that follow the prompts, `[batch, length, 1]`."""
+        """Generate and return the ids that follow the prompts, a SequenceBatch `[batch, length, 1]`."""
         (scores, state), program_states = self.body(self.body.states(), jnp.int32(0), prompts, state)
         ids = dense(prompts)[..., 0]
         last = jnp.take_along_axis(ids, jnp.maximum(self.before - 1, 0)[:, None], axis=1)[:, 0]
@@ -264,14 +266,14 @@ class _Writing:
         return core.SequenceBatch(carry.ids[..., None], carry.lengths)
 
     def _continued(self, carry: _Carry) -> _Carry:
-        """Run the step on the last ids, and write the next ids."""
+        """Run one loop iteration: call the user's step with the last ids, and append the next ids."""
         now = core.SequenceBatch(carry.last[:, None, None], (~carry.ended).astype(jnp.int32))
         result, program_states = self.body(carry.program_states, carry.written, now, carry.state)
         scores, state = result
         return self._written(carry._replace(state=state, program_states=program_states), scores)
 
     def _written(self, carry: _Carry, scores: jax.Array) -> _Carry:
-        """Write the next id of each row that has not ended."""
+        """Select the next id of each row that has not ended, and return the carry with these ids appended."""
         lost = jnp.isnan(scores).any(axis=-1)
         chosen = self.sampler(scores, self.before + carry.written).astype(carry.ids.dtype)
         new = jnp.where(carry.ended, 0, jnp.where(lost, -1, chosen))

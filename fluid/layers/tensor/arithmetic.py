@@ -1,6 +1,6 @@
-"""Arithmetic of one value with numbers, sums of several values, and arithmetic between two values.
+"""Layers for arithmetic: a value with numbers, sums of several values, and two values elementwise.
 
-Between two values, Fluid's rule aligns the second value with dimensions of the first.
+The elementwise layers broadcast as Fluid does: an argument `axis` aligns the second value with dimensions of the first.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def increment(x: core.Value, value: float = 1.0, in_place: bool = True, name: st
     """Add a number to a value.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      value: the number. For an integer `x`, the number is cut to a whole number first, as in Fluid.
-      in_place: whether Fluid stores the result in `x`. Values never change here, so `x` must not be used after the
-        call: use the returned value, as in `i = layers.increment(i)`.
+      x: an array of any shape, or a SequenceBatch.
+      value: the number. For an integer `x`, the number is truncated to an integer first, as in Fluid.
+      in_place: whether Fluid would store the result in `x`. In this package values never change. So with True, use only
+        the returned value after the call, as in `i = layers.increment(i)`.
       name: name of the layer; by default `increment_N`.
 
     Returns:
-      A value of the kind, shape and dtype of `x`.
+      A value with the type (array or SequenceBatch), the shape and the dtype of `x`.
 
     Raises:
-      ProgramError: in layers that use `x` later, with `in_place=True`.
+      ProgramError: with `in_place=True`, a later layer uses `x`; that layer raises the error.
 
     Example:
       >>> import fluid
@@ -64,16 +64,16 @@ def scale(
     """Multiply a value by one number and add another number.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      scale: the factor. For an integer `x`, the factor is cut to a whole number first, as in Fluid; a FluidWarning says
-        so if this changes the factor.
-      bias: the number that is added; for an integer `x`, the number is cut too.
+      x: an array of any shape, or a SequenceBatch.
+      scale: the factor. For an integer `x`, the factor is truncated to an integer first, as in Fluid; a FluidWarning
+        reports it if the factor changes.
+      bias: the number that is added; for an integer `x`, the number is truncated too.
       bias_after_scale: whether the result is `scale * x + bias`, instead of `scale * (x + bias)`.
       act: name of an activation, or a function.
       name: name of the layer; by default `scale_N`.
 
     Returns:
-      A value of the kind, shape and dtype of `x`.
+      A value with the type (array or SequenceBatch), the shape and the dtype of `x`.
 
     Example:
       >>> import fluid
@@ -100,7 +100,7 @@ def sums(input: core.Value | Sequence[core.Value], out: core.Value | None = None
       name: name of the layer; by default `sum_N`.
 
     Returns:
-      A value of the kind and shape of each input.
+      A value with the type (array or SequenceBatch) and the shape of each input.
 
     Raises:
       ArgumentError: `out` is given.
@@ -126,7 +126,7 @@ def sum(x: core.Value | Sequence[core.Value], name: str | None = None) -> Any:
       name: name of the layer; by default `sum_N`.
 
     Returns:
-      A value of the kind and shape of each input.
+      A value with the type (array or SequenceBatch) and the shape of each input.
 
     Raises:
       ShapeError: the shapes differ.
@@ -147,13 +147,13 @@ def clip(x: core.Value, min: float, max: float, name: str | None = None) -> Any:
     """Limit each element to the range from `min` to `max`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       min: the lower bound.
       max: the upper bound.
       name: name of the layer; by default `clip_N`.
 
     Returns:
-      A value of the kind and shape of `x`.
+      A value with the type (array or SequenceBatch) and the shape of `x`.
 
     Raises:
       ArgumentError: `min` is larger than `max`.
@@ -180,12 +180,12 @@ def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any
     """Scale a value down, so that its Euclidean norm is at most `max_norm`.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      max_norm: the largest norm of all elements together; a smaller norm is left unchanged.
+      x: an array of any shape, or a SequenceBatch.
+      max_norm: the largest allowed norm over all elements; a value with a smaller norm stays unchanged.
       name: name of the layer; by default `clip_by_norm_N`.
 
     Returns:
-      A value of the kind and shape of `x`.
+      A value with the type (array or SequenceBatch) and the shape of `x`.
 
     Example:
       >>> import fluid
@@ -197,7 +197,7 @@ def clip_by_norm(x: core.Value, max_norm: float, name: str | None = None) -> Any
     this = Layer("clip_by_norm", name)
     array = dense(x)
     squares = jnp.sum(jnp.square(wide(array)))
-    # The root is taken only if the norm is too large: the slope of the root at 0 is infinite.
+    # Take the square root only if the norm is too large, because the derivative of the square root at 0 is infinite.
     over = squares > max_norm * max_norm
     norm = jnp.sqrt(jnp.where(over, squares, 1.0))
     return this.output(like(x, jnp.where(over, array * (max_norm / norm), array).astype(array.dtype)))
@@ -208,12 +208,12 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
     """Raise each element to a power.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       factor: the exponent, a number or a value of one element.
       name: name of the layer; by default `pow_N`.
 
     Returns:
-      A value of the kind and shape of `x`.
+      A value with the type (array or SequenceBatch) and the shape of `x`.
 
     Example:
       >>> import fluid
@@ -227,7 +227,7 @@ def pow(x: core.Value, factor: core.Value | float = 1.0, name: str | None = None
 
 
 def _cut(this: Layer, array: Any, **numbers: core.Value | float) -> list[Any]:
-    """Return numbers as scalars to combine with `array`; for an array of integers, cut them to whole numbers."""
+    """Convert numbers to scalars to combine with `array`; for an integer array, truncate them to integers, and warn."""
     found = [n if isinstance(n, int | float) else dense(n).reshape(()) for n in numbers.values()]
     if not jnp.issubdtype(array.dtype, jnp.integer):
         return found
@@ -242,7 +242,7 @@ def _cut(this: Layer, array: Any, **numbers: core.Value | float) -> list[Any]:
 
 
 def _total(this: Layer, given: Any) -> Any:
-    """Record the sum of a list of values of one shape; a single value is its own sum."""
+    """Return the sum of a list of values of one shape; the sum of a single value is the value itself."""
     values = list(given) if isinstance(given, list | tuple) else [given]
     if not values or len({dense(v).shape for v in values}) > 1:
         raise errors.ShapeError(
@@ -280,12 +280,13 @@ _DOCUMENTATION = """{title}
       {found}[batch, 3, 4]
     """
 
-# These functions have no value or no slope if both arguments are 0. They read the padding of a SequenceBatch as 1.
+# At (0, 0) these functions have no value or no derivative. So the padding of a SequenceBatch is replaced by 1, not by
+# 0.
 _PARTIAL = ("elementwise_div", "elementwise_pow", "elementwise_mod", "elementwise_floordiv")
 
 
 def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: bool = False) -> Callable[..., Any]:
-    """Return a layer that applies a function of two arrays; `integer` selects integers for its doctest example."""
+    """Create an elementwise layer from a function of two arrays; `integer` makes its docstring example integer."""
 
     def elementwise(
         x: core.Value, y: core.Value | float, axis: int = -1, act: Activation = None, name: str | None = None
@@ -302,17 +303,17 @@ def _make(kind: str, title: str, function: Callable[[Any, Any], Any], integer: b
 
 
 def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, Any]:
-    """Return the arrays of two values, the second reshaped to as many dimensions as the first.
+    """Return two values as arrays, with the second reshaped to the number of dimensions of the first.
 
     Args:
-      this: the layer, for messages.
+      this: the layer, for its name in error messages.
       x: the first value.
       y: the second value.
       axis: the dimension of `x` that is aligned with the first dimension of `y`.
       fill: the number that replaces the padding of sequence batches.
 
     Raises:
-      ShapeError: the shapes do not fit.
+      ShapeError: the shapes do not match.
     """
     left = filled(x, fill)
     right = filled(y, fill)
@@ -344,7 +345,7 @@ def _aligned(this: Layer, x: Any, y: Any, axis: int, fill: float) -> tuple[Any, 
 
 
 def _sizes(value: Any) -> list[int]:
-    """Return the shape of a value in Fluid's form: batch and time of a sequence batch are one dimension, the rows."""
+    """Return the shape of a value as Fluid counts it: batch and time of a sequence batch become one dimension."""
     shape = np.shape(value)
     lead = row_dims(value)
     return [math.prod(shape[:lead]), *shape[lead:]] if is_sequence(value) else list(shape)
@@ -359,12 +360,12 @@ def _quotient(x: Any, y: Any) -> Any:
 
 
 def _whole_quotient(x: Any, y: Any) -> Any:
-    """Return quotients without fraction: for integers rounded towards zero, for floats rounded down."""
+    """Return integer quotients: rounded towards zero for integers, rounded down for floats."""
     return _quotient(x, y) if _are_integers(x, y) else jnp.floor_divide(x, y)
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """Return remainders: for integers with the sign of `x`, for floats with the sign of `y`."""
+    """Return the remainders of `x / y`: with the sign of `x` for integers, with the sign of `y` for floats."""
     return jnp.fmod(x, y) if _are_integers(x, y) else jnp.mod(x, y)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons, logical operations, and tests for non-finite numbers."""
+"""Layers for comparisons, logical operations, and tests for non-finite numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def has_inf(x: core.Value, name: str | None = None) -> jax.Array:
     """Return whether any element is infinite.
 
     Args:
-      x: any shape, or a SequenceBatch, of which only the valid steps are read.
+      x: an array of any shape, or a SequenceBatch, whose padding is ignored.
       name: name of the layer; by default `isinf_N`.
 
     Returns:
@@ -40,7 +40,7 @@ def has_nan(x: core.Value, name: str | None = None) -> jax.Array:
     """Return whether any element is NaN.
 
     Args:
-      x: any shape, or a SequenceBatch, of which only the valid steps are read.
+      x: an array of any shape, or a SequenceBatch, whose padding is ignored.
       name: name of the layer; by default `isnan_N`.
 
     Returns:
@@ -81,7 +81,7 @@ _DOCUMENTATION = """{title}
 
 
 def _comparison(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Return a layer that compares the elements of two arrays of one shape."""
+    """Create the layer `kind`, which compares the elements of two values of equal shape by `function`."""
 
     def compare(x: core.Value, y: core.Value, cond: core.Value | None = None, name: str | None = None) -> Any:
         return _compared(Layer(kind, name), function, x, y)
@@ -90,7 +90,7 @@ def _comparison(kind: str, title: str, function: Callable[[Any, Any], Any]) -> C
 
 
 def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Return a layer that combines the truth values of two arrays of one shape."""
+    """Create the layer `kind`, which combines the elements of two bool values of equal shape by `function`."""
 
     def combine(x: core.Value, y: core.Value, out: core.Value | None = None, name: str | None = None) -> Any:
         return _elementwise(Layer(kind, name), function, x, y)
@@ -99,21 +99,21 @@ def _logical(kind: str, title: str, function: Callable[[Any, Any], Any]) -> Call
 
 
 def _finished(function: Callable[..., Any], kind: str, title: str, target: str, dtype: str) -> Callable[..., Any]:
-    """Return `function` as a layer named `kind`, with documentation, and with an error if `target` is given."""
+    """Make `function` a layer named `kind` with a docstring; an argument `target` is refused with an error."""
     function.__name__ = function.__qualname__ = kind
     function.__doc__ = _DOCUMENTATION.format(title=title, kind=kind, target=target, dtype=dtype)
     return layer(assigns(**{target: f"c = layers.{kind}(x, y)"})(function))
 
 
 def _compared(this: Layer, function: Callable[[Any, Any], Any], x: core.Value, y: core.Value) -> Any:
-    """Compare two values of one shape; a program that runs as in Fluid may also compare values that broadcast."""
+    """Compare two values of equal shape; programs of Fluid may also compare values that broadcast."""
     if this.frame.as_fluid and _broadcast(x, y):
         return this.output(on_data(function, x, y))
     return _elementwise(this, function, x, y)
 
 
 def _broadcast(x: core.Value, y: core.Value) -> bool:
-    """Return whether two values broadcast: both arrays, both sequence batches, or one with a single element."""
+    """Return whether two values broadcast: both are arrays or both sequence batches, or one has a single element."""
     try:
         np.broadcast_shapes(dense(x).shape, dense(y).shape)
     except ValueError:
@@ -139,14 +139,14 @@ def less_than(
     """Return for each element whether `x < y`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       y: a value of the shape of `x`.
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       cond: not possible in a program function, whose values never change: use what is returned.
       name: name of the layer; by default `less_than_N`.
 
     Returns:
-      bool, of the kind and shape of `x`.
+      bool, with the type (array or SequenceBatch) and the shape of `x`.
 
     Raises:
       ArgumentError: `cond` is given.
@@ -178,12 +178,12 @@ def logical_not(x: core.Value, out: core.Value | None = None, name: str | None =
     """Return for each element whether `x` is false.
 
     Args:
-      x: bool, any shape, or a SequenceBatch.
+      x: a bool array of any shape, or a SequenceBatch.
       out: not possible in a program function, whose values never change: use what is returned.
       name: name of the layer; by default `logical_not_N`.
 
     Returns:
-      bool, of the kind and shape of `x`.
+      bool, with the type (array or SequenceBatch) and the shape of `x`.
 
     Raises:
       ArgumentError: `out` is given.
@@ -203,7 +203,7 @@ def isfinite(x: core.Value, name: str | None = None) -> jax.Array:
     """Return whether all elements are finite numbers.
 
     Args:
-      x: any shape, or a SequenceBatch, of which only the valid steps are read.
+      x: an array of any shape, or a SequenceBatch, whose padding is ignored.
       name: name of the layer; by default `isfinite_N`.
 
     Returns:

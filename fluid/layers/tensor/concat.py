@@ -22,15 +22,15 @@ def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = No
     Args:
       input: a list of arrays, or of SequenceBatches with equal lengths, which agree in all other dimensions.
       axis: the dimension. 0 joins the rows of SequenceBatches, which may then have different lengths. The default is 0,
-        and warns for values of the batch: -1 joins the features of each row.
+        with a warning if it joins values along the batch; -1 joins the features of each row.
       name: name of the layer; by default `concat_N`.
 
     Returns:
-      A value of the kind of the inputs; its size along `axis` is the sum of their sizes.
+      A value of the type of the inputs (array or SequenceBatch); its size along `axis` is the sum of their sizes.
 
     Raises:
-      ArgumentError: there is no such axis, or the list is empty.
-      ShapeError: the values are of different kinds, or differ in another dimension.
+      ArgumentError: the axis does not exist, or the list is empty.
+      ShapeError: the values mix arrays and SequenceBatches, or differ in another dimension.
 
     Example:
       >>> import fluid
@@ -63,7 +63,7 @@ def concat(input: Sequence[core.Value], axis: int = _ROWS, name: str | None = No
 
 
 def _doubt_rows(this: Layer, values: list[Any], axis: int) -> None:
-    """Warn if the default `axis` joins values along the batch."""
+    """Warn if `concat` with the default `axis` joins values along the batch, which is probably a mistake."""
     batch = this.frame.placeholder_batch
     arrays = [dense(v) for v in values]
     if core.is_default(axis) and len(arrays) > 1 and all(a.ndim > 1 and a.shape[0] == batch for a in arrays):
@@ -74,7 +74,7 @@ def _doubt_rows(this: Layer, values: list[Any], axis: int) -> None:
 
 
 def _one_after_the_other(batches: list[core.SequenceBatch]) -> core.SequenceBatch:
-    """Return the sequences of all sequence batches as one sequence batch, padded to the longest sequence."""
+    """Join sequence batches along the rows: return one sequence batch, padded to the longest sequence."""
     time = max(batch.shape[1] for batch in batches)
     pads = [[(0, 0), (0, time - v.shape[1]), *[(0, 0)] * (v.data.ndim - 2)] for v in batches]
     data = [jnp.pad(dense(v), pad) for v, pad in zip(batches, pads, strict=True)]
@@ -86,7 +86,7 @@ def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1
     """Split a value into parts along a dimension.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       num_or_sections: the number of equal parts; or a list of sizes, one of which may be -1 for the rest.
       dim: the dimension.
       name: name of the layer; by default `split_N`.
@@ -95,7 +95,7 @@ def split(input: core.Value, num_or_sections: int | Sequence[int], dim: int = -1
       A list of the parts.
 
     Raises:
-      ArgumentError: there is no such dimension.
+      ArgumentError: the dimension does not exist.
       ShapeError: the sizes of the parts do not add up to the size of the dimension.
 
     Example:
@@ -136,10 +136,10 @@ def stack(x: Sequence[core.Value], axis: int = 0, name: str | None = None) -> An
       name: name of the layer; by default `stack_N`.
 
     Returns:
-      A value of the kind of the inputs, with a dimension of size `len(x)` at `axis`.
+      A value of the type of the inputs (array or SequenceBatch), with a dimension of size `len(x)` at `axis`.
 
     Raises:
-      ArgumentError: there is no such index.
+      ArgumentError: the index does not exist.
       ShapeError: the shapes differ.
 
     Example:
@@ -170,7 +170,7 @@ def stack(x: Sequence[core.Value], axis: int = 0, name: str | None = None) -> An
 
 @layer
 def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | None = None) -> list[Any]:
-    """Split an array along a dimension, which is removed.
+    """Split an array along a dimension into arrays without this dimension.
 
     Args:
       x: any shape.
@@ -182,7 +182,7 @@ def unstack(x: core.Value, axis: int = 0, num: int | None = None, name: str | No
       A list of arrays without that dimension.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: the axis does not exist.
       ShapeError: `num` is not the size of the dimension, or `x` is a sequence batch.
 
     Example:
@@ -207,15 +207,17 @@ def expand(x: core.Value, expand_times: Sequence[int], name: str | None = None) 
     """Repeat a value along its dimensions.
 
     Args:
-      x: any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which is not repeated.
+      x: an array of any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which is
+        not repeated.
       expand_times: the number of repetitions along each dimension.
       name: name of the layer; by default `expand_N`.
 
     Returns:
-      A value of the kind of `x`; each size is multiplied by its number.
+      A value of the type of `x` (array or SequenceBatch); each size is multiplied by its number of repetitions.
 
     Raises:
-      ArgumentError: there is not one positive integer for each dimension, or not 1 for the rows of sequences.
+      ArgumentError: there is not one positive integer for each dimension, or the number for the rows of a SequenceBatch
+        is not 1.
 
     Example:
       >>> import fluid
@@ -241,7 +243,7 @@ def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None)
     """Repeat a value along its dimensions until it has the shape of another value.
 
     Args:
-      x: any shape whose sizes divide the sizes of the other value.
+      x: an array whose sizes divide the sizes of the other value.
       target_tensor: the other value, of which only the shape is used.
       name: name of the layer; by default `expand_as_N`.
 
@@ -262,7 +264,8 @@ def expand_as(x: core.Value, target_tensor: core.Value, name: str | None = None)
     this = Layer("expand_as", name)
     array = array_of(this, x)
     target = array_of(this, target_tensor).shape
-    # Compare sizes first: in an exported program the batch size is a symbol, whose remainder is not known.
+    # Compare the sizes before computing a remainder: in an exported program the batch size is a symbol, and its
+    # remainder is unknown.
     fits = len(target) == array.ndim and all(
         a == b or (a and b % a == 0) for a, b in zip(array.shape, target, strict=True)
     )
@@ -279,15 +282,15 @@ def flip(input: core.Value, dims: Sizes, name: str | None = None) -> Any:
     """Reverse the order of elements along one or several dimensions, another name for `reverse`.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       dims: the dimensions, one or several.
       name: name of the layer; by default `flip_N`.
 
     Returns:
-      A value of the kind and shape of the input.
+      A value with the type (array or SequenceBatch) and the shape of the input.
 
     Raises:
-      ArgumentError: there is no such dimension, or it is the rows of sequences.
+      ArgumentError: the dimension does not exist, or is the row dimension of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -301,19 +304,19 @@ def flip(input: core.Value, dims: Sizes, name: str | None = None) -> Any:
 
 @layer
 def roll(input: core.Value, shifts: Sizes, dims: Sizes | None = None, name: str | None = None) -> jax.Array:
-    """Move elements along dimensions; elements beyond the end return at the front.
+    """Shift elements along dimensions; elements shifted beyond the end reappear at the start.
 
     Args:
       input: any shape.
-      shifts: the number of positions, one number or one for each dimension; negative moves towards the front.
-      dims: the dimensions, one or several. Without `dims` the value is rolled as one flat row of all its elements.
+      shifts: the number of positions, one number or one for each dimension; negative numbers shift towards the start.
+      dims: the dimensions, one or several. Without `dims`, the flattened value is shifted.
       name: name of the layer; by default `roll_N`.
 
     Returns:
       An array of the shape of the input.
 
     Raises:
-      ArgumentError: there is no such dimension, or the number of shifts is wrong.
+      ArgumentError: the dimension does not exist, or the number of shifts is wrong.
       ShapeError: the input is a sequence batch.
 
     Example:
@@ -342,15 +345,15 @@ def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
     """Reverse the order of elements along one or several dimensions.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       axis: the dimensions, one or several.
       name: name of the layer; by default `reverse_N`.
 
     Returns:
-      A value of the kind and shape of `x`.
+      A value with the type (array or SequenceBatch) and the shape of `x`.
 
     Raises:
-      ArgumentError: there is no such axis, or it is the rows of sequences.
+      ArgumentError: the axis does not exist, or is the row dimension of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -363,7 +366,7 @@ def reverse(x: core.Value, axis: Sizes, name: str | None = None) -> Any:
 
 
 def _reversed(this: Layer, x: core.Value, axis: Sizes) -> Any:
-    """Reverse a value along dimensions and record the result; see `reverse` for arguments and errors."""
+    """Implement `reverse` and `flip`: reverse the order of elements along `axis`."""
     axes: list[Any] = list(axis) if isinstance(axis, list | tuple) else [axis]
     places = [axis_of(x, a) for a in axes]
     if 0 in places and row_dims(x) > 1:

@@ -1,4 +1,4 @@
-"""Creation of values and parameters, copies, and conversions."""
+"""Layers that create, copy and convert values, and that create parameters."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def fill_constant_batch_size_like(
     name: str | None = None,
     force_cpu: bool = False,
 ) -> jax.Array:
-    """Create an array of one value, with one size from another array, such as the batch.
+    """Create an array filled with one value, in a shape that copies one size, such as the batch size, from `input`.
 
     Args:
-      input: the other array, or a SequenceBatch.
+      input: the array or SequenceBatch whose size is copied.
       shape: the shape, in which the size at `output_dim_idx` is replaced.
       dtype: the dtype.
       value: the value of every element.
@@ -78,7 +78,7 @@ def fill_constant_batch_size_like(
       force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
 
     Returns:
-      An array of shape `shape`, with that size replaced.
+      An array of shape `shape`, in which the size at `output_dim_idx` is replaced.
 
     Raises:
       ArgumentError: another size is negative, or the dtype does not exist.
@@ -155,12 +155,12 @@ def zeros_like(x: core.Value, out: core.Value | None = None, name: str | None = 
     """Create zeros in the shape of another value.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       out: not possible in a program function, whose values never change: use what is returned.
       name: name of the layer; by default `zeros_like_N`.
 
     Returns:
-      A value of the kind, shape and dtype of `x`.
+      A value with the type (array or SequenceBatch), the shape and the dtype of `x`.
 
     Raises:
       ArgumentError: `out` is given.
@@ -180,11 +180,11 @@ def fill_zeros_like(x: core.Value, name: str | None = None) -> Any:
     """Create zeros in the shape of another value, another name for `zeros_like`.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       name: name of the layer; by default `fill_zeros_like_N`.
 
     Returns:
-      A value of the kind, shape and dtype of `x`.
+      A value with the type (array or SequenceBatch), the shape and the dtype of `x`.
 
     Example:
       >>> import fluid
@@ -202,12 +202,12 @@ def ones_like(x: core.Value, out: core.Value | None = None, name: str | None = N
     """Create ones in the shape of another value.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       out: not possible in a program function, whose values never change: use what is returned.
       name: name of the layer; by default `ones_like_N`.
 
     Returns:
-      A value of the kind, shape and dtype of `x`.
+      A value with the type (array or SequenceBatch), the shape and the dtype of `x`.
 
     Raises:
       ArgumentError: `out` is given.
@@ -237,19 +237,19 @@ def full_like(
     """Create a value in the shape of another value, with one number for all elements.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       fill_value: the value of every element.
       out: not possible in a program function, whose values never change: use what is returned.
-      dtype: of the result; the dtype of the input by default.
+      dtype: the dtype of the result; the dtype of the input by default.
       device: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
       stop_gradient: accepted for programs written for Fluid, but has no effect: a constant has no gradient.
       name: name of the layer; by default `full_like_N`.
 
     Returns:
-      A value of the kind and shape of the input.
+      A value with the type (array or SequenceBatch) and the shape of the input.
 
     Raises:
-      ArgumentError: there is no such dtype, or `out` is given.
+      ArgumentError: the dtype does not exist, or `out` is given.
 
     Example:
       >>> import fluid
@@ -270,11 +270,11 @@ def range(start: float, end: float, step: float, dtype: DTypeLike, name: str | N
       start: the first number.
       end: the bound.
       step: the distance between numbers.
-      dtype: of the result.
+      dtype: the dtype of the result.
       name: name of the layer; by default `range_N`.
 
     Returns:
-      A vector, `[ceil((end - start) / step)]`.
+      A vector of length `ceil((end - start) / step)`.
 
     Raises:
       ArgumentError: the dtype does not exist.
@@ -294,15 +294,15 @@ def linspace(start: float, stop: float, num: int, dtype: DTypeLike = "float32", 
     Args:
       start: the first number.
       stop: the last number.
-      num: the number of numbers.
-      dtype: of the result.
+      num: the length of the result.
+      dtype: the dtype of the result.
       name: name of the layer; by default `linspace_N`.
 
     Returns:
       `[num]`.
 
     Raises:
-      ArgumentError: `num` is no integer of at least 0, or the dtype does not exist.
+      ArgumentError: `num` is not an integer of at least 0, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -328,14 +328,14 @@ def eye(
       num_rows: the number of rows.
       num_columns: the number of columns; `num_rows` by default.
       batch_shape: sizes of dimensions before the matrix, along which the matrix is repeated; none by default.
-      dtype: of the result.
+      dtype: the dtype of the result.
       name: name of the layer; by default `eye_N`.
 
     Returns:
       `[*batch_shape, num_rows, num_columns]`.
 
     Raises:
-      ArgumentError: a size is negative or no integer, or the dtype does not exist.
+      ArgumentError: a size is negative or not an integer, or the dtype does not exist.
 
     Example:
       >>> import fluid
@@ -351,7 +351,7 @@ def eye(
 
 @layer
 def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.Array]:
-    """Return the coordinates of all points of a grid.
+    """Return the coordinates of all points of a grid, one array for each dimension.
 
     Args:
       input: the coordinates along each dimension, a list of vectors `[n_i]`.
@@ -361,7 +361,7 @@ def meshgrid(input: Sequence[core.Value], name: str | None = None) -> list[jax.A
       A list of arrays `[n_1, n_2, ...]`, one for each input; the `i`-th has the `i`-th coordinate of each point.
 
     Raises:
-      ShapeError: an input is no vector, or there are no inputs.
+      ShapeError: an input is not a vector, or there are no inputs.
 
     Example:
       >>> import fluid
@@ -385,8 +385,8 @@ def identity(x: core.Value, name: str | None = None) -> Any:
     """Name a value, so that users can fetch and override the value, and fetch its gradient.
 
     Args:
-      x: any value.
-      name: the whole name, to which open name scopes add their prefixes; `identity_N.tmp_0` by default.
+      x: an array or a SequenceBatch.
+      name: the complete name of the value, after the prefixes of enclosing name scopes; `identity_N.tmp_0` by default.
 
     Returns:
       `x`; or, if a run feeds data under the name, this data.
@@ -405,29 +405,29 @@ def identity(x: core.Value, name: str | None = None) -> Any:
     this = Layer("identity", name)
     value = x if is_sequence(x) else dense(x)
     result = this.output(value) if name is None else core.record(this.name, value)
-    if result is value:  # facts noted about the value, such as the logits of a softmax, also hold for the result
+    if result is value:  # unless a fed value replaces `x`, copy its recorded facts, such as the logits of a softmax
         this.frame.hand_on(x, result, "logits", "logits_axis", "weight")
     return result
 
 
 @layer
 def shard(x: core.Value, sharding: Sharding, name: str | None = None) -> Any:
-    """Divide a value over the axes of a mesh of devices, and return the value.
+    """Set the sharding of a value: the mesh axes that divide each of its dimensions among devices.
 
-    XLA derives the division of values from the division of parameters and feeds. This layer overrides that choice.
+    By default XLA derives the sharding of values from the sharding of parameters and feeds. This layer overrides it.
 
     Args:
       x: `[batch, ...]`.
-      sharding: for each dimension the axis of the mesh that divides it, several axes, or None, such as
-        `("data", None, "model")`; dimensions after the last entry are not divided. The axes of the batch are "data" and
-        "fsdp". On one device nothing is divided. On a mesh with only these two axes, other axes divide nothing.
+      sharding: for each dimension the mesh axis that divides it, a tuple of axes, or None, such as
+        `("data", None, "model")`. Dimensions after the last entry are not divided. The axes "data" and "fsdp" divide
+        the batch. A mesh with only these two axes ignores all other axes. On one device nothing is divided.
       name: name of the layer; by default `shard_N`.
 
     Returns:
       `x`.
 
     Raises:
-      ArgumentError: the mesh has no such axis, or there are more axes than dimensions.
+      ArgumentError: an axis is not an axis of the mesh, or there are more axes than dimensions.
 
     Example:
       >>> import fluid
@@ -459,7 +459,7 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Callable[..., Any] | None = None,
 ) -> jax.Array:
-    """Create a trained parameter, for custom models and layers.
+    """Create a trainable parameter, for custom models and layers.
 
     Args:
       shape: the shape of the parameter.
@@ -499,12 +499,12 @@ def assign(input: core.Value | Sequence[Any] | float, output: core.Value | None 
     """Copy a value, or return a constant for a list or a number.
 
     Args:
-      input: any value, or a list or a number.
+      input: an array, a SequenceBatch, a list or a number.
       output: not possible in a program function, whose values never change: use what is returned.
       name: name of the layer; by default `assign_N`.
 
     Returns:
-      A value of the kind of the input, with equal numbers.
+      A value of the type of the input (array or SequenceBatch), with equal elements.
 
     Raises:
       ArgumentError: `output` is given.
@@ -522,15 +522,15 @@ def cast(x: core.Value, dtype: DTypeLike, name: str | None = None) -> Any:
     """Convert a value to another dtype.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      dtype: for example "float32"; "int64" is kept as JAX's default integer.
+      x: an array of any shape, or a SequenceBatch.
+      dtype: the new dtype, such as "float32"; "int64" becomes JAX's default integer dtype.
       name: name of the layer; by default `cast_N`.
 
     Returns:
-      A value of the kind and shape of `x`.
+      A value with the type (array or SequenceBatch) and the shape of `x`.
 
     Raises:
-      ArgumentError: there is no such dtype.
+      ArgumentError: the dtype does not exist.
 
     Example:
       >>> import fluid

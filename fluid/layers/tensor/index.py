@@ -1,4 +1,4 @@
-"""Reads and writes of elements by index, and selection by a condition."""
+"""Layers that read and write elements by index, or select elements by a condition."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from fluid.layers.no_effect import no_effect
 def slice(
     input: core.Value, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int], name: str | None = None
 ) -> Any:
-    """Return the part of a value between two indices along some dimensions.
+    """Slice a value along some dimensions, from a start index to an end index.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       axes: the dimensions.
       starts: the first index along each dimension; negative counts from the end.
       ends: the index after the last along each dimension; an index beyond the end stands for the end.
       name: name of the layer; by default `slice_N`.
 
     Returns:
-      A value of the kind of the input.
+      The slice, of the type of the input (array or SequenceBatch).
 
     Raises:
-      ArgumentError: the lists differ in length, there is no such axis, or it is the rows of sequences.
+      ArgumentError: the lists differ in length, the axis does not exist, or is the row dimension of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -53,10 +53,10 @@ def strided_slice(
     strides: Sequence[int],
     name: str | None = None,
 ) -> Any:
-    """Return the part of a value between two indices along some dimensions, with a step.
+    """Slice a value along some dimensions, from a start index to an end index, with a stride.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       axes: the dimensions.
       starts: the first index along each dimension; negative counts from the end.
       ends: the index before which each dimension stops.
@@ -64,10 +64,10 @@ def strided_slice(
       name: name of the layer; by default `strided_slice_N`.
 
     Returns:
-      A value of the kind of the input.
+      The slice, of the type of the input (array or SequenceBatch).
 
     Raises:
-      ArgumentError: the lists differ in length, there is no such axis, or it is the rows of sequences.
+      ArgumentError: the lists differ in length, the axis does not exist, or is the row dimension of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -82,22 +82,22 @@ def strided_slice(
 @layer
 @no_effect(overwrite="the gradient of a row that is taken twice is the sum of both")
 def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: str | None = None) -> Any:
-    """Return rows of an array, or steps of sequences, by their index.
+    """Select rows of an array, or steps of sequences, by their indices.
 
     Args:
-      input: `[rows, ...]`; or a SequenceBatch, whose rows are the steps of all sequences, one after another.
-      index: integers `[count]` or `[count, 1]`, or a SequenceBatch of `[1]`.
+      input: `[rows, ...]`; or a SequenceBatch, whose rows are the valid steps of all sequences, concatenated.
+      index: integers `[count]` or `[count, 1]`, or a SequenceBatch with steps of shape `[1]`.
       overwrite: accepted for programs written for Fluid, but has no effect: the gradient of a row that is taken twice
         is the sum of both.
       name: name of the layer; by default `gather_N`.
 
     Returns:
-      `[count, ...]`, or a SequenceBatch if the index is one. For a computed index that does not exist, the row is NaN,
-      or for integers the smallest integer.
+      `[count, ...]`, or a SequenceBatch if the index is one. If a computed index is out of range, the row is NaN, or
+      the smallest integer if the input holds integers.
 
     Raises:
-      ArgumentTypeError: the index holds no integers.
-      ShapeError: the index is no list of integers.
+      ArgumentTypeError: the index does not hold integers.
+      ShapeError: the index does not have shape `[count]` or `[count, 1]`.
 
     Example:
       >>> import fluid
@@ -123,7 +123,7 @@ def gather(input: core.Value, index: core.Value, overwrite: bool = True, name: s
 
 @layer
 def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
-    """Return elements or slices of an array, by their indices in its first dimensions.
+    """Select elements or slices of an array, by indices into its first dimensions.
 
     Args:
       input: any shape.
@@ -134,7 +134,7 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
       `[..., *input.shape[k:]]`.
 
     Raises:
-      ArgumentTypeError: the index holds no integers.
+      ArgumentTypeError: the index does not hold integers.
       ShapeError: `k` is larger than the number of dimensions of the input.
 
     Example:
@@ -154,7 +154,7 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
             f"with k at most {array.ndim}"
         )
     sizes = array.shape[: ids.shape[-1]]
-    # While a model is exported, sizes are symbols, which have no maximum.
+    # Limit fed indices only if all sizes are integers: in an export, the batch size is a symbol, so `max` would fail.
     if sizes and this.frame.discovering and this.frame.placeholder_batch not in sizes:
         core.limit_feed(index, -max(sizes), max(sizes))
     return this.output(array[tuple(jnp.moveaxis(ids, -1, 0))])
@@ -162,7 +162,7 @@ def gather_nd(input: core.Value, index: core.Value, name: str | None = None) -> 
 
 @layer
 def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str | None = None) -> jax.Array:
-    """Return slices of an array along a dimension, by their index.
+    """Select slices of an array along a dimension, by their indices.
 
     Args:
       input: any shape.
@@ -171,13 +171,13 @@ def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str |
       name: name of the layer; by default `index_select_N`.
 
     Returns:
-      The shape of the input, with `count` as the size of the dimension. For a computed index that does not exist, the
-      slice is NaN, or for integers the smallest integer.
+      The shape of the input, with `count` as the size of the dimension. If a computed index is out of range, the slice
+      is NaN, or the smallest integer if the input holds integers.
 
     Raises:
-      ArgumentError: there is no such dimension.
-      ArgumentTypeError: the index holds no integers.
-      ShapeError: the index is no vector.
+      ArgumentError: the dimension does not exist.
+      ArgumentTypeError: the index does not hold integers.
+      ShapeError: the index is not a vector.
 
     Example:
       >>> import fluid
@@ -198,7 +198,7 @@ def index_select(input: core.Value, index: core.Value, dim: int = 0, name: str |
 
 @layer
 def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> jax.Array:
-    """Return elements of each row, by their index in the row.
+    """Select elements of each row, by their indices in the row.
 
     Args:
       x: `[batch, n]`.
@@ -206,11 +206,11 @@ def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> j
       name: name of the layer; by default `index_sample_N`.
 
     Returns:
-      `[batch, count]`. For an index that does not exist, the element is NaN, or for integers the smallest integer.
+      `[batch, count]`. If an index is out of range, the element is NaN, or the smallest integer if `x` holds integers.
 
     Raises:
-      ArgumentTypeError: the index holds no integers.
-      ShapeError: the inputs are no matrices, or their numbers of rows differ.
+      ArgumentTypeError: the index does not hold integers.
+      ShapeError: the inputs are not matrices, or their numbers of rows differ.
 
     Example:
       >>> import fluid
@@ -236,9 +236,9 @@ def index_sample(x: core.Value, index: core.Value, name: str | None = None) -> j
 def shard_index(
     input: core.Value, index_num: int, nshards: int, shard_id: int, ignore_value: int = -1, name: str | None = None
 ) -> Any:
-    """Convert ids to their index in one shard, where a range of ids is divided between several shards.
+    """Convert ids to indices within one shard of a table whose rows are divided among several shards.
 
-    Shard `k` has the ids from `k * size` on, where `size = ceil(index_num / nshards)`.
+    Shard `k` holds `size` ids, from `k * size` on, where `size = ceil(index_num / nshards)`.
 
     Args:
       input: ids `[..., 1]` of an integer dtype, or a SequenceBatch.
@@ -249,10 +249,10 @@ def shard_index(
       name: name of the layer; by default `shard_index_N`.
 
     Returns:
-      Integers, in the kind and shape of the input.
+      Integers, with the type (array or SequenceBatch) and the shape of the input.
 
     Raises:
-      ArgumentError: a count is not positive, or there is no such shard.
+      ArgumentError: a count is not positive, or the shard does not exist.
       ArgumentTypeError: the input holds no integers.
 
     Example:
@@ -274,21 +274,22 @@ def shard_index(
 
 @layer
 def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, name: str | None = None) -> Any:
-    """Return a row of zeros for each class, with 1 at the index of the class.
+    """Encode class ids as one-hot vectors: zeros, with 1 at the index of the class.
 
     Args:
       input: classes `[batch, ..., 1]` of an integer dtype, or a SequenceBatch.
       depth: the number of classes.
-      allow_out_of_range: whether other integers give a row of zeros, instead of an error when they are fed.
+      allow_out_of_range: whether integers outside 0 to `depth - 1` give a row of zeros; if False, feeding them raises
+        an error.
       name: name of the layer; by default `one_hot_N`.
 
     Returns:
       `[batch, ..., depth]`, float32.
 
     Raises:
-      ArgumentError: `depth` is no positive integer.
-      ArgumentTypeError: the classes are no integers.
-      ShapeError: the classes do not end in a dimension of 1.
+      ArgumentError: `depth` is not a positive integer.
+      ArgumentTypeError: the classes are not integers.
+      ShapeError: the last dimension of the classes is not 1.
 
     Example:
       >>> import fluid
@@ -311,13 +312,13 @@ def one_hot(input: core.Value, depth: int, allow_out_of_range: bool = False, nam
 
 
 def _limit(this: Layer, index: core.Value, size: int) -> None:
-    """Require fed indices to be from 0 to `size - 1`, unless `size` is the batch size, which varies."""
+    """Limit the fed values of `index` to the range from 0 to `size - 1`, unless `size` is the variable batch size."""
     if size != this.frame.placeholder_batch:
         core.limit_feed(index, 0, size)
 
 
 def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: Any) -> Any:
-    """Slice a value by one start, one end and one stride for each axis, and record the result."""
+    """Implement `slice` and `strided_slice`: slice a value by one start, end and stride for each axis."""
     array = dense(input)
     if not len(axes) == len(starts) == len(ends) == len(strides):
         raise errors.ArgumentError(
@@ -334,7 +335,7 @@ def _slice(this: Layer, input: Any, axes: Any, starts: Any, ends: Any, strides: 
 
 
 def _taken(array: Any, numbers: Any, axis: int) -> Any:
-    """Return slices along an axis by index; NaN, or the smallest integer, for an index outside the axis."""
+    """Select slices along an axis by index; an index out of range gives NaN, or the smallest integer."""
     wanted = jnp.where(numbers < 0, array.shape[axis], numbers)
     return jnp.take(array, wanted, axis=axis, mode="fill", fill_value=None)
 
@@ -351,14 +352,14 @@ def scatter(
         are dropped.
       updates: the new rows, `[count, ...]`.
       name: name of the layer; by default `scatter_N`.
-      overwrite: if several updates replace one row, True keeps any one of them, and False keeps their sum.
+      overwrite: if several updates have the same index, True stores one of them (not specified which), False their sum.
 
     Returns:
       An array of the shape of the input.
 
     Raises:
-      ArgumentTypeError: the index holds no integers.
-      ShapeError: the updates do not fit.
+      ArgumentTypeError: the index does not hold integers.
+      ShapeError: the shape of the updates does not match.
 
     Example:
       >>> import fluid
@@ -378,7 +379,8 @@ def scatter(
             f"{this.name}: updates {describe(updates)} do not fit input {describe(input)} and index "
             f"{describe(index)}; expected {[*ids.shape, *array.shape[1:]]}, one row for each index"
         )
-    # mode="drop" drops indices after the last row, but counts negative ones from the end. So move these after the last.
+    # `mode="drop"` ignores indices after the last row, but counts negative indices from the end. So replace negative
+    # indices by the number of rows, to ignore them too.
     places = jnp.where(ids < 0, array.shape[0], ids)
     rows = rows.astype(array.dtype)
     if overwrite:
@@ -388,20 +390,20 @@ def scatter(
 
 @layer
 def scatter_nd(index: core.Value, updates: core.Value, shape: Sequence[int], name: str | None = None) -> jax.Array:
-    """Add slices to an array of zeros, by their indices in its first dimensions.
+    """Add slices to an array of zeros, at indices into its first dimensions.
 
     Args:
       index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
       updates: the slices, `[..., *shape[k:]]`; slices with equal indices are summed.
-      shape: of the result.
+      shape: the shape of the result.
       name: name of the layer; by default `scatter_nd_add_N`.
 
     Returns:
       An array of shape `shape`.
 
     Raises:
-      ArgumentTypeError: the index holds no integers.
-      ShapeError: the updates do not fit.
+      ArgumentTypeError: the index does not hold integers.
+      ShapeError: the shape of the updates does not match.
 
     Example:
       >>> import fluid
@@ -418,10 +420,10 @@ def scatter_nd(index: core.Value, updates: core.Value, shape: Sequence[int], nam
 
 @layer
 def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name: str | None = None) -> jax.Array:
-    """Add slices to an array, by their indices in its first dimensions.
+    """Add slices to an array, at indices into its first dimensions.
 
     Args:
-      ref: the array, any shape.
+      ref: the array to which the slices are added, of any shape.
       index: integers `[..., k]`: for each slice its indices in the first `k` dimensions.
       updates: the slices, `[..., *ref.shape[k:]]`; all slices with equal indices are added.
       name: name of the layer; by default `scatter_nd_add_N`.
@@ -430,8 +432,8 @@ def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name
       An array of the shape of `ref`.
 
     Raises:
-      ArgumentTypeError: the index holds no integers.
-      ShapeError: the updates do not fit.
+      ArgumentTypeError: the index does not hold integers.
+      ShapeError: the shape of the updates does not match.
 
     Example:
       >>> import fluid
@@ -448,19 +450,18 @@ def scatter_nd_add(ref: core.Value, index: core.Value, updates: core.Value, name
 
 @layer
 def multiplex(inputs: Sequence[core.Value], index: core.Value, name: str | None = None) -> jax.Array:
-    """Return for each row of the batch the corresponding row of one of several arrays.
+    """Select each row of the batch from one of several arrays.
 
     Args:
       inputs: a list of arrays `[batch, ...]` of one shape.
-      index: integers `[batch, 1]`: the index of the array for each row. For an index that does not exist the row is
-        NaN.
+      index: integers `[batch, 1]`: the index of the array for each row. If an index is out of range, the row is NaN.
       name: name of the layer; by default `multiplex_N`.
 
     Returns:
       `[batch, ...]`.
 
     Raises:
-      ArgumentTypeError: the index holds no integers.
+      ArgumentTypeError: the index does not hold integers.
       ShapeError: the shapes differ.
 
     Example:
@@ -494,23 +495,23 @@ def where(
     y: core.Value | float | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return elements of one value where a condition holds, and of another value elsewhere.
+    """Select the elements of `x` where a condition is true, and the elements of `y` elsewhere.
 
-    The form `where(condition)`, which lists the indices of true elements, is not possible. The number of these indices
-    depends on data, and shapes of a compiled program cannot.
+    The form `where(condition)`, which lists the indices of true elements, is not possible: their number depends on
+    data, but the shapes in a compiled program cannot depend on data.
 
     Args:
-      condition: bool, any shape, or a SequenceBatch.
+      condition: a bool array of any shape, or a SequenceBatch.
       x: the elements where the condition is true; dimensions of size 1 are repeated.
       y: the elements where the condition is false; dimensions of size 1 are repeated.
       name: name of the layer; by default `where_N`.
 
     Returns:
-      A value of the common shape of all three; a SequenceBatch if one of them is.
+      A value of the common shape of condition, `x` and `y`; a SequenceBatch if one of them is a SequenceBatch.
 
     Raises:
       ArgumentError: `x` or `y` is missing.
-      ShapeError: the shapes do not fit.
+      ShapeError: the shapes do not broadcast.
 
     Example:
       >>> import fluid
@@ -544,7 +545,7 @@ def where(
 
 
 def _row_ids(this: Layer, index: Any) -> Any:
-    """Return an index `[count]` or `[count, 1]` as an array of integers `[count]`."""
+    """Check an index `[count]` or `[count, 1]`, and return it as integers `[count]`."""
     ids = check_ids(this.name, array_of(this, index))
     if ids.ndim == 2 and ids.shape[1] == 1:
         ids = ids[:, 0]
@@ -556,7 +557,7 @@ def _row_ids(this: Layer, index: Any) -> Any:
 
 
 def _add_at(this: Layer, array: Any, index: Any, updates: Any) -> Any:
-    """Return an array with slices added to it; see `scatter_nd_add`."""
+    """Implement `scatter_nd` and `scatter_nd_add`: return `array` with the slices `updates` added at `index`."""
     ids = check_ids(this.name, array_of(this, index))
     values = array_of(this, updates)
     depth = ids.shape[-1] if ids.ndim else 0

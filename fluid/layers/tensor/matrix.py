@@ -1,4 +1,4 @@
-"""Products of matrices, vectors and batches of matrices, and distances between values."""
+"""Layers for products of matrices and vectors, for triangles and diagonals, and for distances between values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def matmul(
     """Multiply two matrices, or two batches of matrices.
 
     Args:
-      x: `[..., n, m]`, a vector `[m]`, or a SequenceBatch of such steps.
+      x: `[..., n, m]`, a vector `[m]`, or a SequenceBatch whose steps have one of these shapes.
       y: `[..., m, k]`, or a vector `[m]`; or a SequenceBatch of matrices, one for each matrix of `x`.
       transpose_x: whether `x` is `[..., m, n]` instead, and is transposed.
       transpose_y: whether `y` is `[..., k, m]` instead, and is transposed.
@@ -52,7 +52,7 @@ def matmul(
       `[..., n, k]`; a scalar for two vectors.
 
     Raises:
-      ShapeError: the sizes do not fit.
+      ShapeError: the sizes do not match.
 
     Example:
       >>> import fluid
@@ -132,7 +132,7 @@ def diag(diagonal: core.Value | Sequence[float], name: str | None = None) -> jax
       `[n, n]`.
 
     Raises:
-      ShapeError: the input is no vector.
+      ShapeError: the input is not a vector.
 
     Example:
       >>> import fluid
@@ -198,7 +198,7 @@ def triu(input: core.Value, diagonal: int = 0, name: str | None = None) -> jax.A
 
 @layer
 def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
-    """Compute the matrix of the flow of a solution procedure (Yim et al., 2017), by which a student imitates a teacher.
+    """Compute the FSP matrix (flow of solution procedure) for knowledge distillation (Yim et al., 2017).
 
     Args:
       x: feature maps `[batch, m, height, width]`.
@@ -209,7 +209,7 @@ def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Arr
       `[batch, m, n]`: for each pair of channels, the mean over pixels of the product of the channels.
 
     Raises:
-      ShapeError: the inputs are no feature maps, or differ in batch or pixels.
+      ShapeError: the inputs are not feature maps, or differ in batch size, height or width.
 
     Example:
       >>> import fluid
@@ -232,10 +232,10 @@ def fsp_matrix(x: core.Value, y: core.Value, name: str | None = None) -> jax.Arr
 
 @layer
 def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
-    """Compute the cosine of the angle between two vectors, for each row.
+    """Compute the cosine similarity of two vectors, for each row.
 
     Args:
-      X: `[batch, width]`, or a SequenceBatch of such steps.
+      X: `[batch, width]`, or a SequenceBatch with steps `[width]`.
       Y: the shape of `X`, or `[1, width]`, one vector for all rows.
       name: name of the layer; by default `cos_sim_N`.
 
@@ -243,7 +243,7 @@ def cos_sim(X: core.Value, Y: core.Value, name: str | None = None) -> Any:
       `[batch, 1]`; 0 if a row is all zeros.
 
     Raises:
-      ShapeError: the shapes do not fit.
+      ShapeError: the shapes do not match.
 
     Example:
       >>> import fluid
@@ -281,8 +281,8 @@ def bilinear_tensor_product(
     """Apply a bilinear form of two vectors for each output: `act(x @ weight_i @ y + bias_i)`.
 
     Args:
-      x: `[batch, m]`, or a SequenceBatch of such steps.
-      y: `[batch, n]`, or a SequenceBatch of such steps.
+      x: `[batch, m]`, or a SequenceBatch with steps `[m]`.
+      y: `[batch, n]`, or a SequenceBatch with steps `[n]`.
       size: the number of outputs.
       act: name of an activation, or a function.
       name: name of the layer; by default `bilinear_tensor_product_N`.
@@ -293,8 +293,8 @@ def bilinear_tensor_product(
       `[batch, size]`.
 
     Raises:
-      ArgumentError: `size` is no positive integer.
-      ShapeError: the inputs are no matrices, or have different numbers of rows.
+      ArgumentError: `size` is not a positive integer.
+      ShapeError: the inputs are not matrices, or have different numbers of rows.
 
     Example:
       >>> import fluid
@@ -319,7 +319,7 @@ def bilinear_tensor_product(
 
 
 def _matrices(this: Layer, value: core.Value) -> Any:
-    """Return a value as an array after checking that it has at least two dimensions."""
+    """Convert a value to an array, and check that it has at least two dimensions."""
     array = array_of(this, value)
     if array.ndim < 2:
         raise errors.ShapeError(
@@ -342,7 +342,7 @@ def bmm(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
       `[batch, n, k]`.
 
     Raises:
-      ShapeError: the sizes do not fit.
+      ShapeError: the sizes do not match.
 
     Example:
       >>> import fluid
@@ -370,7 +370,7 @@ def addmm(
     """Multiply two matrices and add another matrix: `beta * input + alpha * x @ y`.
 
     Args:
-      input: `[n, k]`; a size may be 1 instead.
+      input: `[n, k]`; a size of 1 broadcasts.
       x: `[n, m]`.
       y: `[m, k]`.
       alpha: the factor of the product.
@@ -381,7 +381,7 @@ def addmm(
       `[n, k]`.
 
     Raises:
-      ShapeError: the sizes do not fit.
+      ShapeError: the sizes do not match.
 
     Example:
       >>> import fluid
@@ -415,7 +415,7 @@ def dot(x: core.Value, y: core.Value, name: str | None = None) -> jax.Array:
       `[]` or `[batch, 1]`.
 
     Raises:
-      ShapeError: the shapes differ, or are no vectors or matrices.
+      ShapeError: the shapes differ, or are not shapes of vectors or matrices.
 
     Example:
       >>> import fluid
@@ -449,8 +449,8 @@ def cross(input: core.Value, other: core.Value, dim: int | None = None, name: st
       An array of the shape of the inputs.
 
     Raises:
-      ArgumentError: there is no such dimension.
-      ShapeError: the shapes differ, or the dimension has another size than 3.
+      ArgumentError: the dimension does not exist.
+      ShapeError: the shapes differ, or the size of the dimension is not 3.
 
     Example:
       >>> import fluid
@@ -516,7 +516,7 @@ def dist(x: core.Value, y: core.Value, p: float = 2, name: str | None = None) ->
 
     Raises:
       ArgumentError: `p` is negative.
-      ShapeError: the shapes do not fit.
+      ShapeError: the shapes do not match.
 
     Example:
       >>> import fluid
@@ -538,7 +538,7 @@ def dist(x: core.Value, y: core.Value, p: float = 2, name: str | None = None) ->
 
 
 def _norm(x: Any, p: float) -> Any:
-    """Return the p-norm of all elements, a scalar; the gradient is 0 if all elements are 0."""
+    """Return the p-norm over all elements, a scalar; its gradient is 0 if all elements are 0."""
     sizes = jnp.abs(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
     if p == 0:
         return jnp.sum(sizes != 0)

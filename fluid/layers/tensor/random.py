@@ -1,4 +1,4 @@
-"""Random values, drawn in every step from a new key, which depends on the name of the layer."""
+"""Layers that draw random values; each step uses a new random key, which also depends on the layer name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fluid.layers.no_effect import Warned, no_effect
 
 
 def _drawn_by_probability(default: float) -> Warned:
-    """Return the warning for a bound of `sampling_id` other than `default`: the bounds have no effect.
+    """Return the rule that warns if `min` or `max` of `sampling_id` is not `default`: they have no effect.
 
     Fluid draws a number between the bounds, and looks it up in the cumulative probabilities of the classes. So in
     Fluid, bounds other than 0 and 1 exclude classes.
@@ -40,8 +40,8 @@ def uniform_random(
     """Draw numbers uniformly from `[min, max)`.
 
     Args:
-      shape: of the result.
-      dtype: of the result.
+      shape: the shape of the result.
+      dtype: the dtype of the result.
       min: the lower bound.
       max: the upper bound.
       seed: if not 0, every step draws equal numbers.
@@ -74,11 +74,11 @@ def gaussian_random(
     """Draw numbers from a normal distribution.
 
     Args:
-      shape: of the result.
+      shape: the shape of the result.
       mean: the mean of the distribution.
       std: the standard deviation of the distribution.
       seed: if not 0, every step draws equal numbers.
-      dtype: of the result.
+      dtype: the dtype of the result.
       name: name of the layer; by default `gaussian_random_N`; the numbers depend on the name.
 
     Returns:
@@ -108,12 +108,12 @@ def uniform_random_batch_size_like(
     seed: int = 0,
     name: str | None = None,
 ) -> jax.Array:
-    """Draw numbers uniformly from `[min, max)`, with one size from another array, such as the batch.
+    """Draw numbers uniformly from `[min, max)`, in a shape that copies one size, such as the batch size, from `input`.
 
     Args:
-      input: the other array, or a SequenceBatch.
+      input: the array or SequenceBatch whose size is copied.
       shape: the shape, in which the size at `output_dim_idx` is replaced.
-      dtype: of the result.
+      dtype: the dtype of the result.
       input_dim_idx: the dimension of the input whose size is used.
       output_dim_idx: the dimension of `shape` whose size is replaced.
       min: the lower bound.
@@ -122,7 +122,7 @@ def uniform_random_batch_size_like(
       name: name of the layer; by default `uniform_random_batch_size_like_N`.
 
     Returns:
-      An array of shape `shape`, with that size replaced.
+      An array of shape `shape`, in which the size at `output_dim_idx` is replaced.
 
     Raises:
       ArgumentError: another size is negative, or the dtype does not exist.
@@ -152,21 +152,21 @@ def gaussian_random_batch_size_like(
     dtype: DTypeLike = "float32",
     name: str | None = None,
 ) -> jax.Array:
-    """Draw numbers from a normal distribution, with one size from another array, such as noise for a generator.
+    """Draw numbers from a normal distribution, in a shape that copies one size, such as the batch size, from `input`.
 
     Args:
-      input: the other array, or a SequenceBatch.
+      input: the array or SequenceBatch whose size is copied.
       shape: the shape, in which the size at `output_dim_idx` is replaced.
       input_dim_idx: the dimension of the input whose size is used.
       output_dim_idx: the dimension of `shape` whose size is replaced.
       mean: the mean of the distribution.
       std: the standard deviation of the distribution.
       seed: if not 0, every step draws equal numbers.
-      dtype: of the result.
+      dtype: the dtype of the result.
       name: name of the layer; by default `gaussian_random_batch_size_like_N`.
 
     Returns:
-      An array of shape `shape`, with that size replaced.
+      An array of shape `shape`, in which the size at `output_dim_idx` is replaced.
 
     Raises:
       ArgumentError: another size is negative, or the dtype does not exist.
@@ -208,7 +208,7 @@ def sampling_id(
       The indices of the classes, integers `[batch]`.
 
     Raises:
-      ShapeError: the input is no matrix.
+      ShapeError: the input is not a matrix.
 
     Example:
       >>> import fluid
@@ -230,7 +230,7 @@ def sampling_id(
 
 
 def _key(this: Layer, seed: int) -> Any:
-    """Return the random key for a seed; for seed 0, the key of this layer in this step."""
+    """Return the random key of `seed`; if `seed` is 0, a key that depends on the layer and the step."""
     return jax.random.key(seed) if seed else core.random_key(this.name)
 
 
@@ -251,7 +251,7 @@ def _gaussian(this: Layer, shape: Sequence[int], dtype: Any, mean: float, std: f
 
 
 def _like(this: Layer, input: Any, shape: Any, taken: int, place: int) -> list[int]:
-    """Return a shape in which the size at `place` is replaced by the size of dimension `taken` of the input."""
+    """Return `shape` with the size at index `place` replaced by the size of dimension `taken` of `input`."""
     sizes = shape_of(this.name, shape)
     sizes[place] = dense(input).shape[taken]
     return known_shape(this, sizes)

@@ -1,4 +1,4 @@
-"""Sums, means, extremes and products over dimensions; and cumulative sums."""
+"""Reductions over dimensions, such as sums, means, maxima and products; and cumulative sums."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def cumsum(
     """Compute cumulative sums: for each element the sum of all elements up to it along a dimension.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       axis: the dimension; the last by default.
-      exclusive: whether the sum of an element excludes the element.
-      reverse: whether the sums begin at the end of the dimension.
+      exclusive: whether each sum excludes the element itself.
+      reverse: whether to sum from the end of the dimension to its start.
       name: name of the layer; by default `cumsum_N`.
 
     Returns:
-      A value of the kind and shape of `x`.
+      A value with the type (array or SequenceBatch) and the shape of `x`.
 
     Raises:
-      ArgumentError: there is no such axis, or it is the rows of sequences.
+      ArgumentError: the axis does not exist, or is the row dimension of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -61,7 +61,8 @@ def cumsum(
     return this.output(like(x, jnp.flip(total, place) if reverse else total))
 
 
-# The type of the argument `dim=`: one dimension or several; None, or an empty list, stands for all.
+# `Dims` is the type of the argument `dim=` of reductions: one dimension or several; None or an empty list means all
+# dimensions.
 Dims = int | Sequence[int] | None
 
 
@@ -70,12 +71,12 @@ def mean(x: core.Value, name: str | None = None) -> jax.Array:
     """Compute the mean of all elements; for a SequenceBatch, of the elements of all valid steps.
 
     Args:
-      x: any shape, or a SequenceBatch.
+      x: an array of any shape, or a SequenceBatch.
       name: name of the layer; by default `mean_N`.
 
     Returns:
-      A scalar, `[]`; float32 for half precision too. `trainer.test` averages the scalar over batches, weighted by the
-      number of rows, or of valid steps.
+      A scalar, `[]`; for half precision inputs, float32. `trainer.test` averages the scalar over batches, weighted by
+      the number of rows or valid steps.
 
     Example:
       >>> import fluid
@@ -93,16 +94,18 @@ def reduce_mean(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
     """Compute the mean over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
+      input: `[batch, ...]`, or a SequenceBatch, in which batch and time count as one dimension, 0, and padding is
+        ignored.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether the reduced dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions stay, with size 1.
       name: name of the layer; by default `reduce_mean_N`.
 
     Returns:
-      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
+      An array in the shape of the input without the reduced dimensions; a SequenceBatch if the input is one and
+      dimension 0 is not reduced.
 
     Raises:
-      ArgumentError: there is no such dimension, or it is given twice.
+      ArgumentError: the dimension does not exist, or it is given twice.
 
     Example:
       >>> import fluid
@@ -120,16 +123,18 @@ def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
     """Compute the sum over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
+      input: `[batch, ...]`, or a SequenceBatch, in which batch and time count as one dimension, 0, and padding is
+        ignored.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether the reduced dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions stay, with size 1.
       name: name of the layer; by default `reduce_sum_N`.
 
     Returns:
-      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
+      An array in the shape of the input without the reduced dimensions; a SequenceBatch if the input is one and
+      dimension 0 is not reduced.
 
     Raises:
-      ArgumentError: there is no such dimension, or it is given twice.
+      ArgumentError: the dimension does not exist, or it is given twice.
 
     Example:
       >>> import fluid
@@ -144,19 +149,21 @@ def reduce_sum(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 @layer
 def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Return the largest element over dimensions.
+    """Compute the maximum over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
+      input: `[batch, ...]`, or a SequenceBatch, in which batch and time count as one dimension, 0, and padding is
+        ignored.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether the reduced dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions stay, with size 1.
       name: name of the layer; by default `reduce_max_N`.
 
     Returns:
-      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
+      An array in the shape of the input without the reduced dimensions; a SequenceBatch if the input is one and
+      dimension 0 is not reduced.
 
     Raises:
-      ArgumentError: there is no such dimension, or it is given twice.
+      ArgumentError: the dimension does not exist, or it is given twice.
 
     Example:
       >>> import fluid
@@ -171,19 +178,21 @@ def reduce_max(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 @layer
 def reduce_min(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Return the smallest element over dimensions.
+    """Compute the minimum over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
+      input: `[batch, ...]`, or a SequenceBatch, in which batch and time count as one dimension, 0, and padding is
+        ignored.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether the reduced dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions stay, with size 1.
       name: name of the layer; by default `reduce_min_N`.
 
     Returns:
-      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
+      An array in the shape of the input without the reduced dimensions; a SequenceBatch if the input is one and
+      dimension 0 is not reduced.
 
     Raises:
-      ArgumentError: there is no such dimension, or it is given twice.
+      ArgumentError: the dimension does not exist, or it is given twice.
 
     Example:
       >>> import fluid
@@ -201,16 +210,18 @@ def reduce_prod(input: core.Value, dim: Dims = None, keep_dim: bool = False, nam
     """Compute the product over dimensions.
 
     Args:
-      input: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
+      input: `[batch, ...]`, or a SequenceBatch, in which batch and time count as one dimension, 0, and padding is
+        ignored.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether the reduced dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions stay, with size 1.
       name: name of the layer; by default `reduce_prod_N`.
 
     Returns:
-      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
+      An array in the shape of the input without the reduced dimensions; a SequenceBatch if the input is one and
+      dimension 0 is not reduced.
 
     Raises:
-      ArgumentError: there is no such dimension, or it is given twice.
+      ArgumentError: the dimension does not exist, or it is given twice.
 
     Example:
       >>> import fluid
@@ -231,17 +242,18 @@ def logsumexp(
     """Compute the logarithm of the sum of exponentials over dimensions, without overflow of the exponentials.
 
     Args:
-      x: `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
+      x: `[batch, ...]`, or a SequenceBatch, in which batch and time count as one dimension, 0, and padding is ignored.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keepdim: whether the reduced dimensions are kept, with size 1.
+      keepdim: whether the reduced dimensions stay, with size 1.
       out: not possible in a program function, whose values never change: use what is returned.
       name: name of the layer; by default `logsumexp_N`.
 
     Returns:
-      A value without these dimensions; a sequence batch if the input is one and its steps are kept.
+      An array in the shape of the input without the reduced dimensions; a SequenceBatch if the input is one and
+      dimension 0 is not reduced.
 
     Raises:
-      ArgumentError: there is no such dimension, it is given twice, or `out` is given.
+      ArgumentError: the dimension does not exist, it is given twice, or `out` is given.
 
     Example:
       >>> import fluid
@@ -256,19 +268,21 @@ def logsumexp(
 
 @layer
 def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Return whether all elements over dimensions are true.
+    """Return whether all elements along some dimensions are true.
 
     Args:
-      input: bool `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
+      input: bool `[batch, ...]`, or a SequenceBatch, in which batch and time count as one dimension, 0, and padding is
+        ignored.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether the reduced dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions stay, with size 1.
       name: name of the layer; by default `reduce_all_N`.
 
     Returns:
-      bool, a value without these dimensions; a sequence batch if the input is one and its steps are kept.
+      bool, in the shape of the input without the reduced dimensions; a SequenceBatch if the input is one and dimension
+      0 is not reduced.
 
     Raises:
-      ArgumentError: there is no such dimension, or it is given twice.
+      ArgumentError: the dimension does not exist, or it is given twice.
 
     Example:
       >>> import fluid
@@ -283,19 +297,21 @@ def reduce_all(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 @layer
 def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name: str | None = None) -> Any:
-    """Return whether any element over dimensions is true.
+    """Return whether any element along some dimensions is true.
 
     Args:
-      input: bool `[batch, ...]`, or a SequenceBatch, whose dimension 0 is its valid steps.
+      input: bool `[batch, ...]`, or a SequenceBatch, in which batch and time count as one dimension, 0, and padding is
+        ignored.
       dim: one or several dimensions; all by default; negative counts from the end.
-      keep_dim: whether the reduced dimensions are kept, with size 1.
+      keep_dim: whether the reduced dimensions stay, with size 1.
       name: name of the layer; by default `reduce_any_N`.
 
     Returns:
-      bool, a value without these dimensions; a sequence batch if the input is one and its steps are kept.
+      bool, in the shape of the input without the reduced dimensions; a SequenceBatch if the input is one and dimension
+      0 is not reduced.
 
     Raises:
-      ArgumentError: there is no such dimension, or it is given twice.
+      ArgumentError: the dimension does not exist, or it is given twice.
 
     Example:
       >>> import fluid
@@ -309,17 +325,17 @@ def reduce_any(input: core.Value, dim: Dims = None, keep_dim: bool = False, name
 
 
 def _reduced(this: Layer, value: core.Value, dim: Dims, keep: bool, function: Callable[..., Any]) -> Any:
-    """Reduce a value over dimensions.
+    """Apply a reduction function to an array, or to the valid steps of a sequence batch.
 
     Args:
-      this: the layer, for warnings.
+      this: the layer, whose name warnings contain.
       value: an array, or a sequence batch, of which only the valid steps are reduced.
       dim: the dimensions from the user.
-      keep: whether the reduced dimensions are kept, with size 1.
+      keep: whether the reduced dimensions stay, with size 1.
       function: called with an array and `axis=`, `keepdims=` and, for sequence batches, `where=`.
 
     Returns:
-      A sequence batch if the value is one and its steps are kept, else an array.
+      A sequence batch if the value is one and dimension 0 is not reduced; else an array.
     """
     x = dense(value)
     if not is_sequence(value):
@@ -335,7 +351,7 @@ def _reduced(this: Layer, value: core.Value, dim: Dims, keep: bool, function: Ca
 
 
 def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
-    """Warn if `dim` is 1 for a sequence batch: dimension 1 is the features, but looks like time."""
+    """Warn if a sequence batch is reduced along `dim=1`, which is the features, although users may expect time."""
     dims = dim if isinstance(dim, list | tuple) else [dim]
     if 1 in dims and 0 not in dims:
         core.doubt_reading(
@@ -346,7 +362,7 @@ def _doubt_features(this: Layer, value: core.Value, dim: Dims) -> None:
 
 
 def _axes(value: core.Value, dim: Dims) -> tuple[int, ...] | None:
-    """Return the dimensions of the array of a value that `dim` stands for; None for all."""
+    """Convert the user's `dim` to dimensions of the underlying array; None means all dimensions."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return None
     dims = dim if isinstance(dim, list | tuple) else [dim]
@@ -357,7 +373,7 @@ def _axes(value: core.Value, dim: Dims) -> tuple[int, ...] | None:
 
 
 def _mean(x: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
-    """Return the mean along axes, over the elements for which `where` holds; 0 if there are none."""
+    """Return the mean along axes over the elements where `where` is true; 0 if there are none."""
     if where is None:
         return jnp.mean(x, axis=axis, keepdims=keepdims)
     count = jnp.sum(jnp.broadcast_to(where, x.shape), axis=axis, keepdims=keepdims)
@@ -382,7 +398,7 @@ def smallest(x: Any, axis: Any, keepdims: bool = False, where: Any = None) -> An
 
 
 def _extreme(x: Any, lowest: bool) -> Any:
-    """Return the lowest number of the dtype of an array if `lowest`, else the highest."""
+    """Return the lowest value of the dtype of `x` if `lowest`, else the highest; infinite for floats."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return -jnp.inf if lowest else jnp.inf
     info = jnp.iinfo(x.dtype)
@@ -390,7 +406,7 @@ def _extreme(x: Any, lowest: bool) -> Any:
 
 
 def _noted(this: Layer, value: Any, result: Any) -> Any:
-    """Return the result; if it is a scalar, note the number of averaged rows, its weight in means over batches."""
+    """Return `result`; for a scalar, record the number of rows of `value`, its weight in means over batches."""
     if jnp.ndim(dense(result)) == 0:
         weight = rows_of(this.frame, value)
         if weight is not None:
@@ -399,10 +415,10 @@ def _noted(this: Layer, value: Any, result: Any) -> Any:
 
 
 def rows_of(frame: core.Frame, value: Any) -> Any:
-    """Return the number of rows that a mean over `value` averages; None if unknown.
+    """Return the number of rows over which a mean of `value` averages; None if unknown.
 
-    Rows are dimension 0 of an array, or the valid steps of a sequence batch. For a scalar, the rows are those that the
-    scalar itself has averaged.
+    Rows are dimension 0 of an array, or the valid steps of a sequence batch. For a scalar that is itself a mean, return
+    the number of rows of that mean.
     """
     if is_sequence(value):
         return jnp.sum(value.mask, dtype=jnp.int32)

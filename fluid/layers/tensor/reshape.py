@@ -1,4 +1,4 @@
-"""Layers that change shapes, that pad and crop, and that return a shape as an array."""
+"""Layers that reshape, pad and crop values, or return a shape as an array."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fluid.layers.functional import Activation
 
 @layer
 def shape(input: core.Value, name: str | None = None) -> jax.Array:
-    """Return the shape of a value as an array, for other layers; for Python code use `x.shape`.
+    """Return the shape of a value as an array, as input of other layers; in Python code use `x.shape`.
 
     Args:
       input: any shape.
@@ -41,7 +41,7 @@ def shape(input: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def rank(input: core.Value, name: str | None = None) -> jax.Array:
-    """Return the number of dimensions of a value as an array, for other layers.
+    """Return the number of dimensions of a value as an array, as input of other layers.
 
     Args:
       input: any shape.
@@ -64,14 +64,14 @@ def rank(input: core.Value, name: str | None = None) -> jax.Array:
 
 @layer
 def size(input: core.Value, name: str | None = None) -> jax.Array:
-    """Return the number of elements of a value as an array, for other layers.
+    """Return the number of elements of a value as an array, as input of other layers.
 
     Args:
       input: any shape.
       name: name of the layer; by default `size_N`.
 
     Returns:
-      A scalar, `[]`, of JAX's default integer.
+      A scalar, `[]`, in JAX's default integer dtype.
 
     Raises:
       ShapeError: the input is a sequence batch.
@@ -97,22 +97,23 @@ def reshape(
     """Change the shape of a value.
 
     Args:
-      x: any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which stays first.
-      shape: the new shape, in which 0 copies the size of `x` in this dimension, and one size may be -1 for the
-        remaining elements.
-      actual_shape: not possible here, since shapes cannot depend on data; only None is accepted.
+      x: an array of any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which
+        stays first.
+      shape: the new shape. A size of 0 copies the size of `x` at the same index; one size may be -1, and is computed
+        from the number of elements.
+      actual_shape: must be None: in Fluid, a shape computed from data, which a compiled program cannot have.
       act: name of an activation, or a function.
-      inplace: whether Fluid gives `x` itself the new shape. Values never change here, so `x` must not be used after the
-        call: use the returned value.
+      inplace: whether Fluid would reshape `x` itself. In this package values never change. So with True, use only the
+        returned value after the call.
       name: name of the layer; by default `reshape2_N`.
 
     Returns:
-      A value of the kind of `x`, in the new shape.
+      A value of the type of `x` (array or SequenceBatch), in the new shape.
 
     Raises:
       ArgumentError: `actual_shape` is given.
-      ArgumentTypeError: the shape is no list of integers.
-      ProgramError: in layers that use `x` later, with `inplace=True`.
+      ArgumentTypeError: the shape is not a list of integers.
+      ProgramError: with `inplace=True`, a later layer uses `x`; that layer raises the error.
       ShapeError: the numbers of elements differ.
 
     Example:
@@ -153,15 +154,16 @@ def transpose(x: core.Value, perm: Sequence[int], name: str | None = None) -> An
     """Reorder the dimensions of a value.
 
     Args:
-      x: any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which stays first.
+      x: an array of any shape, or a SequenceBatch. Batch and time of a SequenceBatch count as one dimension, which
+        stays first.
       perm: the dimensions of `x` in their new order.
       name: name of the layer; by default `transpose_N`.
 
     Returns:
-      A value of the kind of `x`, with reordered dimensions.
+      A value of the type of `x` (array or SequenceBatch), with reordered dimensions.
 
     Raises:
-      ShapeError: `perm` does not name each dimension once.
+      ShapeError: `perm` does not contain each dimension exactly once.
 
     Example:
       >>> import fluid
@@ -188,15 +190,15 @@ def squeeze(input: core.Value, axes: Sequence[int], name: str | None = None) -> 
     """Remove dimensions of size 1.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       axes: the dimensions; an empty list stands for all dimensions of size 1.
       name: name of the layer; by default `squeeze2_N`.
 
     Returns:
-      A value of the kind of the input, without these dimensions.
+      A value of the type of the input (array or SequenceBatch), without these dimensions.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: the axis does not exist.
       ShapeError: one of the dimensions has another size.
 
     Example:
@@ -224,15 +226,15 @@ def unsqueeze(input: core.Value, axes: Sizes, name: str | None = None) -> Any:
     """Insert dimensions of size 1.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       axes: the indices of the new dimensions in the result, one or several.
       name: name of the layer; by default `unsqueeze2_N`.
 
     Returns:
-      A value of the kind of the input, with these dimensions.
+      A value of the type of the input (array or SequenceBatch), with the new dimensions.
 
     Raises:
-      ArgumentError: the result has no such dimension, or the new dimension would be before the rows of sequences.
+      ArgumentError: an axis is out of range, or would insert a dimension before the rows of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -258,7 +260,7 @@ def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
     """Flatten a value to a matrix.
 
     Args:
-      x: any shape, or a SequenceBatch, whose steps become the rows.
+      x: an array of any shape, or a SequenceBatch, whose steps become the rows.
       axis: the dimensions before `axis` become the rows, the others the columns.
       name: name of the layer; by default `flatten_N`.
 
@@ -266,7 +268,7 @@ def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
       `[product of the sizes before axis, product of the other sizes]`; a SequenceBatch if `x` is one.
 
     Raises:
-      ArgumentError: there is no such axis.
+      ArgumentError: the axis does not exist.
 
     Example:
       >>> import fluid
@@ -289,12 +291,13 @@ def flatten(x: core.Value, axis: int = 1, name: str | None = None) -> Any:
 
 @layer
 def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: str | None = None) -> jax.Array:
-    """Pad an array with elements before and after each dimension.
+    """Pad an array at the start and at the end of each dimension.
 
     Args:
       x: any shape.
-      paddings: the number of elements before and after each dimension: `[before_0, after_0, before_1, ...]`.
-      pad_value: the value of these elements.
+      paddings: the number of elements to add at the start and at the end of each dimension:
+        `[before_0, after_0, before_1, ...]`.
+      pad_value: the value of the added elements.
       name: name of the layer; by default `pad_N`.
 
     Returns:
@@ -325,10 +328,10 @@ def pad(x: core.Value, paddings: Sequence[int], pad_value: float = 0.0, name: st
 
 @layer
 def pad_constant_like(x: core.Value, y: core.Value, pad_value: float = 0.0, name: str | None = None) -> jax.Array:
-    """Pad an array after each dimension, until it has the shape of another array.
+    """Pad `y` at the end of each dimension to the shape of `x`.
 
     Args:
-      x: the array with the wanted shape.
+      x: the array with the target shape.
       y: the array to pad; no size is larger than in `x`.
       pad_value: the value of the new elements.
       name: name of the layer; by default `pad_constant_like_N`.
@@ -366,12 +369,12 @@ def crop(
     offsets: Sequence[int] | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Cut a part with a given shape out of an array.
+    """Crop an array to a given shape.
 
     Args:
       x: any shape.
-      shape: the shape of the part, in which -1 stands for all elements from the offset on; or an array of that shape.
-      offsets: the first index of the part in each dimension; zeros by default.
+      shape: the shape of the result, in which -1 means all elements from the offset on; or an array with this shape.
+      offsets: the first index to keep in each dimension; zeros by default.
       name: name of the layer; by default `crop_N`.
 
     Returns:
@@ -379,7 +382,7 @@ def crop(
 
     Raises:
       ArgumentError: no shape is given, or there is not one size and one offset for each dimension.
-      ShapeError: the part reaches beyond `x`.
+      ShapeError: the cropped region extends beyond `x`.
 
     Example:
       >>> import fluid
@@ -398,20 +401,20 @@ def crop_tensor(
     offsets: Sequence[int] | None = None,
     name: str | None = None,
 ) -> jax.Array:
-    """Cut a part with a given shape out of an array: a later name for `crop`.
+    """Crop an array to a given shape; `crop_tensor` is another name for `crop`.
 
     Args:
       x: any shape.
-      shape: the shape of the part, in which -1 stands for all elements from the offset on; or an array of that shape.
-      offsets: the first index of the part in each dimension; zeros by default.
+      shape: the shape of the result, in which -1 means all elements from the offset on; or an array with this shape.
+      offsets: the first index to keep in each dimension; zeros by default.
       name: name of the layer; by default `crop_tensor_N`.
 
     Returns:
       An array of the given shape.
 
     Raises:
-      ArgumentError: as for `crop`.
-      ShapeError: as for `crop`.
+      ArgumentError: no shape is given, or there is not one size and one offset for each dimension.
+      ShapeError: the cropped region extends beyond `x`.
 
     Example:
       >>> import fluid
@@ -424,7 +427,7 @@ def crop_tensor(
 
 
 def _crop(this: Layer, x: Any, shape: Any, offsets: Any) -> Any:
-    """Cut out the part of an array with a given shape at given offsets, and record it; see `crop`."""
+    """Implement `crop` and `crop_tensor`: crop `x` to `shape`, from `offsets` on."""
     array = array_of(this, x)
     if shape is None:
         raise errors.ArgumentError(f"{this.name}: give the shape of the part, as in shape={[-1, *array.shape[1:]]}")

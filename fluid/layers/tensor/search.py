@@ -1,4 +1,4 @@
-"""Search for the largest, smallest and distinct elements, and sorting."""
+"""Layers that find the largest, smallest or distinct elements, and layers that sort."""
 
 from typing import Any
 
@@ -48,15 +48,15 @@ def argmax(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
     """Return the index of the largest element along a dimension.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      axis: the dimension. The default is 0, and warns if dimension 0 is the batch: -1 searches in each row.
+      x: an array of any shape, or a SequenceBatch.
+      axis: the dimension. The default is 0, with a warning if dimension 0 is the batch; -1 searches in each row.
       name: name of the layer; by default `arg_max_N`.
 
     Returns:
-      Integers, the shape of `x` without that dimension.
+      Integers, in the shape of `x` without the dimension `axis`.
 
     Raises:
-      ArgumentError: there is no such axis, or it is the rows of sequences.
+      ArgumentError: the axis does not exist, or is the row dimension of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -75,15 +75,15 @@ def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
     """Return the index of the smallest element along a dimension.
 
     Args:
-      x: any shape, or a SequenceBatch.
-      axis: the dimension. The default is 0, and warns if dimension 0 is the batch: -1 searches in each row.
+      x: an array of any shape, or a SequenceBatch.
+      axis: the dimension. The default is 0, with a warning if dimension 0 is the batch; -1 searches in each row.
       name: name of the layer; by default `arg_min_N`.
 
     Returns:
-      Integers, the shape of `x` without that dimension.
+      Integers, in the shape of `x` without the dimension `axis`.
 
     Raises:
-      ArgumentError: there is no such axis, or it is the rows of sequences.
+      ArgumentError: the axis does not exist, or is the row dimension of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -98,7 +98,7 @@ def argmin(x: core.Value, axis: int = _ROWS, name: str | None = None) -> Any:
 
 
 def _doubt_rows(this: Layer, value: core.Value, axis: int) -> None:
-    """Warn if the default `axis` compares the rows of the batch with each other."""
+    """Warn if `argmax` or `argmin` with the default `axis` compares rows of the batch with each other."""
     array = dense(value)
     if core.is_default(axis) and array.ndim > 1 and array.shape[0] == this.frame.placeholder_batch:
         core.doubt_reading(
@@ -112,16 +112,16 @@ def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: s
     """Sort along a dimension, and return the original index of each element. The sort is stable.
 
     Args:
-      input: any shape, or a SequenceBatch.
+      input: an array of any shape, or a SequenceBatch.
       axis: the dimension.
       descending: whether the largest element comes first, instead of the smallest.
       name: name of the layer; by default `argsort_N`.
 
     Returns:
-      `(sorted, indices)`, both of the kind and shape of the input.
+      `(sorted, indices)`, both with the type (array or SequenceBatch) and the shape of the input.
 
     Raises:
-      ArgumentError: there is no such axis, or it is the rows of sequences.
+      ArgumentError: the axis does not exist, or is the row dimension of a SequenceBatch.
 
     Example:
       >>> import fluid
@@ -144,15 +144,15 @@ def argsort(input: core.Value, axis: int = -1, descending: bool = False, name: s
 def unique(
     x: core.Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
 ) -> tuple[core.SequenceBatch, jax.Array]:
-    """Return the different values of a vector, in the order in which they first appear.
+    """Return the distinct values of a vector, in the order of their first occurrence.
 
-    The number of different values depends on the data, and a shape cannot depend on data. So the values are a
-    SequenceBatch of one row; its length is their number, and its capacity is `max_length`.
+    The number of distinct values depends on the data, but a shape cannot depend on data. So the result is a
+    SequenceBatch of one row, whose length is the number of distinct values. Its capacity is `max_length`.
 
     Args:
       x: `[n]`.
-      dtype: of the index.
-      max_length: the capacity, in different values; `n` by default. Further values are dropped.
+      dtype: the dtype of the index.
+      max_length: the largest number of distinct values to return; `n` by default. Further values are dropped.
       name: name of the layer; by default `unique_N`.
 
     Returns:
@@ -160,8 +160,8 @@ def unique(
       values, integers `[n]`, -1 for a dropped value.
 
     Raises:
-      ArgumentError: `max_length` is not positive, or there is no such dtype.
-      ShapeError: the input is no vector.
+      ArgumentError: `max_length` is not positive, or the dtype does not exist.
+      ShapeError: the input is not a vector.
 
     Example:
       >>> import fluid, numpy as np
@@ -181,20 +181,20 @@ def unique(
 def unique_with_counts(
     x: core.Value, dtype: str = "int32", max_length: int | None = None, name: str | None = None
 ) -> tuple[core.SequenceBatch, jax.Array, core.SequenceBatch]:
-    """Return the different values of a vector, as `unique`, and the count of each value.
+    """Return the distinct values of a vector, as `unique` does, and the count of each value.
 
     Args:
       x: `[n]`.
-      dtype: of the index and of the counts.
-      max_length: the capacity, in different values; `n` by default. Further values are dropped.
+      dtype: the dtype of the index and of the counts.
+      max_length: the largest number of distinct values to return; `n` by default. Further values are dropped.
       name: name of the layer; by default `unique_with_counts_N`.
 
     Returns:
       `(values, index, counts)`: see `unique`; the counts are a SequenceBatch of integers `[1, max_length]`.
 
     Raises:
-      ArgumentError: `max_length` is not positive, or there is no such dtype.
-      ShapeError: the input is no vector.
+      ArgumentError: `max_length` is not positive, or the dtype does not exist.
+      ShapeError: the input is not a vector.
 
     Example:
       >>> import fluid, numpy as np
@@ -213,13 +213,13 @@ def unique_with_counts(
 def _unique(
     this: Layer, value: Any, dtype: Any, max_length: int | None
 ) -> tuple[core.SequenceBatch, jax.Array, core.SequenceBatch]:
-    """Return the different values of a vector `[n]`, the index of each element among them, and the counts."""
+    """Return the distinct values of a vector `[n]`, the index of each element among these values, and the counts."""
     x = array_of(this, value)
     if x.ndim != 1:
         raise errors.ShapeError(f"{this.name}: {describe(value)} is no vector; use layers.reshape(x, [-1]) first")
     kind = dtype_of(this.name, dtype)
     room = x.shape[0] if max_length is None else core.whole_number(this.name, "max_length", max_length)
-    # After a stable sort, equal elements are neighbours, and keep their order in `x`.
+    # After a stable sort, equal elements are adjacent and keep their order from `x`.
     order = jnp.argsort(x, stable=True)
     ordered = x[order]
     begins = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])[: x.shape[0]]

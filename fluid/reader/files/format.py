@@ -1,6 +1,6 @@
 """Format: the interface of a file format, which divides a file into pieces and reads the rows of a piece.
 
-Fields select the fields of the rows of a file, with their names and dtypes.
+The class Fields selects the fields of each row, and sets their names and dtypes.
 """
 
 import abc
@@ -18,7 +18,7 @@ from fluid.reader.values import class_of, short
 
 Columns = Iterable[str] | Mapping[str, str]
 _TEXT = {"str": str, "bytes": bytes}
-# For the `class_of` a requested dtype: the classes of dtypes whose values may be converted to it.
+# By the class of a requested dtype (see `class_of`): the classes of dtypes whose values may be converted to it.
 _ACCEPTS = {"float": ("float", "int", "bool"), "int": ("int", "bool"), "bool": ("bool",)}
 
 
@@ -39,7 +39,7 @@ class Fields:
     Args:
       columns: the names of fields in the files; or a mapping from each new name to the name in the files; None for all
         fields with their own names.
-      dtypes: dtypes by new name; "str" and "bytes" are dtypes here too.
+      dtypes: dtypes by new name; "str" and "bytes" are also valid.
 
     Raises:
       ArgumentError: no column is named, a dtype is invalid, or a dtype belongs to no column.
@@ -68,7 +68,7 @@ class Fields:
 
     @property
     def source_dtypes(self) -> dict[str, Any]:
-        """The requested dtypes by the names in the files; a field that is requested twice has its first dtype."""
+        """The requested dtypes by field name in the files; a field that is requested twice has its first dtype."""
         by_source: dict[str, Any] = {}
         for name, dtype in self.dtypes.items():
             by_source.setdefault(name if self._sources is None else self._sources[name], dtype)
@@ -267,7 +267,7 @@ class Format(abc.ABC):
 
     @abc.abstractmethod
     def read(self, piece: Piece, skip: int, fields: Fields) -> Rows:
-        """Yield the rows of a piece in raw form, for `decoded`, with just enough work to separate rows.
+        """Yield the undecoded rows of a piece, which `decoded` decodes; only separate the rows from each other.
 
         Args:
           piece: the piece.
@@ -282,7 +282,7 @@ class Format(abc.ABC):
     def decoded(self, raw: Any, piece: Piece, number: int, fields: Fields) -> Row:
         """Decode a row from `read` to values by the names in the file.
 
-        Of several processes that share minibatches, each process calls this method only for its own rows.
+        If several processes share minibatches, each process calls this method only for its own rows.
 
         Args:
           raw: the row from `read`.

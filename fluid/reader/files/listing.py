@@ -16,8 +16,8 @@ Path = str | os.PathLike[str]
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 # The suffix that libraries append when they split a file: `train.tfrecord-00000-of-00010`.
 _PART = re.compile(r"-\d+-of-\d+$")
-# The keys under which file systems of fsspec report a checksum or version of a file, best first. Without any of them,
-# the date of the file counts: `_DATES`.
+# `_VERSIONS` are the keys under which file systems of fsspec report a checksum or version of a file, best first. For a
+# file without any of them, its date counts, under one of the keys `_DATES`.
 _VERSIONS = ("ETag", "etag", "md5Hash", "content_md5", "generation")
 _DATES = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 
@@ -121,15 +121,15 @@ def stamps(files: Sequence[File]) -> dict[str, str]:
     """
     folder = posixpath.commonpath([posixpath.dirname("/" + file.path) for file in files])
     found = {posixpath.relpath("/" + file.path, folder): file.stamp for file in files}
-    # Two stores may have files of equal paths; their addresses distinguish these files.
+    # Two object stores may have files with equal paths; the addresses of these files differ.
     return found if len(found) == len(files) else {file.name: file.stamp for file in files}
 
 
 def _matching(path: str, options: dict[str, Any]) -> list[File]:
     system, inner = _system(path, options)
-    system.invalidate_cache()  # a cached listing may be outdated
+    system.invalidate_cache()  # a cached listing of the files may be outdated
     try:
-        if system.isfile(inner):  # comes before the test for patterns: a file name may contain brackets
+        if system.isfile(inner):  # tested before patterns, because a file name may contain brackets
             infos = {inner: system.info(inner)}
         elif glob.has_magic(inner):
             infos = {name: info for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"}
@@ -152,7 +152,7 @@ def _matching(path: str, options: dict[str, Any]) -> list[File]:
         )
     is_local = "file" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
     shown = {name: name if is_local else system.unstrip_protocol(name) for name in sorted(infos)}
-    # The listing of a web server has no sizes, so that each file is asked for its own.
+    # The listing of a web server lacks file sizes, so the size of each file is requested separately.
     return [File(system, n, shown[n], _stamp(infos[n] if infos[n].get("size") else system.info(n))) for n in shown]
 
 
@@ -176,7 +176,8 @@ def _system(path: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _stamp(info: Mapping[str, Any]) -> str:
     known = next((info[key] for key in (*_VERSIONS, *_DATES) if info.get(key)), None)
-    if isinstance(known, float):  # the date of a local file is cut to seconds, because copies may keep only these
+    # The date of a local file is cut to whole seconds, because a copied file may lose the fraction.
+    if isinstance(known, float):
         known = int(known)
     digest = hashlib.blake2b(str(known).encode(), digest_size=4).hexdigest()
     return f"{info.get('size')}-{digest}"

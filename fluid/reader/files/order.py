@@ -1,4 +1,4 @@
-"""Order: the pieces of all files, the order in which they are read, and threads that read several pieces ahead."""
+"""Order: divide files into pieces, choose the order of the pieces, and read several pieces ahead in threads."""
 
 import contextlib
 import itertools
@@ -30,12 +30,12 @@ class Raw(NamedTuple):
     value: Any
 
 
-# The maximum number of rows in one list, which a reading thread passes to the consumer.
+# A reading thread passes rows to the consumer in lists of at most `_PART` rows.
 _PART = 32
 
 
 class Pieces:
-    """The pieces of all files. The files are inspected once, at the first use.
+    """A list of the pieces of all files, such as row groups. The files are inspected once, at the first use.
 
     Args:
       files: the files.
@@ -65,9 +65,9 @@ class Pieces:
             return self._found
 
     def opener(self, span: Span, raw: bool = False) -> Callable[[], Rows]:
-        """Return a function that yields the rows of a span in lists of rows.
+        """Return a function that yields the rows of a span, in lists of several rows.
 
-        Rows are dicts of the requested fields, or with `raw` objects of class Raw.
+        Each row is a dict of the requested fields. If `raw` is True, it is a Raw object, which is not decoded.
         """
         return lambda: self._parts(span, Raw if raw else self._decoded)
 
@@ -160,10 +160,10 @@ def _check_alike(pieces: list[Piece]) -> None:
 
 
 T = TypeVar("T")
-# A part of the seed of the order of pieces, so that its random numbers differ from the numbers that `shuffle` and `map`
-# draw with an equal `seed=`.
+# `_STAGE` is a part of the random seed for the order of pieces, so that its random numbers differ from the numbers that
+# `shuffle` and `map` draw with an equal `seed=`.
 _STAGE = (0, 0, 1)
-# The maximum number of lists of rows of each piece that are read and wait for the consumer.
+# At most `_AHEAD` lists of rows of each piece are read before the consumer takes them.
 _AHEAD = 2
 
 
@@ -191,8 +191,8 @@ def behind(spans: Sequence[Span], start: int) -> tuple[list[Span], int]:
       start: the number of rows to leave out.
 
     Returns:
-      The spans to read, and how many of their first rows the caller must read and drop. This number is positive only if
-      the first span has an unknown number of rows.
+      The spans to read, and the number of their first rows that the caller must read and drop. This number is positive
+      only if the first span has an unknown number of rows.
     """
     for index, (piece, low, high) in enumerate(spans):
         if high is None:
@@ -237,7 +237,7 @@ def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
     Args:
       spans: in order, from the first row of a minibatch on.
       size: the number of rows of each minibatch; the last one may have fewer.
-      wanted: returns the indices in a minibatch of the rows that this process needs, from the number of its rows.
+      wanted: a function of the number of rows of a minibatch; returns the indices of the rows that this process needs.
 
     Example:
       >>> needed(whole([Piece(None, rows=2), Piece(None, rows=2), Piece(None, rows=3)]), 4, lambda count: {0, 1})
@@ -254,7 +254,8 @@ def needed(spans: Sequence[Span], size: int, wanted: Wanted) -> list[bool]:
     def is_needed(row: int) -> bool:
         return row % size in (of_full if row < short else of_short)
 
-    # Only the first `2 * size` rows of a span are tested: they contain at least one whole minibatch, and so each index.
+    # Testing the first `2 * size` rows of a span is enough: they contain a whole minibatch, and so every index in a
+    # minibatch.
     firsts = zip([0, *ends], ends, strict=False)
     return [any(map(is_needed, range(low, min(high, low + 2 * size)))) for low, high in firsts]
 

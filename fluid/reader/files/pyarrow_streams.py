@@ -1,4 +1,4 @@
-"""Lent streams: files passed to threads of other libraries; Python exits only after these threads have released them.
+"""Streams for threads of other libraries; Python exits only after these threads have released the streams.
 
 pyarrow reads Python streams in its own threads. These threads release a stream, and the blocks read from the stream,
 a little after the end of reading. To release an object, a thread takes Python's global lock (GIL). A C++ thread that
@@ -17,16 +17,18 @@ from fluid.reader import ahead
 _PATIENCE = 5.0
 
 _lock = threading.Lock()
-# The lent objects, as weak references, each with the object that it was created from, such as the file. This list keeps
-# the file alive, so that pyarrow's threads never destroy a file: closing a file may run Python code.
+# The streams and blocks that pyarrow's threads may still use, as weak references, each with the object that it was
+# created from, such as the file. This list keeps the file alive, so that pyarrow's threads never destroy a file:
+# closing a file may run Python code.
 _held: list[tuple["weakref.ref[Any]", Any]] = []
 
 
 class Stream:
     """A stream that may be passed to a thread of another library.
 
-    No Python code runs when the stream or a block is destroyed. The thread that destroys the object therefore keeps
-    Python's global lock until it is done. Once an object no longer exists, no thread still works on its release.
+    No Python code runs when this stream, or a block of bytes read from it, is destroyed. The thread that destroys the
+    object therefore keeps Python's global lock until it is done. Once an object no longer exists, no thread still works
+    on its release.
 
     Args:
       stream: the stream to read.
@@ -46,7 +48,7 @@ class Stream:
         Args:
           size: the maximum number of bytes; all for -1.
         """
-        block = memoryview(self._read(size))  # bytes objects do not support weak references
+        block = memoryview(self._read(size))  # a memoryview, because bytes objects do not support weak references
         _note(block, None)
         return block
 
@@ -56,12 +58,12 @@ def _note(lent: Any, made_of: Any) -> None:
         before = _held[:]
         _held[:] = [(held, of) for held, of in before if held() is not None]
         _held.append((weakref.ref(lent), made_of))
-    del before  # objects that are no longer lent are destroyed here, after `_lock` is released
+    del before  # destroys files that pyarrow no longer uses, after `_lock` is released
 
 
 @atexit.register
 def _wait() -> None:
-    ahead.end_all()  # ends the reading threads first, because they lend streams
+    ahead.end_all()  # first ends the threads of readers, because they pass new streams to pyarrow
     until = time.monotonic() + _PATIENCE
     while time.monotonic() < until and any(held() is not None for held, _ in _held):
         time.sleep(0.001)

@@ -80,7 +80,7 @@ def files(
       >>> list(rows)
       [{'x': array([1., 2.], dtype=float32), 'label': 0}, {'x': array([3., 4.], dtype=float32), 'label': 1}]
     """
-    # Imported on use: few programs read files, and the import of all formats is slow.
+    # These modules are imported on use: few programs read files, and the import of all formats is slow.
     from fluid.reader.files.format import Fields
     from fluid.reader.files.formats import format_of
     from fluid.reader.files.listing import listed, stamps
@@ -107,7 +107,7 @@ def files(
 
 
 def column_names(paths: Path | Sequence[Path], format: str | None = None) -> list[str]:
-    """Return the names of the columns of files; of several files, the first one counts.
+    """Return the names of the columns of files, which are read from the first file only.
 
     Args:
       paths: as for `files`.
@@ -123,7 +123,7 @@ def column_names(paths: Path | Sequence[Path], format: str | None = None) -> lis
       >>> column_names("a.csv")
       ['x', 'label']
     """
-    # Imported on use, as in `files`.
+    # These modules are imported on use: few programs read files, and the import of all formats is slow.
     from fluid.reader.files.formats import format_of
     from fluid.reader.files.listing import listed
 

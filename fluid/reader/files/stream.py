@@ -1,4 +1,4 @@
-"""Streams: yield the rows of all pieces in the order of a pass, or in equal parts that processes read separately."""
+"""Streams: yield the rows of files in the order of a pass, or in equal parts that processes read separately."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ class Shuffling(NamedTuple):
     buf_size: int
 
     def of_part(self, index: int, parts: int) -> "Shuffling":
-        """Return the settings for the part `index` of `parts`: its own seed, and an equal share of the buffer."""
+        """Return the settings for part `index` of `parts` parts: a separate seed, and an equal share of the buffer."""
         seed = np.random.SeedSequence([self.seed, index]).generate_state(1)[0]
         return Shuffling(int(seed), max(1, self.buf_size // parts))
 
@@ -51,9 +51,9 @@ class Stream:
         return self._mixed(self._rows(), self._shuffling)(epoch, start)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """Return a form of `iterate` that decodes only the rows that this process needs; see `Reader.in_blocks`.
+        """Return a function like `iterate` that decodes only the rows that this process needs; see `Reader.in_blocks`.
 
-        Without shuffling, only the pieces that contain such rows are opened.
+        Without shuffling, only the pieces that contain these rows are opened.
         """
         read = self._mixed(self._rows(None, size, wanted, raw=True), self._shuffling)
 
@@ -67,9 +67,9 @@ class Stream:
     def _rows(
         self, spans: Sequence[Span] | None = None, size: int = 1, wanted: Wanted = range, raw: bool = False
     ) -> Iterate:
-        """Return an `iterate` of the rows of spans, by default of all pieces.
+        """Return a function like `iterate` for the rows of `spans`; by default, for the rows of all pieces.
 
-        It yields ELSEWHERE for each row of a span of which this process needs no row.
+        If this process needs no row of a span, the function yields the placeholder ELSEWHERE for each row of the span.
 
         Args:
           spans: the spans, in order; None for all pieces in the order of the pass.
@@ -102,7 +102,7 @@ class Stream:
 
 
 def _elsewhere(span: Span) -> Callable[[], Rows]:
-    """Return a function like `Pieces.opener` returns: it yields ELSEWHERE for each row of the span, in one list."""
+    """Return a function that yields one list, with the placeholder ELSEWHERE for each row of the span."""
 
     def rows() -> Rows:
         yield [ELSEWHERE] * ((span.high or 0) - span.low)
@@ -135,7 +135,7 @@ class Parts(Stream):
         return self._some(epoch, start, self._batch_size, range)
 
     def in_blocks(self, size: int, wanted: Wanted) -> Iterate:
-        """Return a form of `iterate` that opens only the parts with rows that this process needs.
+        """Return a function like `iterate` that opens only the parts with rows that this process needs.
 
         Warn if `size` differs from the `batch_size` of this Stream.
         """
@@ -164,13 +164,13 @@ class Parts(Stream):
                         yield ELSEWHERE
 
     def _part(self, index: int, spans: Sequence[Span]) -> Iterate:
-        """Return an `iterate` of the rows of the part `index`, shuffled if this Stream shuffles."""
+        """Return a function like `iterate` for the rows of part number `index`, shuffled if this Stream shuffles."""
         shuffling = None if self._shuffling is None else self._shuffling.of_part(index, self._parts)
         return self._mixed(self._rows(spans), shuffling)
 
 
 class _Part:
-    """A reader of the rows of a part in one pass; reading begins at the first requested row."""
+    """A reader of the rows of one part of the files in one pass; reading begins at the first requested row."""
 
     def __init__(self, iterate: Iterate, epoch: int):
         self._iterate = iterate

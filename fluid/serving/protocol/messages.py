@@ -1,4 +1,4 @@
-"""Messages of the Open Inference Protocol, version 2: requests and responses, converted to bytes and back."""
+"""Requests and responses of the Open Inference Protocol, version 2, and their conversion to bytes and back."""
 
 import collections
 import functools
@@ -19,7 +19,7 @@ HEADER_LENGTH = "inference-header-content-length"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A requested output: `name`, and `binary`, which says whether its numbers are sent as bytes and not as JSON."""
+    """A requested output: its `name`, and `binary`, which is True if its numbers are sent as bytes and not as JSON."""
 
     name: str
     binary: bool
@@ -30,13 +30,13 @@ class InferRequest:
     """An inference request.
 
     Attributes:
-      inputs: tensors of the feeds.
+      inputs: the tensors of the feeds.
       outputs: the requested outputs, or None for all.
-      id: a text of the client that the response repeats, or None.
-      binary: whether outputs are sent as bytes if `outputs` does not say it.
-      seed: seed of the random numbers of a model that samples; with None, each response has other random numbers.
+      id: a string of the client that the response repeats, or None.
+      binary: True if outputs are sent as bytes, unless `outputs` specifies it for each output.
+      seed: the seed of random numbers, for a model that samples; with None, each response has other random numbers.
       rows: raw rows for a model with a table, instead of `inputs`: a dict of columns for each row, whose values are
-        texts, numbers or None.
+        strings, numbers or None.
     """
 
     inputs: Sequence[Tensor]
@@ -52,11 +52,11 @@ class InferResponse:
     """A response to an inference request.
 
     Attributes:
-      model: name of the model.
-      version: version of the model.
-      outputs: tensors of the outputs.
+      model: the name of the model.
+      version: the version of the model.
+      outputs: the tensors of the outputs.
       id: the id of the request, or None.
-      binary: names of the outputs that are sent as bytes.
+      binary: the names of the outputs that are sent as bytes.
     """
 
     model: str
@@ -80,7 +80,7 @@ class _Described(NamedTuple):
 
 
 class _Header(NamedTuple):
-    """The parsed JSON of a request; see `InferRequest`."""
+    """The parsed JSON of an inference request, before its tensors are read; the fields are as in `InferRequest`."""
 
     inputs: Sequence[_Described]
     outputs: Sequence[Wanted] | None
@@ -91,28 +91,28 @@ class _Header(NamedTuple):
 
 
 # A cache of parsed JSON: clients with binary tensors send the same few hundred bytes of JSON in each request, and
-# parsing them takes longer than a small model. The number of entries is bounded, because clients choose the bytes.
+# parsing them takes longer than a small model. The number of entries is limited, because clients choose the bytes.
 _KNOWN: dict[tuple[bytes, int], _Header] = {}
 _MOST_KNOWN = 256
-_SHORT = 2048  # most bytes of JSON of one entry in the cache
+_SHORT = 2048  # the maximum size, in bytes, of JSON that is stored in the cache
 LONG = 1 << 16
-"""Number of bytes of JSON above which parsing takes milliseconds, so that a server parses it in another thread."""
-# Python frees a million lists at once, and searches them for garbage, while no other thread runs. Long JSON with more
-# lists or strings than these limits is refused. No tensor needs so many: it has no strings, and a list is a row of
+"""The size of JSON, in bytes, above which parsing takes milliseconds, so that a server parses it in another thread."""
+# The maximum numbers of lists and strings in long JSON. When Python frees a million lists or collects garbage among
+# them, no other thread runs, so more are refused. Tensors need fewer: they have no strings, and a list is a row of
 # several numbers.
 _MOST_LISTS, _MOST_STRINGS = 1 << 19, 1 << 17
 
 
 def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
-    """Parse an object of strict JSON: UTF-8, no name twice in one object, no NaN, not nested too deeply.
+    """Parse a strict JSON object: UTF-8, no repeated names in an object, no NaN, no deep nesting.
 
     Args:
-      text: the JSON.
-      in_thread: True lets other threads run between the numbers of a text longer than `LONG`. This takes up to three
-        times as long. A long text with too many lists or strings is refused.
+      text: the bytes of the JSON.
+      in_thread: True lets other threads run while JSON longer than `LONG` is parsed, which takes up to three times as
+        long. Long JSON with too many lists or strings is refused.
 
     Raises:
-      ProtocolError: the text is not such an object.
+      ProtocolError: the bytes are not a strict JSON object.
 
     Example:
       >>> read_json(b'{"a": 1, "a": 2}')
@@ -128,7 +128,7 @@ def read_json(text: bytes, in_thread: bool = False) -> dict[str, Any]:
         found = (_YIELDING if in_thread else _DECODER).decode(text.decode("utf-8"))
     except RecursionError:
         raise errors.ProtocolError("no JSON: it is nested too deeply") from None
-    except ValueError as error:  # raised for invalid UTF-8, invalid JSON, or a number of thousands of digits
+    except ValueError as error:  # raised for invalid UTF-8, for invalid JSON, or for a number with thousands of digits
         raise errors.ProtocolError(f"no JSON: {str(error)[:200]}") from None
     if not isinstance(found, dict):
         raise errors.ProtocolError(f"expected a JSON object, found {type(found).__name__}")
@@ -139,7 +139,7 @@ def check_lists(text: bytes) -> None:
     """Check that JSON has at most 524,288 lists and objects.
 
     Raises:
-      ProtocolError: the JSON has more lists and objects.
+      ProtocolError: the JSON has more than 524,288 lists and objects.
     """
     if text.count(b"[") + text.count(b"{") > _MOST_LISTS:
         raise errors.ProtocolError(
@@ -151,9 +151,9 @@ def read_request(body: bytes, header_length: int | None = None, most_inputs: int
     """Parse an inference request.
 
     Args:
-      body: body of the HTTP request.
-      header_length: number of bytes of JSON at the start of the body; None if the whole body is JSON.
-      most_inputs: most input tensors of the request.
+      body: the body of the HTTP request.
+      header_length: the number of bytes of JSON at the start of the body; None if the whole body is JSON.
+      most_inputs: the maximum number of input tensors.
 
     Raises:
       ProtocolError: the body is not a valid request.
@@ -177,7 +177,7 @@ def write_request(request: InferRequest) -> tuple[bytes, int]:
 
 
 def read_response(body: bytes, header_length: int | None = None) -> InferResponse:
-    """Parse a response to an inference request; for the arguments, see `read_request`.
+    """Parse a response to an inference request; the arguments are as for `read_request`.
 
     Raises:
       ProtocolError: the body is not a valid response.
@@ -206,13 +206,13 @@ def write_response(response: InferResponse) -> tuple[bytes, int | None]:
 
 
 def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: Any) -> tuple[bytes, int]:
-    """Return the bytes of a message, and how many of them are JSON.
+    """Return the bytes of a message, and the number of bytes of JSON at its start.
 
     Args:
-      header: the other members of the JSON.
-      key: the name of the member with the tensors.
+      header: the members of the JSON object except the tensors.
+      key: the name of the JSON member that holds the tensors.
       values: the tensors.
-      binary: names of the tensors whose numbers follow the JSON as bytes.
+      binary: the names of the tensors whose numbers follow the JSON as bytes.
     """
     described, chunks = [], []
     for tensor in values:
@@ -228,7 +228,7 @@ def _joined(header: dict[str, Any], key: str, values: Sequence[Tensor], binary: 
 
 
 def _numbers(array: np.ndarray) -> str:
-    """Return the numbers of an array as JSON, separated by commas, without brackets."""
+    """Return the numbers of an array as text: JSON numbers separated by commas, without brackets."""
     return ",".join(_ENCODER.encode(piece)[1:-1] for piece in tensors.to_json(array))
 
 
@@ -238,7 +238,7 @@ def _tensor_header(name: str, dtype: np.dtype, shape: Sequence[int]) -> dict[str
 
 @functools.lru_cache(256)
 def _binary_header(model: str, version: str, described: tuple[tuple[str, np.dtype, tuple[int, ...]], ...]) -> bytes:
-    """Return the JSON of a response with binary tensors only; cached, because most responses of a model share it."""
+    """Return the JSON of a response with binary tensors only; cached, because most responses have equal JSON."""
     outputs = [
         _tensor_header(name, dtype, shape) | {"parameters": {"binary_data_size": math.prod(shape) * dtype.itemsize}}
         for name, dtype, shape in described
@@ -257,7 +257,7 @@ def _split(body: bytes, header_length: int | None) -> tuple[bytes, memoryview]:
 
 
 def _read_header(header: bytes, most_inputs: int) -> _Header:
-    """Parse the JSON of a request; keep the result in the cache `_KNOWN` if later requests may repeat the JSON."""
+    """Parse the JSON of a request; store the result in the cache `_KNOWN` if later requests may repeat the JSON."""
     found = read_json(header, in_thread=True)
     parameters = _parameters(found, "the request")
     inputs = _listed(found, "inputs", most_inputs)
@@ -288,7 +288,7 @@ def _read_header(header: bytes, most_inputs: int) -> _Header:
 
 
 def _rows(found: Any) -> list[dict[str, Any]] | None:
-    """Check and return the raw rows of a request; None if it has none."""
+    """Check and return the raw rows of a request; None if the request has no raw rows."""
     if found is None:
         return None
     if not isinstance(found, list) or not found or not all(isinstance(row, dict) for row in found):
@@ -320,7 +320,7 @@ def _described(found: Sequence[Any]) -> list[_Described]:
 
 
 def _read_tensors(described: Sequence[_Described], rest: memoryview) -> list[Tensor]:
-    """Return the described tensors of a message; `rest` has the bytes of its binary tensors, one after another."""
+    """Return the tensors of a message; `rest` holds the bytes of all its binary tensors, one after another."""
     read = []
     for name, datatype, shape, size, data in described:
         if size is None:
@@ -403,8 +403,8 @@ def _float(digits: str) -> float:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
-# The decoder is C code, which holds the lock of the interpreter until its end. This one calls a Python function for
-# each number, where other threads can run.
+# The decoder `_DECODER` is C code, which holds the interpreter lock until it returns. This decoder calls a Python
+# function for each number, so that other threads can run.
 _YIELDING = json.JSONDecoder(
     object_pairs_hook=_object, parse_constant=_no_constant, parse_int=_int, parse_float=_float
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Signatures of served models: their feeds and outputs in the metadata of a model, and values as tensors."""
+"""Signatures of served models: convert feeds and outputs to metadata, convert values to tensors, and back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from fluid.reader import Table
 from fluid.reader.buckets import padded_time
 from fluid.serving.protocol.tensors import ANY, DTYPES, Tensor, datatype_of
 
-# The endings of tensor names: sequences are a tensor of padded data, and a tensor of lengths for each level.
+# The suffixes of tensor names for sequence lengths: a batch of sequences is sent as a tensor of padded data, and one
+# tensor of lengths for each nesting level.
 _LENGTHS = (".lengths", ".inner_lengths")
 
 
@@ -21,9 +22,9 @@ class Output:
     """An output of a served model.
 
     Attributes:
-      name: name of the output and of its tensor.
-      shape: shape of the array, without the time steps of sequences; None for a size that follows the batch.
-      dtype: dtype of the array.
+      name: the name of the output and of its tensor.
+      shape: the shape of the array, without the time steps of sequences; None for a size that follows the batch.
+      dtype: the dtype of the array.
       lod_level: 0 for arrays, 1 for sequences, 2 for sequences of sequences.
     """
 
@@ -38,11 +39,11 @@ class Signature:
     """The feeds and outputs of a served model.
 
     Attributes:
-      feeds: declarations of the feeds by name.
-      outputs: outputs in the order in which the model returns them.
-      named: whether the program names its outputs.
-      random: whether the model draws random numbers, so that a `seed` repeats a response; None if the server does not
-        report it.
+      feeds: the declarations of the feeds by name.
+      outputs: the outputs in the order in which the model returns them.
+      named: True if the program names its outputs.
+      random: True if the model draws random numbers, so that a `seed` repeats a response; None if the server does not
+        report this.
       table: the Table by which the model encodes raw rows, or None.
     """
 
@@ -53,7 +54,7 @@ class Signature:
     table: Table | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return this signature as JSON, a part of the metadata of a model."""
+        """Return this signature as JSON, for the metadata of a model."""
         inputs = [part for spec in self.feeds.values() for part in _described(spec, _limits(spec))]
         outputs = [part for output in self.outputs for part in _described(output, {})]
         parameters: dict[str, Any] = {"named": self.named, "random": bool(self.random)}
@@ -62,11 +63,11 @@ class Signature:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], site: str) -> "Signature":
-        """Return the Signature in the metadata of a model.
+        """Read the Signature from the metadata of a model.
 
         Args:
           found: the metadata of the model, as JSON.
-          site: origin of the metadata, for error messages.
+          site: the origin of the metadata, for error messages.
 
         Raises:
           ProtocolError: the metadata has no signature.
@@ -83,7 +84,7 @@ class Signature:
 
 
 def to_tensors(values: Mapping[str, Any]) -> list[Tensor]:
-    """Convert feeds or outputs to tensors; sequences become data padded to the longest sequence, and lengths.
+    """Convert feeds or outputs to tensors; sequences become a tensor of padded data, and tensors of lengths.
 
     Args:
       values: arrays, SequenceBatches and NestedSequenceBatches by name, on the host.
@@ -112,7 +113,7 @@ def from_tensors(tensors: Sequence[Tensor], levels: Mapping[str, int]) -> dict[s
 
     Args:
       tensors: the tensors of a message.
-      levels: lod levels of all known values, by name.
+      levels: the nesting levels (lod levels) of all known values, by name.
 
     Returns:
       Arrays, SequenceBatches and NestedSequenceBatches. A tensor without lengths stays an array, or nested lists of
@@ -140,7 +141,7 @@ def from_tensors(tensors: Sequence[Tensor], levels: Mapping[str, int]) -> dict[s
 
 
 def padded_as_before(value: Any) -> Any:
-    """Return sequences padded to powers of two, as an Inferencer returns them; return an array unchanged."""
+    """Pad a batch of sequences to a power of two, as an Inferencer does; return an array unchanged."""
     if not isinstance(value, SequenceBatch | NestedSequenceBatch):
         return value
     sizes = [padded_time(size) for size in value.shape[1 : 1 + len(_lengths_of(value))]]
@@ -154,13 +155,13 @@ _BATCHES = {1: SequenceBatch, 2: NestedSequenceBatch}
 
 
 def _extended(array: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Return an array padded with zeros; `sizes` are the new sizes of the second and the following dimensions."""
+    """Return an array padded with zeros; `sizes` are the new sizes of its dimensions from the second on."""
     missing = [(0, more - size) for more, size in zip(sizes, array.shape[1:], strict=False)]
     return np.pad(array, [(0, 0), *missing, *[(0, 0)] * (array.ndim - 1 - len(missing))])
 
 
 def _lengths_of(value: Any) -> list[np.ndarray]:
-    """Return the arrays of lengths of a batch of sequences, one for each level; an empty list for an array."""
+    """Return the length arrays of a batch of sequences, one for each nesting level; an empty list for an array."""
     names = ("lengths", "inner_lengths")[: {SequenceBatch: 1, NestedSequenceBatch: 2}.get(type(value), 0)]
     return [np.asarray(getattr(value, name)) for name in names]
 
@@ -168,12 +169,13 @@ def _lengths_of(value: Any) -> list[np.ndarray]:
 def _whole(name: str, value: Any) -> np.ndarray:
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu":
         raise errors.ProtocolError(f"the tensor {name!r} holds lengths: whole numbers")
-    # Invalid lengths beyond the range of int32 are clipped to lengths that are invalid too.
+    # Lengths beyond the range of int32 are invalid; they are clipped to -1 or the maximum of int32, which are invalid
+    # too.
     return np.clip(value, -1, np.iinfo(np.int32).max).astype(np.int32)
 
 
 def _described(spec: FeedSpec | Output, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the descriptions, for the metadata, of the tensors of one feed or output: its data and its lengths."""
+    """Return the metadata of the tensors of one feed or output: of its data, and of its sequence lengths."""
     level = spec.lod_level
     shape = [ANY if size is None else size for size in spec.shape]
     shape[1:1] = [ANY] * level
@@ -196,7 +198,7 @@ def _values(found: Sequence[Any]) -> list[Any]:
 
 
 def _read(tensor: Mapping[str, Any]) -> tuple[str, tuple[int | None, ...], str, int]:
-    """Return name, shape, dtype and lod level of a feed or output, from the description of its data in the metadata."""
+    """Return the name, shape, dtype and nesting level (lod level) of a feed or output, from its metadata."""
     level = tensor.get("parameters", {}).get("lod_level", 0)
     shape = [None if size == ANY else size for size in tensor["shape"]]
     return tensor["name"], (*shape[:1], *shape[1 + level :]), str(DTYPES[tensor["datatype"]]), level

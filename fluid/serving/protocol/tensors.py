@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol: a name, a datatype, a shape, and numbers as JSON or as bytes."""
+"""Tensors of the Open Inference Protocol: each has a name, a datatype, a shape, and numbers as JSON or as bytes."""
 
 import math
 import reprlib
@@ -12,7 +12,7 @@ import numpy as np
 
 from fluid import errors
 
-# The dtypes of the protocol by name; all are little-endian, as the protocol says.
+# The NumPy dtype for each datatype name of the protocol; all are little-endian, as the protocol requires.
 DTYPES = {
     "BOOL": np.dtype("bool"),
     "UINT8": np.dtype("<u1"),
@@ -29,16 +29,16 @@ DTYPES = {
     "FP64": np.dtype("<f8"),
 }
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
-# For each `dtype.kind` of a datatype: the kinds that NumPy may give to an array of its numbers in JSON.
+# For each NumPy `dtype.kind` of a tensor: the kinds that are accepted when NumPy converts its JSON numbers to an array.
 _KINDS = {"b": "b", "u": "iu", "i": "iu", "f": "fiu"}
 _MOST_DIMENSIONS = 32
 _MOST_SIZE = 2**31 - 1
-# Most rows of a tensor with a size of 0. Such a tensor has no bytes that limit its number of rows, and each row costs
-# time and memory.
+# The maximum number of rows of a tensor with a dimension of size 0. This tensor has no bytes, which would limit its
+# number of rows, and each row costs time and memory.
 _MOST_EMPTY = 1024
 PIECE = 8192
-"""How many numbers are converted in one call of NumPy, during which no other thread runs."""
-ANY = -1  # in a shape: an open size, or a size that differs from row to row
+"""The number of numbers to convert in one call of NumPy, during which no other thread runs."""
+ANY = -1  # in a shape: a size that is not fixed, or that differs between rows
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Tensor:
     """One tensor of a message.
 
     Attributes:
-      name: name of a feed or an output, or of its lengths.
-      data: an array; or nested lists, when the rows differ in length.
+      name: the name of a feed or an output, or of its lengths.
+      data: an array; nested lists if the rows differ in length.
     """
 
     name: str
@@ -60,10 +60,10 @@ def short(value: Any) -> str:
 
 
 def datatype_of(dtype: Any) -> str:
-    """Return the datatype, the name that the protocol gives to a dtype.
+    """Return the datatype name of the protocol for a NumPy dtype, such as "FP32" for float32.
 
     Raises:
-      ProtocolError: the protocol has no such datatype.
+      ProtocolError: the protocol has no datatype for this dtype.
     """
     name = _NAMES.get(np.dtype(dtype).newbyteorder("=")) or _NAMES.get(np.dtype(dtype))
     if name is None:
@@ -72,10 +72,10 @@ def datatype_of(dtype: Any) -> str:
 
 
 def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
-    """Return name, datatype and shape from the description of a tensor in a message.
+    """Check the description of a tensor in a message; return its name, datatype and shape.
 
     Raises:
-      ProtocolError: any of them is missing or invalid.
+      ProtocolError: the name, the datatype or the shape is missing or invalid.
     """
     if not isinstance(found, Mapping):
         raise errors.ProtocolError(f"expected a tensor, an object with name, shape and datatype, found {short(found)}")
@@ -104,12 +104,12 @@ def checked_header(found: Any) -> tuple[str, str, tuple[int, ...]]:
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tensor:
-    """Return a tensor from its numbers in JSON, a flat list or nested lists.
+    """Create a tensor from the numbers in JSON, a flat list or nested lists.
 
     Args:
-      name: name of the tensor.
-      datatype: datatype in the message.
-      shape: shape in the message; -1 stands where rows differ in length, which needs nested lists.
+      name: the name of the tensor.
+      datatype: the datatype in the message.
+      shape: the shape in the message; a size is -1 if rows differ in length, which requires nested lists.
       data: the lists of numbers.
 
     Raises:
@@ -123,7 +123,8 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
     """
     if not isinstance(data, list):
         raise errors.ProtocolError(f"tensor {short(name)}: expected its data as a list, found {short(data)}")
-    if not _holds_numbers(data):  # first, because NumPy allocates memory for the longest string for each element
+    # check for strings before the conversion: NumPy would allocate memory for the longest string in each element
+    if not _holds_numbers(data):
         raise errors.ProtocolError(f"tensor {short(name)}: its data is not of the datatype {datatype}")
     if ANY in shape:
         if len(data) != shape[0] and shape[0] != ANY:
@@ -146,7 +147,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Tens
 
 
 def _holds_numbers(data: list[Any], depth: int = 1) -> bool:
-    """Return whether lists hold numbers and booleans only, and are nested in at most `_MOST_DIMENSIONS` levels."""
+    """Return whether nested lists hold only numbers and booleans, in at most `_MOST_DIMENSIONS` levels."""
     found = _types(data)
     if not found <= {int, float, bool, list}:
         return False
@@ -156,7 +157,7 @@ def _holds_numbers(data: list[Any], depth: int = 1) -> bool:
 
 
 def count_numbers(data: list[Any]) -> int:
-    """Return how many numbers nested lists hold.
+    """Return the number of numbers in nested lists.
 
     Example:
       >>> count_numbers([[1, 2, 3], [4]])
@@ -168,15 +169,15 @@ def count_numbers(data: list[Any]) -> int:
 
 
 def _types(data: list[Any]) -> set[type]:
-    """Return the types of the elements of a list."""
+    """Return the set of the types of the elements of a list."""
     return {kind for i in range(0, len(data), PIECE) for kind in set(map(type, data[i : i + PIECE]))}
 
 
 def _array(data: list[Any]) -> np.ndarray:
-    """Convert nested lists of numbers to an array as `np.asarray` does, in pieces, between which other threads run.
+    """Convert nested lists of numbers to an array, as `np.asarray` does, in pieces, so that other threads can run.
 
     Raises:
-      ValueError: lists of one level differ in length.
+      ValueError: lists of the same level differ in length.
     """
     sizes = [len(data)]
     while list in (kinds := _types(data)):
@@ -192,10 +193,10 @@ def _array(data: list[Any]) -> np.ndarray:
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Tensor:
-    """Return a tensor from the bytes of its numbers, little-endian and in row-major order.
+    """Create a tensor from the bytes of its numbers, little-endian and in row-major order.
 
     Raises:
-      ProtocolError: there are more or fewer bytes than the shape needs.
+      ProtocolError: there are more or fewer bytes than the shape requires.
     """
     dtype = DTYPES[datatype]
     if ANY in shape:
@@ -218,8 +219,8 @@ def to_json(array: np.ndarray) -> Iterator[list[Any]]:
 
     Non-finite numbers become "NaN", "Infinity" or "-Infinity".
 
-    Other threads run between two pieces. Nothing inside a piece releases Python's lock for a moment: this would restart
-    the time that a waiting thread waits before it requests the lock.
+    Other threads can run between two lists, but not while one list is computed. If Python's interpreter lock (GIL) was
+    released there for a moment, this would restart the time after which a waiting thread requests the lock.
 
     Example:
       >>> list(to_json(np.array([[1.5, np.inf], [np.nan, 2.0]])))
@@ -246,12 +247,12 @@ _NOT_FINITE = {math.inf: "Infinity", -math.inf: "-Infinity"}
 
 
 def _kind(dtype: np.dtype) -> str:
-    """Return `dtype.kind` of a dtype, and "f" for bfloat16."""
+    """Return the NumPy `kind` of a dtype; "f" for bfloat16, for which NumPy has no kind."""
     return "f" if jnp.issubdtype(dtype, jnp.floating) else dtype.kind
 
 
 def _within(name: str, array: np.ndarray, datatype: str) -> np.ndarray:
-    """Convert an array of numbers from JSON to the dtype of a datatype.
+    """Convert an array of numbers from JSON to the NumPy dtype of the datatype.
 
     Raises:
       ProtocolError: a number is too large for the datatype.
@@ -275,5 +276,5 @@ def _shaped(name: str, array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
         raise errors.ProtocolError(f"tensor {short(name)}: found {array.size} numbers, and the shape {list(shape)}")
     try:
         return array.reshape(tuple(shape))
-    except ValueError:  # an array without numbers, whose sizes have a product beyond the integers of NumPy
+    except ValueError:  # the array is empty, and the product of its sizes is too large for the integers of NumPy
         raise errors.ProtocolError(f"tensor {short(name)}: found the shape {list(shape)}, which is too large") from None

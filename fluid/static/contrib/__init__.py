@@ -1,4 +1,4 @@
-"""Names of Fluid's `contrib` for recorded programs."""
+"""PaddlePaddle's `fluid.contrib` for recorded programs: decoders, recurrent layers, half precision, memory usage."""
 
 from fluid.contrib import inferencer, trainer
 from fluid.static.contrib import decoder, layers, memory_usage_calc, mixed_precision

@@ -1,4 +1,4 @@
-"""Decoders of Fluid's `contrib.decoder`: a cell with named states, training in a DynamicRNN, and search in a While."""
+"""Decoders of Fluid's `contrib.decoder`: a cell with named states, and decoders for training and beam search."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +13,13 @@ __all__ = ["BeamSearchDecoder", "InitState", "StateCell", "TrainingDecoder"]
 
 
 class InitState:
-    """A state of a cell before the first step.
+    """The initial value of one state of a StateCell.
 
     Args:
       init: the value, `[batch, ...]`.
       shape: without `init`, the sizes of the state, with -1 for the batch.
       value: without `init`, the number that fills the state.
-      init_boot: without `init`, a variable with the batch size of the state.
+      init_boot: without `init`, a variable from which the state gets its batch size.
       need_reorder: accepted for programs written for Fluid, but has no effect: rows keep their order.
       dtype: without `init`, the dtype of the state.
 
@@ -59,13 +59,13 @@ class StateCell:
     """A cell of a decoder: its inputs and states by name, and a function that computes the next states.
 
     Args:
-      inputs: by name the variable of each input; None for inputs that `compute_state` passes.
-      states: InitState by name.
+      inputs: the variable of each input by name; None for an input that the user passes to `compute_state`.
+      states: the InitState of each state by name.
       out_state: the name of the state from which scores are computed.
-      name: accepted for programs written for Fluid, but has no effect: the cell itself has no values.
+      name: accepted for programs written for Fluid, but has no effect: the cell creates no variables.
 
     Raises:
-      ArgumentError: a state is not an InitState, or `out_state` names none.
+      ArgumentError: a state is not an InitState, or `out_state` is not the name of a state.
 
     Example:
       >>> import fluid.static as fluid
@@ -120,30 +120,30 @@ class StateCell:
         self._decoder = decoder
 
     def get_state(self, state_name: str) -> Variable:
-        """Return the present value of a state, inside the block of the decoder."""
+        """Return the current value of the state `state_name`; call this method inside the block of the decoder."""
         self._begin()
         return self._known("state", state_name, self._now)
 
     def get_input(self, input_name: str) -> Variable:
-        """Return the value of an input that `compute_state` was passed."""
+        """Return the current value of the input `input_name` of the cell."""
         return self._known("input", input_name, {n: v for n, v in self.inputs.items() if v is not None})
 
     def set_state(self, state_name: str, state_value: Variable) -> None:
-        """Set the present value of a state."""
+        """Set the current value of the state `state_name` to the variable `state_value`."""
         self._begin()
         self._known("state", state_name, self._now)
         self._now[state_name] = state_value
 
     def state_updater(self, updater: Callable[["StateCell"], Any]) -> Callable[["StateCell"], Any]:
-        """Decorate the function that computes the next states: it is called with the cell, and calls `set_state`."""
+        """Decorate the user's function that computes the next states of the cell, and stores them by `set_state`."""
         self._updater = updater
         return updater
 
     def compute_state(self, inputs: Mapping[str, Variable]) -> None:
-        """Compute the next states from the inputs of a step.
+        """Compute the next states of the cell from the inputs of the current step.
 
         Raises:
-          ProgramError: no function computes the next states.
+          ProgramError: no function is decorated with `state_updater`.
         """
         self._begin()
         for name, value in inputs.items():
@@ -156,18 +156,18 @@ class StateCell:
         self._updater(self)
 
     def update_states(self) -> None:
-        """Store the present states for the next step."""
+        """Pass the current states of the cell to the next step of the decoder."""
         self._begin()
         assert self._decoder is not None
         for name, before in self._before.items():
             self._decoder.keep(before, self._now[name])
 
     def out_state(self) -> Variable:
-        """Return the present value of the state from which scores are computed."""
+        """Return the current value of the state from which scores are computed."""
         return self.get_state(self._out)
 
     def _begin(self) -> None:
-        """Read the states from the decoder, at the first call in its block.
+        """Read the states of the previous step from the decoder, unless an earlier call has read them.
 
         Raises:
           ProgramError: the cell is attached to no decoder.
@@ -186,10 +186,10 @@ class StateCell:
 
 
 class _Decoder:
-    """The base of TrainingDecoder and BeamSearchDecoder.
+    """The base class of TrainingDecoder and BeamSearchDecoder, which run a StateCell.
 
     Args:
-      state_cell: the cell.
+      state_cell: the StateCell.
     """
 
     def __init__(self, state_cell: StateCell):
@@ -202,23 +202,23 @@ class _Decoder:
         return self._cell
 
     def recall(self, state: InitState) -> Variable:
-        """Return the value of a state from the previous step."""
+        """Return the variable with the value of `state` from the previous step."""
         raise NotImplementedError
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Store the value of a state for the next step; `before` is the result of `recall`."""
+        """Set the value of a state in the next step to `value`; `before` is the result of `recall` for this state."""
         raise NotImplementedError
 
 
 class TrainingDecoder(_Decoder):
-    """A decoder that trains on whole sentences, as a DynamicRNN; StateCell has an example.
+    """A decoder for training on complete target sentences; it runs a StateCell as a DynamicRNN.
 
     Args:
-      state_cell: the cell.
+      state_cell: the StateCell.
       name: name of the recurrent layer; by default `dynamic_rnn_N`.
 
     Returns:
-      When called after the block: the outputs of all steps.
+      Calling the decoder after its block returns the outputs of all steps.
 
     Example:
       >>> import fluid.static as fluid
@@ -231,54 +231,54 @@ class TrainingDecoder(_Decoder):
         self.dynamic_rnn = layers.DynamicRNN(name)
 
     def block(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context that records a step: `with decoder.block():`."""
+        """Return a context manager that records one step of the decoder: `with decoder.block():`."""
         return self.dynamic_rnn.block()
 
     def step_input(self, x: Variable) -> Variable:
-        """Return the value of a sequence at the current step."""
+        """Return the value of the sequence batch `x` at the current step."""
         return self.dynamic_rnn.step_input(x)
 
     def static_input(self, x: Variable) -> Variable:
-        """Return a value that all steps read unchanged."""
+        """Return the variable `x`, which every step reads unchanged."""
         return self.dynamic_rnn.static_input(x)
 
     def output(self, *outputs: Variable) -> None:
-        """Declare variables of each step as results of the decoder."""
+        """Declare variables of the step as outputs; the decoder returns their values at all steps."""
         self.dynamic_rnn.output(*outputs)
 
     def __call__(self) -> Any:
-        """Return the outputs of all steps: one variable, or a list of several."""
+        """Return the outputs of all steps: one variable, or a list if the block declares several outputs."""
         return self.dynamic_rnn()
 
     def recall(self, state: InitState) -> Variable:
-        """Return the value of a state from the previous step."""
+        """Return the variable with the value of `state` from the previous step."""
         return self.dynamic_rnn.memory(init=state.value, need_reorder=state.need_reorder)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Store the value of a state for the next step; `before` is the result of `recall`."""
+        """Set the value of a state in the next step to `value`; `before` is the result of `recall` for this state."""
         self.dynamic_rnn.update_memory(before, value)
 
 
 class BeamSearchDecoder(_Decoder):
-    """A decoder that finds sentences by beam search, in a While.
+    """A decoder that generates sentences by beam search; it runs a StateCell in a While loop.
 
     Args:
-      state_cell: the cell.
-      init_ids: the ids that begin the sentences, `[1]` with `lod_level=2`.
-      init_scores: the scores of `init_ids`, `[1]` with `lod_level=2`.
-      target_dict_dim: the number of words.
+      state_cell: the StateCell.
+      init_ids: the start ids of the sentences, a variable of shape `[1]` and `lod_level=2`.
+      init_scores: the scores of `init_ids`, a variable of shape `[1]` and `lod_level=2`.
+      target_dict_dim: the size of the vocabulary.
       word_dim: the width of the embedding of a word.
-      input_var_dict: variables by the names of the cell's inputs that all steps read; the other inputs get the
-        embedding of the previous word.
+      input_var_dict: by name of a cell input, the variable that this input gets at every step. The inputs without an
+        entry get the embedding of the previous word.
       topk_size: the number of candidates for the next word of each sentence.
       sparse_emb: whether updates of the embedding are limited to the rows that were looked up.
       max_len: the maximum number of words after the first.
-      beam_size: the number of sentences that are kept for each source.
+      beam_size: the number of partial sentences that the search continues for each source sentence.
       end_id: the id that ends a sentence.
-      name: accepted for programs written for Fluid, but has no effect: layers inside have names.
+      name: accepted for programs written for Fluid, but has no effect: the layers of the decoder have automatic names.
 
     Returns:
-      When called after `decode` or the block: ids and scores of the sentences of each source, see
+      Calling the decoder after `decode()` or its block returns the ids and scores of the sentences of each source; see
       `layers.beam_search_decode`.
 
     Example:
@@ -333,7 +333,7 @@ class BeamSearchDecoder(_Decoder):
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """Return the context that records a step: `with decoder.block():`."""
+        """Return a context manager that records one step of the decoder: `with decoder.block():`."""
         with layers.While(self._cond).block():
             yield
             layers.increment(self._counter)
@@ -342,11 +342,11 @@ class BeamSearchDecoder(_Decoder):
             layers.logical_and(layers.less_than(self._counter, self._max_len), self._cond, out=self._cond)
 
     def early_stop(self) -> None:
-        """End the search after this step."""
+        """End the beam search after the current step, for all sentences."""
         layers.fill_constant([1], "bool", 0, out=self._cond)
 
     def decode(self) -> None:
-        """Record the standard beam search. For a different search, record its step: `with decoder.block():`."""
+        """Record the standard beam search. For a custom search, record its step: `with decoder.block():`."""
         with self.block():
             ids = self.read_array(self._init[0], is_ids=True)
             scores = self.read_array(self._init[1], is_scores=True)
@@ -369,12 +369,12 @@ class BeamSearchDecoder(_Decoder):
             layers.logical_and(self._cond, layers.logical_not(layers.is_empty(selected[0])), out=self._cond)
 
     def read_array(self, init: Variable, is_ids: bool = False, is_scores: bool = False) -> Variable:
-        """Return the current value of a variable that each step passes to the next step, inside the block.
+        """Return the current value of a variable that each step of the search updates for the next step.
 
         Args:
           init: the value in the first step.
-          is_ids: True for the words of the sentences.
-          is_scores: True for the scores of the sentences.
+          is_ids: True if the variable holds the word ids of the sentences.
+          is_scores: True if the variable holds the scores of the sentences.
         """
         with init.program.before_block():
             array = layers.array_write(init, self._first)
@@ -386,10 +386,10 @@ class BeamSearchDecoder(_Decoder):
         return value
 
     def update_array(self, array: Variable, value: Variable) -> None:
-        """Set the value of the next step; `array` is the result of `read_array`.
+        """Set the value of a variable in the next step to `value`; `array` is the result of `read_array`.
 
         Raises:
-          ProgramError: `array` is another variable.
+          ProgramError: `array` is not a result of `read_array`.
         """
         if array.name not in self._arrays:
             raise errors.ProgramError(
@@ -398,7 +398,7 @@ class BeamSearchDecoder(_Decoder):
         self._kept.append((value, self._arrays[array.name]))
 
     def __call__(self) -> tuple[Variable, Variable]:
-        """Return ids and scores of the sentences of each source.
+        """Return two variables: the ids and the scores of the generated sentences of each source sentence.
 
         Raises:
           ProgramError: the search is not recorded yet.
@@ -408,10 +408,10 @@ class BeamSearchDecoder(_Decoder):
         return layers.beam_search_decode(self._found["ids"], self._found["scores"], self._beam_size, self._end)
 
     def recall(self, state: InitState) -> Variable:
-        """Return the value of a state from the previous step."""
+        """Return the variable with the value of `state` from the previous step."""
         assert state.value is not None
         return self.read_array(state.value)
 
     def keep(self, before: Variable, value: Variable) -> None:
-        """Store the value of a state for the next step; `before` is the result of `recall`."""
+        """Set the value of a state in the next step to `value`; `before` is the result of `recall` for this state."""
         self.update_array(before, value)

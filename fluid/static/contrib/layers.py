@@ -15,12 +15,12 @@ __all__ = ["BasicGRUUnit", "BasicLSTMUnit", "basic_gru", "basic_lstm"]
 
 
 class _Unit:
-    """The base of units: one step of a recurrence, whose calls share parameters.
+    """The base class of BasicLSTMUnit and BasicGRUUnit: one recurrent step, whose calls share their parameters.
 
     Args:
       name_scope: the beginning of the names of the parameters.
       hidden_size: width of the hidden state.
-      settings: further arguments of the cell class `kind`.
+      settings: further arguments of the cell class in the class attribute `kind`.
     """
 
     kind: Any
@@ -30,7 +30,7 @@ class _Unit:
         self._cell: Any = None
 
     def _step(self, x: Any, states: Any) -> Any:
-        """Return the new states; the first call creates the parameters."""
+        """Return the states after the input `x`; the first call creates the cell with its parameters."""
         if self._cell is None:
             self._cell = self.kind(**self._settings)
         return self._cell.call(x, states)[1]
@@ -142,17 +142,17 @@ def basic_lstm(
     dtype: Any = "float32",
     name: str = "basic_lstm",
 ) -> tuple[Any, Any, Any]:
-    """Run a stack of LSTMs over the steps of arrays.
+    """Run a stack of LSTM layers over the time steps of an array.
 
     Args:
       input: `[batch, time, in]`, or `[time, batch, in]` with `batch_first=False`.
-      init_hidden: `[num_layers * directions, batch, hidden_size]`, the directions of a layer side by side; None for
-        zeros.
-      init_cell: as `init_hidden`.
+      init_hidden: `[num_layers * directions, batch, hidden_size]`, sorted by layer, then by direction; None for zeros.
+      init_cell: the initial cell state, with the shape of `init_hidden`.
       hidden_size: width of the hidden state of each direction.
       num_layers: number of layers.
-      sequence_length: integers `[batch]`: after its end a row keeps its states. None for rows of full length.
-      dropout_prob: the share of each layer's outputs that training drops, before the next layer and in the result.
+      sequence_length: integers `[batch]`, the lengths of the rows; after its end a row keeps its last states. None if
+        all rows have full length.
+      dropout_prob: the fraction of the outputs that training drops, in every layer including the last.
       bidirectional: whether a second stack runs from the last step to the first.
       batch_first: whether the batch is the first dimension of input and output.
       param_attr: ParamAttr of the weights; its name is the prefix of the names of all weights.
@@ -200,7 +200,7 @@ def basic_gru(
     dtype: Any = "float32",
     name: str = "basic_gru",
 ) -> tuple[Any, Any]:
-    """Run a stack of gated recurrent units over the steps of arrays; arguments as for `basic_lstm`.
+    """Run a stack of GRU layers over the time steps of an array; arguments as for `basic_lstm`.
 
     Returns:
       The outputs, `[batch, time, directions * hidden_size]` or with the time first; and the last hidden states,
@@ -233,7 +233,7 @@ def _units(
     name: str,
     acts: dict[str, Any],
 ) -> "_Units":
-    """Return the cells of each direction, with the names that Fluid gives their parameters."""
+    """Return the settings of the cells of each direction, with the parameter names that Fluid uses."""
 
     def attr(given: ParamSetting, end: str) -> ParamSetting:
         settings = to_attr(given)
@@ -256,7 +256,7 @@ def _units(
 
 
 class _Units:
-    """The settings of the cells of each direction, as a leaf among the arguments of a call.
+    """The settings of the recurrent cells of each direction; for JAX one pytree leaf in the arguments of a call.
 
     Args:
       kind: the class of the cells.
@@ -268,14 +268,14 @@ class _Units:
         self._kind = kind
 
     def cells(self, direction: int) -> list[Any]:
-        """Create the cells of a direction, inside a run."""
+        """Create the cells of all layers of one direction, while a program runs."""
         return [self._kind(**arguments) for arguments in self.directions[direction]]
 
 
 def _stacked(
     units: _Units, input: Any, init: Any, lengths: Any, dropout: tuple[float, str], batch_first: bool
 ) -> tuple[Any, list[Any]]:
-    """Run the stack of cells of each direction; return the outputs, and the last states by layer and direction."""
+    """Run all layers in each direction; return the outputs, and the last states sorted by layer, then by direction."""
     x = jnp.swapaxes(input, 0, 1) if batch_first else input
     inside = jnp.full((*x.shape[:2], 1), True)
     if lengths is not None:
@@ -295,7 +295,7 @@ def _stacked(
 
 
 def _first(cell: Any, x: Any, init: Any, index: int) -> Any:
-    """Return the states of a cell before the first step."""
+    """Return the initial states of a cell: the entries `index` of the arrays `init`, or defaults if it is None."""
     states = cell.get_initial_states(x, batch_dim_idx=1)
     if init is None:
         return states

@@ -1,4 +1,4 @@
-"""The memory of a training step, by the planner."""
+"""`memory_usage`: an estimate of the memory that a training step needs."""
 
 import math
 from typing import Any
@@ -14,7 +14,7 @@ _UNITS = ("B", "KB", "MB", "GB")
 def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
     """Return a lower and an upper bound of the memory that a training step of a program needs.
 
-    The step is compiled, and no array is created; see `fluid.plan`.
+    The function compiles the training step, but creates no arrays; see `fluid.plan`.
 
     Args:
       program: the program, which minimises a loss.
@@ -25,7 +25,7 @@ def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
       the unit of both, for example "MB".
 
     Raises:
-      ArgumentTypeError: the program minimises nothing.
+      ArgumentTypeError: the program minimises no loss.
 
     Example:
       >>> import fluid.static as fluid
@@ -37,7 +37,7 @@ def memory_usage(program: Any, batch_size: int) -> tuple[float, float, str]:
       >>> lower <= upper, unit
       (True, 'KB')
     """
-    from fluid.parallel.planner import plan  # few programs need it
+    from fluid.parallel.planner import plan  # imported on use: few programs need the planner
 
     found = plain_program(program)
     (step,) = plan(found.snapshot(), None, batch_size, Mesh(data=1), precision=found.precision).candidates

@@ -11,7 +11,7 @@ __all__ = ["AutoMixedPrecisionLists", "decorate"]
 
 
 class AutoMixedPrecisionLists:
-    """Fluid's lists of ops for half precision; accepted, but without effect: each layer computes safely.
+    """Fluid's lists of ops for half precision; they have no effect, because each layer chooses a safe precision.
 
     Args:
       custom_white_list: types of ops.
@@ -28,10 +28,10 @@ class AutoMixedPrecisionLists:
 
 
 class OptimizerWithMixedPrecision:
-    """An optimizer whose `minimize` lets the program compute in float16.
+    """An optimizer that trains in float16: its `minimize` sets the precision of the program.
 
     Args:
-      optimizer: the optimizer.
+      optimizer: the optimizer that updates the parameters.
     """
 
     def __init__(self, optimizer: Any):
@@ -39,7 +39,7 @@ class OptimizerWithMixedPrecision:
         self._scale: str | None = None
 
     def minimize(self, loss: Any, *args: Any, **kwargs: Any) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Record that the optimizer minimises a loss in float16; arguments and results as without `decorate`.
+        """Record that the optimizer minimises `loss` in float16; see `minimize` of the optimizers in `fluid.optimizer`.
 
         Raises:
           ProgramError: the call is inside a program function.
@@ -54,28 +54,28 @@ class OptimizerWithMixedPrecision:
         return found
 
     def backward(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Return the pairs of each parameter and its gradient; the first half of `minimize`."""
+        """Return a list of pairs `(parameter, gradient)`; the first half of `minimize`."""
         self._begin(loss)
         found: list[tuple[Any, Any]] = self._optimizer.backward(loss, *args, **kwargs)
         return found
 
     def apply_gradients(self, params_grads: Sequence[tuple[Any, Any]]) -> list[Any]:
-        """Change the parameters; the second half of `minimize`."""
+        """Record the update of the parameters by their gradients; the second half of `minimize`."""
         found: list[Any] = self._optimizer.apply_gradients(params_grads)
         return found
 
     def get_loss_scaling(self) -> str:
-        """Return the name of the loss scaling factor, for `fetch_list`.
+        """Return the name under which `fetch_list` fetches the loss scaling factor.
 
         Raises:
-          ProgramError: nothing is minimised yet.
+          ProgramError: the optimizer minimises no loss yet.
         """
         if self._scale is None:
             raise errors.ProgramError("get_loss_scaling: nothing is minimised yet; first optimizer.minimize(loss)")
         return self._scale
 
     def _begin(self, loss: Any) -> None:
-        """Set the precision of the program of a loss to float16, and the name of its loss scaling factor."""
+        """Set the precision of the loss's program to float16, and determine the name of the loss scaling factor."""
         loss.program.precision = "float16"
         self._scale = f"loss_scale_{sum(call.function is minimized for call in loss.program.ops)}"
 
@@ -92,15 +92,15 @@ def decorate(
 ) -> OptimizerWithMixedPrecision:
     """Return an optimizer that trains in float16, with parameters in float32 and a scaled loss.
 
-    The program computes as with `fluid.Trainer(precision="float16")`. The factor of the loss begins at 32768. A step
-    with an infinite gradient changes no parameter and halves the factor; 2000 finite steps double the factor.
+    The program computes as with `fluid.Trainer(precision="float16")`. The factor that scales the loss begins at 32768.
+    A step with an infinite gradient changes no parameter and halves the factor; 2000 finite steps double the factor.
 
     Args:
       optimizer: the optimizer.
       amp_lists: accepted for programs written for Fluid, but has no effect: layers compute statistics and losses in
         float32.
-      init_loss_scaling: accepted for programs written for Fluid, but has no effect, as all further arguments: the
-        factor finds its size within a few steps.
+      init_loss_scaling: accepted for programs written for Fluid, but has no effect: the factor adapts itself
+        within a few steps.
       incr_every_n_steps: no effect.
       decr_every_n_nan_or_inf: no effect.
       incr_ratio: no effect.

@@ -1,6 +1,6 @@
-"""The layers of `fluid.layers`, and layers that assign; outside a program function, they record their calls.
+"""The layers of `fluid.layers`, and layers that assign variables; outside a program function, calls are recorded.
 
-A layer of `fluid.layers` is wrapped by `recorded` on its first use.
+On its first use, `recorded` wraps a layer of `fluid.layers`.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Tensor arrays of the static API: create_array, array_write, array_read and array_length.
 
-Loops write an array one element at a time. XLA needs the capacity of the array before the loop runs. It is computed
-from constants of the program: a block that adds a constant to a counter and compares the counter with a constant bounds
-the iterations of its loop.
+Loops write an array one element at a time. XLA needs the capacity of the array before the loop runs. This module
+computes the capacity from constants of the program: the number of iterations is known if the block of the loop adds a
+constant to a counter, and compares the counter with a constant.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from fluid.static.tape.calls import BATCHES, Block, Call, outer_environment
 from fluid.static.tape.program import default_main_program
 from fluid.static.tape.variable import Variable, at_batch, dense_of
 
-# A counter and a limit: a condition can be true only while the counter is less than the limit.
+# A pair of variables, a counter and a limit. The loop condition that compares them is `counter < limit`.
 Comparison = tuple[Variable, Variable]
 
 
 class Entered(NamedTuple):
-    """The facts that are known about a loop at the start of its block.
+    """Facts about a loop, collected when the recording of its block starts.
 
     Attributes:
       cond: the condition of the loop.
-      before: the block around the loop.
-      constants: the number of each variable whose elements all equal one number.
-      compared: the counter and the limit that the condition compares, if known.
+      before: the block that contains the loop.
+      constants: the variables whose elements all equal one known number, with the number.
+      compared: the counter and the limit that the condition compares; None if unknown.
     """
 
     cond: Variable
@@ -38,24 +38,24 @@ class Entered(NamedTuple):
     compared: Comparison | None
 
     def constant(self, variable: Variable) -> float | None:
-        """Return the number of a variable at the start of the loop, or None if it may change."""
+        """Return the constant value of a variable at the start of the loop; None if an outer loop may change it."""
         changing = any(variable in block.assigned() for block in self.before.open_blocks() if block.outer is not None)
         return None if changing else self.constants.get(variable)
 
 
 def enter(cond: Variable, before: Block, constants: dict[Variable, float]) -> Entered:
-    """Return the known facts about a loop whose block is recorded next; arguments as for `Entered`."""
+    """Collect the known facts about a loop before its block is recorded; arguments as for `Entered`."""
     written = [call for block in reversed(before.open_blocks()) for call in block.calls]
     return Entered(cond, before, constants, _comparison(written, cond))
 
 
 class Write(NamedTuple):
-    """A call that writes into an array.
+    """A recorded call that writes an element of a tensor array.
 
     Attributes:
-      place: the variable of the index.
-      constant: the number that the index has at this call, or None.
-      block: the block of the call.
+      place: the variable that holds the index.
+      constant: the value of the index at this call; None if unknown.
+      block: the block in which the call is recorded.
     """
 
     place: Variable
@@ -63,7 +63,7 @@ class Write(NamedTuple):
     block: Block
 
     def last(self) -> int | None:
-        """Return the largest written index, or None if constants do not determine it."""
+        """Return the largest index that the call writes to; None if constants do not determine the index."""
         for block in self.block.open_blocks():
             if block.loop is not None and self.place in block.assigned():
                 return _last_index(self.place, block)
@@ -71,7 +71,7 @@ class Write(NamedTuple):
 
 
 def most_turns(block: Block) -> int | None:
-    """Return the maximum number of iterations of a loop, or None if constants do not determine it."""
+    """Return the maximum number of iterations of a loop; None if constants do not determine the number."""
     compared = _bound(block)
     if compared is None:
         return None
@@ -83,7 +83,7 @@ def most_turns(block: Block) -> int | None:
 
 
 def _last_index(index: Variable, block: Block) -> int | None:
-    """Return the largest number of an index in the block of a loop that runs while the index is less than a limit."""
+    """Return the limit of a loop that runs while `index < limit`, as an upper bound of the index; None if unknown."""
     compared = _bound(block)
     if compared is None or compared[0] is not index:
         return None
@@ -92,7 +92,7 @@ def _last_index(index: Variable, block: Block) -> int | None:
 
 
 def _bound(block: Block) -> Comparison | None:
-    """Return the counter and the limit that a loop compares before its start and in each iteration; None if unknown."""
+    """Return the pair `(counter, limit)` that each evaluation of a loop condition compares; None if unknown."""
     compared: Comparison | None = block.loop.compared
     if compared is None or compared[1] in block.assigned():
         return None
@@ -100,19 +100,20 @@ def _bound(block: Block) -> Comparison | None:
 
 
 def _keeps(calls: Sequence[Call], cond: Variable, compared: Comparison) -> bool:
-    """Return whether all calls leave the condition false or equal to a given comparison."""
+    """Return whether the calls leave `cond` unchanged, set it to false, or set it to the comparison `compared`."""
     place = _last_place(calls, cond)
     if place is None:
         return True
     call, before = calls[place], calls[:place]
-    if call.blocks:  # at most one of the blocks runs
+    # A call with blocks is a branch, which runs one of its blocks or none.
+    if call.blocks:
         return all(_keeps([*before, *inner], cond, compared) for inner in ([], *(b.calls for b in call.blocks)))
     is_false = call.function is layers.fill_constant and not call.args[2]
     return is_false or _comparison(calls, cond) == compared
 
 
 def _comparison(calls: Sequence[Call], cond: Variable) -> Comparison | None:
-    """Return the counter and the limit that a condition compares after some calls, alone or in an "and"; or None."""
+    """Return the pair `(counter, limit)` that a condition compares, alone or in a logical "and"; None if unknown."""
     place = _last_place(calls, cond)
     if place is None:
         return None
@@ -126,12 +127,12 @@ def _comparison(calls: Sequence[Call], cond: Variable) -> Comparison | None:
 
 
 def _last_place(calls: Sequence[Call], variable: Variable) -> int | None:
-    """Return the position of the last call that assigns a variable, or None."""
+    """Return the index of the last call in `calls` that assigns a variable; None if no call assigns the variable."""
     return next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
 
 
 def _step(block: Block, counter: Variable) -> float | None:
-    """Return the number that one iteration of a block adds to a counter, or None."""
+    """Return the number that one iteration of a loop block adds to a counter; None if unknown."""
     changes = [call for call in block.calls if counter in call.outputs]
     if not changes or any(call.function is not layers.increment for call in changes):
         return None
@@ -143,10 +144,10 @@ class ArrayVariable(Variable):
     """A variable that holds a TensorArray.
 
     Attributes:
-      least: the capacity that the user requests.
-      writes: the calls that write into the array.
-      element: one element, as a shape at each of the two trial batch sizes; empty before the first write.
-      first: the first value of `element`; a beam search adds rows later.
+      least: the capacity that the user requests; 0 if the user requests none.
+      writes: the recorded calls that write into the array.
+      element: the shape of an element at each of the two trial batch sizes; empty before the first write.
+      first: the value of `element` after the first write; a beam search adds rows later.
 
     Example:
       >>> import fluid.static as fluid
@@ -163,13 +164,13 @@ class ArrayVariable(Variable):
 
     @property
     def room(self) -> int:
-        """Return the capacity, as far as constants determine the number of writes."""
+        """Return the capacity of the array; writes at unknown indices do not count."""
         found = [write.last() for write in self.writes]
         return max([self.least, *(last + 1 for last in found if last is not None)])
 
     @property
     def structs(self) -> tuple[Any, ...]:
-        """Return the TensorArray as shapes, at each of the two trial batch sizes."""
+        """Return two shapes of the TensorArray, evaluated at two trial batch sizes."""
         return tuple(_stand_in(max(self.room, 1), e) for e in self.element)
 
     @structs.setter
@@ -179,16 +180,16 @@ class ArrayVariable(Variable):
 
     @property
     def follows_batch(self) -> bool:
-        """Return whether the first dimension of the elements follows the batch size."""
+        """Return whether the first dimension of the elements grows with the batch size."""
         return len({element.shape[:1] for element in self.element}) == 2
 
     def empty(self) -> TensorArray:
-        """Return an empty TensorArray with the capacity and the element shape of this array, inside a run."""
+        """Return an empty TensorArray with the capacity and element shape of the variable, while a program runs."""
         struct = at_present_batch(self.first)
         return TensorArray(jnp.zeros((self.room, *struct.shape), struct.dtype), jnp.int32(0))
 
     def check(self) -> None:
-        """Refuse an array whose capacity is unknown.
+        """Check that the capacity of the array is known.
 
         Raises:
           ProgramError: the capacity is unknown.
@@ -201,14 +202,14 @@ class ArrayVariable(Variable):
 
 
 def create_array(dtype: Any, max_length: int = 0) -> ArrayVariable:
-    """Return an empty array of variables.
+    """Return an empty tensor array, which `array_write` fills.
 
     Args:
-      dtype: accepted for programs written for Fluid, but has no effect: it is that of what is written.
-      max_length: the capacity; by default the capacity that the writing loops need, if constants determine it.
+      dtype: accepted for programs written for Fluid, but has no effect: the first written element determines the dtype.
+      max_length: the capacity. By default fluid computes the capacity from the loops that write into the array.
 
     Returns:
-      The variable.
+      The variable of the array.
 
     Example:
       >>> import fluid.static as fluid
@@ -225,10 +226,10 @@ def create_array(dtype: Any, max_length: int = 0) -> ArrayVariable:
 
 
 def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) -> ArrayVariable:
-    """Write a variable into an array.
+    """Write a variable into a tensor array, as the element with the index `i`.
 
     Args:
-      x: the element; all elements of one array have the same shape.
+      x: the element; all elements of an array have equal shapes.
       i: the index, an integer `[1]`.
       array: the array; by default a new array.
 
@@ -257,7 +258,7 @@ def array_write(x: Variable, i: Variable, array: ArrayVariable | None = None) ->
 
 
 def array_read(array: ArrayVariable, i: Variable) -> Variable:
-    """Read one element of an array.
+    """Return the element of a tensor array with the index `i`.
 
     Args:
       array: the array.
@@ -272,7 +273,7 @@ def array_read(array: ArrayVariable, i: Variable) -> Variable:
 
 
 def array_length(array: ArrayVariable) -> Variable:
-    """Return the number of elements that were written, int32 `[1]`.
+    """Return the number of elements in a tensor array, int32 `[1]`.
 
     Args:
       array: the array.
@@ -286,10 +287,10 @@ def array_length(array: ArrayVariable) -> Variable:
 
 
 class _Written:
-    """A function that writes into an array, inside a run.
+    """A function that writes an element into a tensor array while a program runs.
 
     Args:
-      array: the variable of the array.
+      array: the variable that holds the array.
     """
 
     def __init__(self, array: ArrayVariable):
@@ -297,9 +298,10 @@ class _Written:
         self.captures = (array,)
 
     def __call__(self, x: Any, i: Any) -> TensorArray:
-        """Return the TensorArray with `x` written at index `i`."""
+        """Return the current TensorArray after writing `x` at the index `i`."""
         content = outer_environment("layers.array_write").find(self.array)
-        if isinstance(x, core.NestedSequenceBatch):  # a beam search starts with one prefix of one step for each source
+        # The initial value of a beam search has one prefix of one step for each source: store one row for each source.
+        if isinstance(x, core.NestedSequenceBatch):
             x = x.data[:, 0, 0]
         if content is None:
             content = TensorArray(jnp.zeros((max(self.array.room, 1), *x.shape), x.dtype), jnp.int32(0))
@@ -307,7 +309,7 @@ class _Written:
 
 
 def at_present_batch(both: tuple[Any, ...]) -> Any:
-    """Return the shape of a value at the batch size of the current run.
+    """Return the shape of a value for the batch size of the current run.
 
     Args:
       both: the shape at each of the two trial batch sizes.

@@ -1,7 +1,7 @@
-"""Layers that assign variables: constants, new variables, learning rate schedules, and metrics that count.
+"""Layers that assign variables: constants, new variables, learning rate schedules, counters and accuracy.
 
-Recorded constants determine the lengths of loops. A schedule is a variable: each training run computes the learning
-rate of its update.
+Recorded constants allow `fluid.static` to compute the maximum lengths of loops. A learning rate schedule returns a
+variable: each training run computes the learning rate of its update.
 """
 
 import functools
@@ -18,7 +18,7 @@ from fluid.static.layers.arrays import at_present_batch
 from fluid.static.tape.program import assigned, default_main_program, in_a_function, recorded
 from fluid.static.tape.variable import Persistent, Variable
 
-# A variable, or a number, list or array that becomes a constant variable.
+# The type of a value to assign: a variable, or a number, list or array, which becomes a constant.
 Given = Variable | float | Sequence[Any] | np.ndarray
 
 _assign = recorded(layers.assign)
@@ -31,7 +31,7 @@ def assign(input: Given, output: Variable | None = None, name: str | None = None
     """Copy a value to a new variable or to a given variable.
 
     Args:
-      input: a variable, or numbers.
+      input: a variable, a number, or a list or array of numbers.
       output: the variable to assign to; by default a new variable.
       name: name of the layer; by default `assign_N`.
 
@@ -52,7 +52,7 @@ def assign(input: Given, output: Variable | None = None, name: str | None = None
 
 
 def increment(x: Variable, value: float = 1.0, in_place: bool = True, name: str | None = None) -> Any:
-    """Add a number to a variable, or to a copy of the variable.
+    """Add a number to a variable in place, or to a copy of the variable.
 
     Args:
       x: the variable.
@@ -89,18 +89,18 @@ def fill_constant(
     out: Variable | None = None,
     name: str | None = None,
 ) -> Any:
-    """Return a variable whose elements all have one value.
+    """Return a variable whose elements all equal `value`.
 
     Args:
-      shape: its shape.
-      dtype: its dtype.
+      shape: the shape of the variable.
+      dtype: the dtype of the variable.
       value: the value of every element.
-      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA chooses the device.
       out: the variable to assign to; by default a new variable.
       name: name of the layer; by default `fill_constant_N`.
 
     Returns:
-      The variable with this value.
+      The new variable, or `out`.
 
     Example:
       >>> import fluid.static as fluid
@@ -145,14 +145,14 @@ def create_global_var(
     force_cpu: bool = False,
     name: str | None = None,
 ) -> Any:
-    """Return a variable that the startup program fills with a number once, and that layers may assign.
+    """Return a variable that the startup program sets to a number; layers may assign new values.
 
     Args:
-      shape: its shape.
+      shape: the shape of the variable.
       value: the number.
-      dtype: its dtype.
-      persistable: True keeps the value between runs; False resets the variable to the number in each run.
-      force_cpu: accepted for programs written for Fluid, but has no effect: XLA decides where values lie.
+      dtype: the dtype of the variable.
+      persistable: True stores the value in the scope between runs; False resets the variable to `value` in each run.
+      force_cpu: accepted for programs written for Fluid, but has no effect: XLA chooses the device.
       name: `create_global_var_N` by default.
 
     Returns:
@@ -175,9 +175,9 @@ def create_tensor(dtype: Any, name: str | None = None, persistable: bool = False
     """Return a variable without a value, for a later assignment.
 
     Args:
-      dtype: accepted for programs written for Fluid, but has no effect: it is that of the value.
+      dtype: accepted for programs written for Fluid, but has no effect: the assigned value determines the dtype.
       name: `create_tensor_N` by default.
-      persistable: True keeps the value between runs.
+      persistable: True stores the value in the scope after each run.
 
     Returns:
       The variable.
@@ -203,19 +203,19 @@ def py_func(
     skip_vars_in_backward_input: Any = None,
     name: str | None = None,
 ) -> Any:
-    """Call a function of NumPy arrays; see `fluid.layers.py_func`.
+    """Call a Python function of NumPy arrays on the host; see `fluid.layers.py_func`.
 
     Args:
       func: the function.
       x: a variable, or a list of variables.
       out: variables of `block.create_var(shape=..., dtype=...)` for the results, one or a list; or a value that
         `fluid.layers.py_func` accepts as `out`.
-      backward_func: the function of the gradient.
+      backward_func: the function that computes the gradient.
       skip_vars_in_backward_input: the variables of `x` and `out` that `backward_func` does not take.
       name: name of the layer; by default `py_func_N`.
 
     Returns:
-      The results: `out` itself, if it is a created variable or a list of them.
+      The results: `out` itself, if `out` holds variables of `create_var`.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -238,12 +238,12 @@ def py_func(
 
 
 class _HostCall:
-    """A function that calls a user's function on the host inside a run.
+    """A function that calls a user's function on the host while a program runs.
 
     Args:
       func: the function.
-      backward_func: the function of the gradient.
-      out: the created variables of the results.
+      backward_func: the function that computes the gradient.
+      out: the variables that receive the results.
       skipped: the variables of `out` that `backward_func` does not take.
       name: name of the layer.
     """
@@ -272,8 +272,8 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
     """Return a counter that each training run increments.
 
     Args:
-      counter_name: the name of the variable; programs and calls with this name share the counter.
-      begin: its value in the first run.
+      counter_name: the name of the variable; calls and programs that use one name share the counter.
+      begin: the value in the first run.
       step: the number that each run adds.
 
     Returns:
@@ -299,24 +299,24 @@ def autoincreased_step_counter(counter_name: str | None = None, begin: int = 1, 
 
 
 def _constant(made: Any, value: float | None) -> Any:
-    """Record `value` as the number that all elements of a variable equal, or None if unknown; return the variable."""
+    """Set `constant` of a variable to `value`, the number that all its elements equal; return the variable."""
     if isinstance(made, Variable) and not isinstance(made, Persistent):
         made.constant = value
     return made
 
 
-# The counter that all schedules of a program share, as in Fluid.
+# The name of the step counter that all learning rate schedules of a program share, as in Fluid.
 _COUNTER = "@LR_DECAY_COUNTER@"
 
 
 def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
-    """Convert a function that returns a schedule to a function that returns a variable of its learning rates."""
+    """Convert a function that returns a schedule to a layer that returns the learning rate as a variable."""
 
     @functools.wraps(schedule)
     def call(*args: Any, **kwargs: Any) -> Any:
         if in_a_function():
             return schedule(*args, **kwargs)
-        # The counter has Fluid's name and first number, so that a counter that PaddlePaddle saved can be loaded.
+        # The counter has Fluid's name and first value, so that `load_persistables` can load PaddlePaddle's counter.
         counter = autoincreased_step_counter(_COUNTER, begin=int(schedule is lr.noam_decay), step=1)
         begin = int(counter.spec.initializer.value) + 1
         return counter.program.apply(_rate, (_Schedule(schedule, begin), counter, args, kwargs))
@@ -325,11 +325,11 @@ def _as_variable(schedule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Schedule:
-    """A function that creates a schedule, as a leaf among the arguments of a call.
+    """A function that creates a learning rate schedule; for JAX one pytree leaf in the arguments of a call.
 
     Args:
       make: a function of `fluid.lr`.
-      begin: the value of the counter in the first run.
+      begin: the value of the step counter in the first run.
     """
 
     def __init__(self, make: Callable[..., Any], begin: int):
@@ -338,18 +338,18 @@ class _Schedule:
 
 
 def _rate(schedule: _Schedule, counter: Any, args: Any, kwargs: Any) -> Any:
-    """Return the learning rate `[1]` of the update whose number `counter` holds."""
+    """Return the learning rate, `[1]`, of the update with the number in `counter`."""
     given, named = jax.tree.map(lambda v: _constant_rate(v) if isinstance(v, jax.Array) else v, (args, kwargs))
     return layers.assign(schedule.make(*given, **named)(counter.reshape(()) - schedule.begin))
 
 
 def _constant_rate(value: Any) -> Callable[[Any], Any]:
-    """Convert the current learning rate, which another schedule or the program computes, to a constant schedule."""
+    """Convert a computed learning rate, for example of another schedule, to a constant schedule."""
     return lambda count: value.reshape(())
 
 
 def _decay_step_counter(begin: int = 0) -> Any:
-    """Return a counter of the runs of a program from `begin` on, float32 `[1]`; all schedules share this counter."""
+    """Return the step counter that all schedules of a program share, float32 `[1]`; it is `begin` in the first run."""
     return recorded(layers.cast)(autoincreased_step_counter(_COUNTER, begin=begin, step=1), "float32")
 
 
@@ -379,13 +379,13 @@ def accuracy(
     total: Variable | None = None,
     name: str | None = None,
 ) -> Variable:
-    """Compute the fraction of rows whose class is among the `k` most probable classes, see `fluid.layers.accuracy`.
+    """Compute the fraction of rows whose label is among the `k` most probable classes; see `fluid.layers.accuracy`.
 
     Args:
       input: probabilities or scores `[-1, classes]`.
       label: classes `[-1, 1]` of an integer dtype.
-      k: the number of classes that count as predicted.
-      correct: a variable that receives the number of these rows, for example from `create_tensor`.
+      k: a row is correct if its label is one of the `k` most probable classes.
+      correct: a variable, for example from `create_tensor`, that receives the number of correct rows.
       total: a variable that receives the number of all rows.
       name: name of the layer; by default `accuracy_N`.
 

@@ -1,8 +1,8 @@
-"""The decoder of Fluid: `beam_search` in a While, `beam_search_decode` after the loop, and layers that expand rows.
+"""Beam search as in Fluid: `beam_search` in a While loop, and `beam_search_decode` after the loop.
 
-In Fluid, the lengths of a value tell which rows continue which prefix, and ended rows disappear. Here each source has
-`beam_size` rows from the beginning of the loop. A variable that the loop carries records, for each row, the prefix that
-the row continues and whether the row is in use.
+In PaddlePaddle, the sequence lengths of a value say which rows continue which prefix, and ended rows disappear. In
+this module, each source has `beam_size` rows from the beginning of the loop. A loop variable of the class Beams holds
+two facts for each row: the index of the prefix that the row continues, and whether the row is in use.
 """
 
 from typing import Any
@@ -22,11 +22,11 @@ from fluid.static.tape.variable import Variable
 
 
 class BeamVariable(Variable):
-    """A variable that holds the Beams of a search.
+    """A variable that holds the Beams of a beam search: which row continues which prefix.
 
     Attributes:
       size: the width of the beam.
-      kept: the variables that `beam_search` returned.
+      kept: the variables that `beam_search` has returned.
       arrays: the arrays into which the variables of `kept` are written.
 
     Example:
@@ -41,7 +41,7 @@ class BeamVariable(Variable):
 
     @property
     def structs(self) -> tuple[Any, ...]:
-        """Return no shapes: the number of rows is known only when the loop runs."""
+        """Return an empty tuple of shapes: the number of rows is known only when the loop runs."""
         return ()
 
     @structs.setter
@@ -49,12 +49,12 @@ class BeamVariable(Variable):
         del both
 
     def written(self, array: ArrayVariable, i: Variable) -> None:
-        """Record that a result of `beam_search` is written into an array."""
+        """Note that the program writes a result of `beam_search` into `array` at the index `i`."""
         self.arrays = (*self.arrays, array)
         self.program.apply(_Noted(self), (i,), into=[self])
 
     def start(self, sources: int) -> Beams:
-        """Return the Beams before the loop, for this number of sources."""
+        """Return the initial Beams of a search over the given number of sources."""
         return Beams.start(sources, self.size, max((array.room for array in self.arrays), default=1))
 
 
@@ -75,14 +75,14 @@ def beam_search(
     Args:
       pre_ids: integers `[rows, 1]`: the last id of each prefix.
       pre_scores: float32 `[rows, 1]`: the score of each prefix.
-      ids: integers `[rows, candidates]`; None for the ids from 0 on.
-      scores: float32 `[rows, candidates]`: log-probabilities of the prefixes with these candidates.
+      ids: the ids of the candidates, integers `[rows, candidates]`; None for the ids 0, 1, 2 and so on.
+      scores: float32 `[rows, candidates]`: log-probabilities of the prefixes extended by the candidates.
       beam_size: the number of prefixes to keep for each source.
-      end_id: the id that ends a prefix.
-      level: accepted for programs written for Fluid, but has no effect: sources are the outer level.
-      is_accumulated: True if `scores` belong to whole prefixes; False if they are probabilities of the candidates.
+      end_id: the id that ends a sentence.
+      level: accepted for programs written for Fluid, but has no effect: the sources are always the outer LoD level.
+      is_accumulated: True if `scores` rate the extended prefixes; False if probabilities of the candidates.
       name: name of the layer; by default `beam_search_N`.
-      return_parent_idx: True returns also the indices of the continued rows.
+      return_parent_idx: True also returns, for each result row, the index of the row that it continues.
 
     Returns:
       `(selected_ids, selected_scores)`, each `[rows, 1]`; with `return_parent_idx`, also int32 `[rows]`.
@@ -122,19 +122,19 @@ def beam_search(
 
 
 class _Noted:
-    """A function that records the prefixes of the current rows, from which the sentences are assembled later."""
+    """A function that stores which prefix each row continues, for `beam_search_decode`."""
 
     def __init__(self, beams: BeamVariable):
         self._beams = beams
 
     def __call__(self, i: Any) -> Beams:
-        """Return the Beams with the current rows recorded as step `i`."""
+        """Return the Beams after storing the parents of the current rows as step `i`."""
         beams = _present(self._beams)
         return Beams.start(1, 1, 1) if beams is None else beams.noted(i.reshape(()))
 
 
 class _Step:
-    """A function that computes one step of a beam search."""
+    """A function that computes one step of a beam search while a program runs."""
 
     def __init__(self, beams: BeamVariable, size: int, end_id: int, is_accumulated: bool, name: str | None):
         self._beams = beams
@@ -144,10 +144,11 @@ class _Step:
         self._name = name
 
     def __call__(self, pre_ids: Any, pre_scores: Any, ids: Any, scores: Any) -> list[Any]:
-        """Return the kept ids, their scores, the rows that they continue, and the new Beams."""
+        """Return the selected ids, their scores, the indices of the rows that they continue, and the new Beams."""
         this = Layer("beam_search", self._name)
         beams = _present(self._beams)
-        if beams is None:  # no run is in progress: only shapes matter
+        # Beams exist only in a run. While the call is recorded, JAX evaluates only shapes, so any values do.
+        if beams is None:
             beams = Beams.start(scores.shape[0], 1, 1)
             kept = select(pre_ids, pre_scores, pre_ids.reshape(-1, 1), pre_scores.reshape(-1, 1), beams.alive, 1, 0)
         else:
@@ -161,7 +162,7 @@ class _Step:
 def beam_search_decode(
     ids: ArrayVariable, scores: ArrayVariable, beam_size: int, end_id: int, name: str | None = None
 ) -> tuple[Variable, Variable]:
-    """Return the whole sentences that a search has found.
+    """Return the complete sentences that a beam search has generated.
 
     Args:
       ids: the array into which `selected_ids` were written.
@@ -171,10 +172,10 @@ def beam_search_decode(
       name: name of the layer; by default `beam_search_decode_N`.
 
     Returns:
-      Ids and scores of the sentences of each source, the best sentence first: sequences of sequences.
+      Ids and scores of the sentences, as sequences of sequences: the sentences of each source, the best first.
 
     Raises:
-      ProgramError: no search was written into these arrays.
+      ProgramError: no results of `beam_search` were written into `ids`.
 
     Example:
       >>> import fluid.static as fluid
@@ -191,7 +192,7 @@ def beam_search_decode(
 
 
 class _Sentences:
-    """A function that assembles the sentences of a search."""
+    """A function that assembles the sentences of a beam search after its loop."""
 
     def __init__(self, beams: BeamVariable, size: int, end_id: int, name: str | None):
         self._beams = beams
@@ -200,7 +201,7 @@ class _Sentences:
         self._name = name
 
     def __call__(self, ids: TensorArray, scores: TensorArray) -> tuple[Any, Any]:
-        """Return ids and scores of the sentences."""
+        """Return the ids and the scores of the sentences of each source."""
         this = Layer("beam_search_decode", self._name)
         rows = ids.data.shape[1]
         beams = _present(self._beams) or Beams.start(rows // self._size, self._size, ids.data.shape[0])
@@ -212,8 +213,8 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
     """Repeat rows for each sequence, or for each candidate of a beam search; see `fluid.layers.sequence_expand`.
 
     Args:
-      x: the rows.
-      y: sequences; in the block of a search, a value with a row for each candidate.
+      x: the rows to repeat.
+      y: sequences; in the block of a beam search, a value with one row for each candidate.
       ref_level: the LoD level of `y` whose lengths determine the number of repetitions.
       name: name of the layer; by default `sequence_expand_N`.
 
@@ -226,10 +227,10 @@ def sequence_expand(x: Variable, y: Variable, ref_level: int = -1, name: str | N
 
 
 def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) -> Any:
-    """Replace the lengths of data; in the block of a search, where rows have no lengths, return the data unchanged.
+    """Replace the sequence lengths of `x`; in the block of a beam search, where rows have no lengths, return a copy.
 
     Args:
-      x: the data.
+      x: the value whose lengths are replaced.
       y: a value with the new lengths.
       target_lod: the new lengths as numbers.
 
@@ -242,7 +243,7 @@ def lod_reset(x: Variable, y: Variable | None = None, target_lod: Any = None) ->
 
 
 def is_empty(x: Variable, cond: Variable | None = None) -> Any:
-    """Return whether a variable has no elements; for a result of `beam_search`, whether all prefixes have ended.
+    """Return whether a variable has no elements; for a result of `beam_search`, return whether all prefixes have ended.
 
     Args:
       x: the variable.
@@ -265,7 +266,7 @@ def is_empty(x: Variable, cond: Variable | None = None) -> Any:
 
 
 class _Here:
-    """The beam search whose block contains a recorded layer, as one leaf among the arguments of a call.
+    """The beam search in whose block a layer is recorded; for JAX one pytree leaf in the arguments of a call.
 
     Args:
       value: an argument of the layer.
@@ -276,8 +277,8 @@ class _Here:
         self._loop = next((block for block in blocks if block.loop is not None), None)
 
     def beams(self) -> Beams | None:
-        """Return the current Beams of the search, or None outside a search."""
-        # The block may record its `beam_search` after this layer.
+        """Return the current Beams of the beam search; None outside a beam search."""
+        # `beam` is read at run time, because a block may record its `beam_search` after the layer that calls `beams()`.
         return None if self._loop is None else _present(self._loop.beam)
 
 

@@ -1,6 +1,7 @@
-"""Blocks that assign: While, Switch and IfElse, converted to the loops and branches of `fluid.layers`; and ParallelDo.
+"""Control flow blocks that assign variables: While, Switch, IfElse and ParallelDo.
 
-Programs of 2017 run the block of a ParallelDo on several devices. Here one device computes the whole batch.
+While, Switch and IfElse run as `while_loop`, `case` and `where` of `fluid.layers`. In PaddlePaddle programs of
+2017, several devices compute the block of a ParallelDo; in this module, one device computes the whole batch.
 """
 
 import contextlib
@@ -24,15 +25,15 @@ from fluid.static.tape.variable import Variable
 
 
 class While:
-    """A loop that runs a block while a variable is true.
+    """A loop that runs a block while the variable `cond` is true.
 
     Args:
-      cond: a bool `[1]`, which the block assigns.
-      is_test: accepted for programs written for Fluid, but has no effect: memory for a gradient is used only where one
-        is computed.
-      name: accepted for programs written for Fluid, but has no effect: the loop itself has no values.
-      max_iterations: the maximum number of iterations. A gradient needs this number. By default the number is computed
-        if the block adds a constant to a counter and compares the counter with a constant.
+      cond: a bool variable `[1]`, which the block must assign.
+      is_test: accepted for programs written for Fluid, but has no effect: a loop uses memory for gradients only if a
+        gradient is computed.
+      name: accepted for programs written for Fluid, but has no effect: a loop has no name.
+      max_iterations: the maximum number of iterations. A gradient needs this number. By default fluid computes the
+        number, if the block adds a constant to a counter and compares the counter with a constant.
 
     Example:
       >>> import fluid.static as fluid
@@ -65,7 +66,7 @@ class While:
 
     @contextlib.contextmanager
     def block(self) -> Iterator[None]:
-        """Return the context that records the block: `with loop.block():`.
+        """Return a context manager that records the block of the loop: `with loop.block():`.
 
         Raises:
           ProgramError: the block never assigns the condition.
@@ -84,13 +85,13 @@ class While:
 
 
 class _Loop:
-    """A function that runs a block in a loop.
+    """A function that runs a recorded block in a loop.
 
     Args:
-      block: the block.
-      cond: the condition.
-      carried: the variables from outside that the block assigns.
-      most: the maximum number of iterations, if the user passes it.
+      block: the recorded block.
+      cond: the condition of the loop.
+      carried: the variables of surrounding blocks that the block assigns.
+      most: the maximum number of iterations, or None if the user passes none.
     """
 
     def __init__(self, block: Block, cond: Variable, carried: Sequence[Variable], most: int | None):
@@ -101,7 +102,7 @@ class _Loop:
         self._by_row = {v for v in carried if block.beam is not None and v.follows_batch}
 
     def __call__(self) -> list[Any]:
-        """Return the values of the carried variables after the loop."""
+        """Run the loop; return the values of the variables `carried` after the last iteration."""
         outer = outer_environment("layers.While")
         place = self._carried.index(self._cond)
 
@@ -114,7 +115,7 @@ class _Loop:
         )
 
     def _start(self, outer: Environment, variable: Variable) -> Any:
-        """Return the value of a variable before the loop; for a beam search, each row is repeated `beam_size` times."""
+        """Return the value of a variable before the loop; in a beam search, repeat each row `beam_size` times."""
         if isinstance(variable, BeamVariable):
             return variable.start(present_batch())
         content = _content(outer, variable)
@@ -130,7 +131,7 @@ class Switch:
     """A branch that runs the block of the first true condition.
 
     Args:
-      name: accepted for programs written for Fluid, but has no effect: the branch itself has no values.
+      name: accepted for programs written for Fluid, but has no effect: a branch has no name.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -164,7 +165,7 @@ class Switch:
             self._program.apply(choice, tuple(self._conditions), blocks=tuple(self._blocks), into=carried)
 
     def case(self, condition: Variable) -> contextlib.AbstractContextManager[None]:
-        """Return the context that records the block for the first true condition, a bool `[1]`.
+        """Return a context manager that records a block for `condition`, a bool `[1]`; the first true condition wins.
 
         Raises:
           ProgramError: the case comes after the default.
@@ -175,10 +176,10 @@ class Switch:
         return self._block()
 
     def default(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context that records the block for the case that no condition is true.
+        """Return a context manager that records the block that runs if no condition is true.
 
         Raises:
-          ProgramError: there is no case before the default, or a default exists already.
+          ProgramError: there is no `case` before the default, or the Switch already has a default.
         """
         if not self._conditions or self._has_default:
             raise errors.ProgramError("layers.Switch has one default, behind its cases: with switch.default():")
@@ -193,12 +194,12 @@ class Switch:
 
 
 class _Choice:
-    """A function that runs one of several blocks.
+    """A function that runs the block of the first true condition.
 
     Args:
-      conditions: variables.
+      conditions: the bool variables.
       blocks: one block for each condition, and the default block, if any, last.
-      carried: the variables from outside that any block assigns.
+      carried: the variables of surrounding blocks that one of the blocks assigns.
     """
 
     def __init__(self, conditions: Sequence[Variable], blocks: Sequence[Block], carried: Sequence[Variable]):
@@ -207,7 +208,7 @@ class _Choice:
         self._carried = carried
 
     def __call__(self, *conditions: Any) -> list[Any]:
-        """Return the values of the carried variables after the branch."""
+        """Run one block; return the values of the variables `carried` after the block."""
         outer = outer_environment("layers.Switch")
         before = [_content(outer, variable) for variable in self._carried]
 
@@ -220,17 +221,17 @@ class _Choice:
 
 
 class IfElse:
-    """A choice between two blocks for each row: the condition selects the block that the row comes from.
+    """A choice between two blocks for each row: the condition selects the block that computes the row of the result.
 
-    Both blocks see all rows, and the rows are chosen after them. The result is correct for layers that treat each row
-    separately. Layers that combine rows, for example means and batch normalisation, see the rows of both sides.
+    Both blocks compute all rows; then each result row is chosen. The result is correct for layers that treat each row
+    separately. Layers that combine rows, for example means and batch normalisation, see all rows.
 
     Args:
       cond: bool, `[batch, 1]`.
-      name: accepted for programs written for Fluid, but has no effect: the results have the names of their layers.
+      name: accepted for programs written for Fluid, but has no effect: an IfElse has no name.
 
     Returns:
-      When called: the list of the chosen outputs.
+      Calling the IfElse returns the list of chosen outputs.
 
     Example:
       >>> import fluid.static as fluid, numpy as np
@@ -254,25 +255,25 @@ class IfElse:
         self._side: bool | None = None
 
     def true_block(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context that records the block for rows with a true condition."""
+        """Return a context manager that records the block for rows whose condition is true."""
         return self._block(True)
 
     def false_block(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context that records the block for the other rows."""
+        """Return a context manager that records the block for rows whose condition is false."""
         return self._block(False)
 
     def input(self, x: Variable) -> Variable:
-        """Return the variable itself: a block sees all rows."""
+        """Return the variable `x` itself, because both blocks of an IfElse compute all rows."""
         return x
 
     def output(self, *outs: Variable) -> None:
-        """Declare variables of the block as its results."""
+        """Declare variables of the current block as outputs of the IfElse."""
         if self._side is None:
             raise errors.ProgramError("layers.IfElse: output belongs inside a block: with choice.true_block():")
         self._outputs.setdefault(self._side, []).extend(outs)
 
     def __call__(self) -> list[Variable]:
-        """Return the chosen outputs."""
+        """Return the list of outputs, whose rows come from the true block or the false block."""
         sides = [self._outputs.get(side, []) for side in (True, False)]
         if len(sides[0]) != len(sides[1]) or not sides[0]:
             raise errors.ProgramError(
@@ -299,19 +300,20 @@ class IfElse:
 
 
 def _run(block: Block, outer: Environment, carried: Sequence[Variable], held: Sequence[Any]) -> list[Any]:
-    """Run a block with given values of its variables from outside; return their values at its end."""
+    """Run a block with the values `held` of the variables `carried`; return the values of `carried` after the block."""
     environment = run_calls(block.calls, dict(zip(carried, held, strict=True)), outer)
     return [environment[variable] for variable in carried]
 
 
 def _content(environment: Environment, variable: Variable) -> Any:
-    """Return the value of a variable before a block; zeros for a variable that the block assigns first."""
+    """Return the value of a variable before a block runs; zeros for a variable that has no value before the block."""
     found = environment.find(variable)
     if found is not None:
         return found
     if isinstance(variable, ArrayVariable):
         return variable.empty()
-    if isinstance(variable, BeamVariable):  # no run is in progress: only shapes matter
+    # Beams exist only in a run. While a call is recorded, JAX evaluates only shapes, so any values do.
+    if isinstance(variable, BeamVariable):
         return Beams.start(1, 1, 1)
     if variable.structs and not variable.persistable and variable.made_in is not None and variable.unassigned:
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), at_present_batch(variable.structs))
@@ -319,14 +321,14 @@ def _content(environment: Environment, variable: Variable) -> Any:
 
 
 def get_places(device_count: int | None = None, device_type: str | None = None) -> list[CPUPlace] | list[CUDAPlace]:
-    """Return places for `ParallelDo`, which computes the whole batch on the device of the Executor.
+    """Return a list of devices for `ParallelDo(places)`; ParallelDo ignores them, and uses the Executor's device.
 
     Args:
-      device_count: the number of places; by default one for a CPU, and one for each GPU.
+      device_count: the number of places; by default one CPUPlace, or one CUDAPlace for each GPU.
       device_type: "CPU" or "CUDA"; by default "CUDA" if there is a GPU.
 
     Raises:
-      ArgumentError: `device_type` is neither.
+      ArgumentError: `device_type` is neither "CPU" nor "CUDA".
 
     Example:
       >>> import fluid.static as fluid
@@ -341,7 +343,7 @@ def get_places(device_count: int | None = None, device_type: str | None = None) 
 
 
 class ParallelDo:
-    """A block that Fluid computes on several devices; here one device computes the whole batch, with equal results.
+    """A block that PaddlePaddle computes on several devices; fluid computes the whole batch on one, with equal results.
 
     Args:
       places: accepted for programs written for Fluid, but has no effect.
@@ -349,7 +351,7 @@ class ParallelDo:
       name: accepted for programs written for Fluid, but has no effect.
 
     Returns:
-      When called: the outputs of the block, one variable or a list of several.
+      Calling the ParallelDo returns the outputs of the block: one variable, or a list if there are several.
 
     Example:
       >>> import fluid.static as fluid
@@ -367,22 +369,22 @@ class ParallelDo:
         self._outputs: list[Variable] = []
 
     def do(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context that records the block: `with pd.do():`."""
+        """Return a context manager for the block of the ParallelDo: `with pd.do():`."""
         return contextlib.nullcontext()
 
     def read_input(self, var: Variable) -> Variable:
-        """Return the variable itself: the block sees all rows."""
+        """Return the variable `var` itself, because the block of a ParallelDo computes all rows."""
         return var
 
     def write_output(self, var: Variable) -> None:
-        """Declare a variable of the block as its result."""
+        """Declare a variable of the block as an output of the ParallelDo."""
         self._outputs.append(var)
 
     def __call__(self) -> Any:
-        """Return the outputs.
+        """Return the outputs of the block: one variable, or a list if there are several.
 
         Raises:
-          ProgramError: the block has no outputs.
+          ProgramError: the block declares no outputs with `write_output`.
         """
         if not self._outputs:
             raise errors.ProgramError("layers.ParallelDo has no outputs; in its block, call pd.write_output(loss)")

@@ -1,4 +1,4 @@
-"""Data layers: `data`, and the readers that feed a program."""
+"""Layers for the inputs of a program: `data` declares a feed, and readers feed minibatches."""
 
 import functools
 import math
@@ -25,21 +25,21 @@ def data(
     stop_gradient: bool = True,
     column: int | None = None,
 ) -> Any:
-    """Declare a feed; see `fluid.layers.data`.
+    """Declare a feed, which is an input of the program; see `fluid.layers.data`.
 
     Args:
       name: the name of the feed.
       shape: the shape of one example; with `append_batch_size=False`, or with a size of -1, the shape of a batch. A
-        first size of -16 stands for 16 rows of each example.
-      given: `append_batch_size, dtype, lod_level` in the order of Fluid, or `dtype, lod_level, append_batch_size` in
-        the order of `fluid.layers.data`.
+        first size of -16 means that each example has 16 rows.
+      given: positional arguments: `append_batch_size, dtype, lod_level` in Fluid's order, or `dtype, lod_level,
+        append_batch_size` in the order of `fluid.layers.data`.
       append_batch_size: True puts a batch dimension before `shape`.
       dtype: "float32", "int64" and so on.
-      lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences. Ids of a whole shape
-        `[-1, length, 1]` with level 2 are an array.
+      lod_level: 0 for examples of one shape, 1 for sequences, 2 for sequences of sequences. Ids of the full shape
+        `[-1, length, 1]` with level 2 are read as an array.
       type: accepted for programs written for Fluid, but has no effect: feeds are arrays or sequences.
       stop_gradient: accepted for programs written for Fluid, but has no effect: gradients of feeds can be fetched.
-      column: the index of this field in a row.
+      column: the index of the feed's field in a row of the reader.
 
     Returns:
       The variable.
@@ -58,20 +58,21 @@ def data(
     options |= dict(zip(order, given, strict=False))
     sizes = list(shape)
     if options["lod_level"] == 2 and not options["append_batch_size"] and _are_ids(sizes, str(options["dtype"])):
-        options["lod_level"] = 0  # Transformers of 2018 declare ids with lod_level=2, and feed arrays.
+        # Transformer programs of 2018 declare ids with lod_level=2, but feed arrays.
+        options["lod_level"] = 0
     if sizes and isinstance(sizes[0], int) and sizes[0] < -1 and not options["lod_level"]:
         return recorded(_data_of_rows)(name, sizes, column=column, **options)
     return recorded(layers.data)(name, sizes, column=column, **options)
 
 
 def _are_ids(sizes: Sequence[int | None], dtype: str) -> bool:
-    """Return whether a whole shape is the shape of an array of ids: `[-1, length, 1]`."""
+    """Return whether `sizes` and `dtype` describe an array of integer ids: `[-1, length, 1]`."""
     return "int" in dtype and len(sizes) == 3 and (sizes[1] or 0) > 1 and sizes[2] == 1
 
 
 @functools.wraps(layers.data)
 def _data_of_rows(name: str, shape: Sequence[int], **options: Any) -> Any:
-    """Declare a feed of several rows for each example, as `[batch_size * length, 1]` with a batch size of -1."""
+    """Declare a feed with several rows for each example: the shape `[-16, 1]` declares 16 rows for each example."""
     frame = core.current_frame("layers.data")
     if frame.discovering and name not in frame.given.feeds:
         rows = -shape[0] * (frame.placeholder_batch or 1)
@@ -80,7 +81,7 @@ def _data_of_rows(name: str, shape: Sequence[int], **options: Any) -> Any:
 
 
 def whole_data(name: str, shape: Sequence[int | None], dtype: str = "float32", lod_level: int = 0) -> Any:
-    """Declare a feed by its whole shape: `fluid.data`.
+    """Declare a feed by its full shape, including the batch size; users call it as `fluid.data`.
 
     Args:
       name: the name of the feed.
@@ -107,8 +108,8 @@ def reshape(
 ) -> Any:
     """Change the shape of a value; see `fluid.layers.reshape`.
 
-    A feed of `shape=[1]` may be fed with any shape, and rows may be grouped by any number. Where the elements of a
-    batch of unknown size cannot be counted, the reshaped value shows the batch size in place of -1 until a run.
+    A feed of `shape=[1]` may be fed with any shape, and any number of rows may become one row. If a run decides the
+    number of elements, the reshaped variable shows the batch size in place of -1.
 
     Args:
       x: the variable.
@@ -128,13 +129,14 @@ def reshape(
     options = {"actual_shape": actual_shape, "act": act, "inplace": inplace, "name": name}
     if isinstance(x, Variable) and x.structs and not x.lod_level:
         if _is_open(x) or (x.follows_batch and list(shape).count(-1) == 1):
-            batch = next(iter(x.program.feeds.values())).shape[0]  # a number if the first feed has a fixed batch size
+            # `batch` is None, unless the first feed declares a fixed batch size.
+            batch = next(iter(x.program.feeds.values())).shape[0]
             return recorded(_reshape_any)(x, list(shape), **options, batch=batch)
     return recorded(layers.reshape)(x, shape, **options)
 
 
 def _is_open(x: Any) -> bool:
-    """Return whether a variable is a feed of `shape=[1]`, which may be fed with any shape."""
+    """Return whether a value is a feed of `shape=[1]`, to which users may feed arrays of any shape."""
     feeds = x.program.feeds if isinstance(x, Variable) else {}
     return x.name in feeds and feeds[x.name].shape == (None, 1) and not x.lod_level
 
@@ -148,7 +150,7 @@ def _reshape_any(
     name: str | None = None,
     batch: int | None = None,
 ) -> Any:
-    """Reshape a value of unknown size; while shapes are evaluated without data, first resize it to the new shape."""
+    """Reshape a value of unknown size; during shape evaluation without data, first resize it to the new shape."""
     frame = core.current_frame("layers.reshape")
     if frame.discovering and 0 not in shape and shape.count(-1) < 2:
         rest = math.prod(size for size in shape if size != -1)
@@ -157,15 +159,15 @@ def _reshape_any(
     return layers.reshape(x, shape, actual_shape, act, inplace, name)
 
 
-_reshape_any.__name__ = "reshape"  # the name of the layer in messages
+_reshape_any.__name__ = "reshape"  # error messages show `__name__` as the name of the layer
 
 
 @functools.wraps(layers.softmax_with_cross_entropy)
 def softmax_with_cross_entropy(logits: Any, label: Any, soft_label: bool = False, *others: Any, **options: Any) -> Any:
     """Compute the cross entropy of the softmax of logits; see `fluid.layers.softmax_with_cross_entropy`.
 
-    A label that is a feed of `shape=[1]` may be fed with more rows than the batch. If it is declared as float32, it may
-    be fed with integers.
+    If the label is a feed of `shape=[1]`, users may feed more rows than the batch has. If the label is declared as
+    float32, users may feed integers.
     """
     if not soft_label and _is_open(label) and isinstance(logits, Variable) and not logits.lod_level:
         same_rows = all(a.shape[:1] == b.shape[:1] for a, b in zip(logits.structs, label.structs, strict=True))
@@ -175,7 +177,7 @@ def softmax_with_cross_entropy(logits: Any, label: Any, soft_label: bool = False
 
 
 def _fed_classes(logits: Any, label: Any) -> Any:
-    """Convert a fed label to integer classes; a number that is not whole becomes -1, whose loss is NaN."""
+    """Convert a fed label to integer classes; a fractional number becomes the class -1, whose loss is NaN."""
     if core.current_frame("layers.softmax_with_cross_entropy").discovering:
         label = jnp.resize(label, (logits.shape[0], 1))
     return jnp.where(label == jnp.floor(label), label, -1).astype(jnp.int32)
@@ -192,15 +194,15 @@ def py_reader(
     """Return a reader that feeds the program after `reader.start()`.
 
     Args:
-      capacity: accepted for programs written for Fluid, but has no effect: batches are read while the device works.
+      capacity: accepted for programs written for Fluid, but has no effect: batches are loaded while the device works.
       shapes: the shape of each field, with -1 for the batch size.
       dtypes: the dtype of each field.
       lod_levels: the LoD level of each field; 0 by default.
-      name: the prefix of the names of its variables.
+      name: the prefix of the names of the reader's variables.
       use_double_buffer: accepted for programs written for Fluid, but has no effect, as `capacity`.
 
     Returns:
-      The PyReader; `layers.read_file` returns its variables.
+      The PyReader; `layers.read_file(reader)` returns its variables.
 
     Example:
       >>> import fluid.static as fluid
@@ -219,12 +221,12 @@ def py_reader(
 def create_py_reader_by_data(
     capacity: int, feed_list: Sequence[Variable], name: str | None = None, use_double_buffer: bool = True
 ) -> PyReader:
-    """Return a reader that feeds given variables; see `py_reader`.
+    """Return a reader that feeds the variables in `feed_list`; see `py_reader`.
 
     Args:
       capacity: as for `py_reader`.
       feed_list: the variables.
-      name: accepted for programs written for Fluid, but has no effect: the variables have names.
+      name: accepted for programs written for Fluid, but has no effect: the variables already have names.
       use_double_buffer: as for `py_reader`.
 
     Example:
@@ -239,7 +241,7 @@ def create_py_reader_by_data(
 
 
 def read_file(reader: PyReader) -> Any:
-    """Return the variables that a reader feeds: one variable, or a list of several.
+    """Return the variables that a reader feeds: one variable, or a list if the reader feeds several.
 
     Args:
       reader: a reader from `py_reader`.
@@ -253,11 +255,11 @@ def read_file(reader: PyReader) -> Any:
 
 
 def double_buffer(reader: PyReader, place: Any = None, name: str | None = None) -> PyReader:
-    """Return the reader itself: batches are always read while the device works.
+    """Return the reader itself, because readers always load batches while the device works.
 
     Args:
       reader: a reader from `py_reader`.
-      place: accepted for programs written for Fluid, but has no effect: the Executor places what it is fed.
+      place: accepted for programs written for Fluid, but has no effect: the Executor chooses the device.
       name: accepted for programs written for Fluid, but has no effect: the reader is returned unchanged.
 
     Example:

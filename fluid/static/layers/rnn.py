@@ -15,7 +15,7 @@ from fluid.static.tape.variable import Variable, leaves
 
 
 class _StepBlock:
-    """The base of DynamicRNN and StaticRNN.
+    """The base class of DynamicRNN and StaticRNN, which record the block of one time step.
 
     Args:
       name: name of the layer; by default `dynamic_rnn_N` or `static_rnn_N`.
@@ -31,17 +31,17 @@ class _StepBlock:
         self._results: list[Variable] = []
 
     def __call__(self, *args: Any) -> Any:
-        """Return the outputs of all steps: one variable, or a list of several."""
+        """Return the outputs of all steps: one variable, or a list if there are several outputs."""
         if not self._results:
             raise errors.ProgramError(f"layers.{self.kind.__name__} has no results yet; call it after its block")
         return self._results[0] if len(self._results) == 1 else list(self._results)
 
     def update_memory(self, ex_mem: Variable, new_mem: Variable) -> None:
-        """Declare `new_mem` as the value of the memory `ex_mem` in the next step."""
+        """Use the variable `new_mem` as the value of the memory `ex_mem` in the next step."""
         self._method("update_memory", ex_mem, new_mem)
 
     def output(self, *outputs: Variable) -> None:
-        """Declare variables of each step as results of the layer."""
+        """Declare variables of the step as outputs; the layer returns their values at all steps."""
         self._method("output", *outputs)
         self._outputs.extend(outputs)
 
@@ -59,18 +59,18 @@ class _StepBlock:
         self._results = leaves(result)
 
     def _method(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Record a call of a method of the layer, such as "step_input"; refuse it outside the block."""
+        """Record a call of a method of the layer, such as "step_input"; raise an error outside the layer's block."""
         if self._block is None or self._program.present_block is not self._block:
             raise errors.ProgramError(f"layers.{self.kind.__name__}: {method} belongs inside its block")
         return self._program.apply(functools.partial(_call, self, method), args, kwargs)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a value of the shape that a method returns, while the block is recorded."""
+        """Return a placeholder with the shape of a method's result, while the block is recorded without data."""
         raise NotImplementedError
 
 
 class DynamicRNN(_StepBlock):
-    """A recurrent layer over sequences whose step is a block; see `fluid.layers.DynamicRNN`.
+    """A recurrent layer over batches of sequences, whose step is a recorded block; see `fluid.layers.DynamicRNN`.
 
     Args:
       name: name of the layer; by default `dynamic_rnn_N`.
@@ -94,15 +94,15 @@ class DynamicRNN(_StepBlock):
     kind = layers.DynamicRNN
 
     def block(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context that records the block: `with rnn.block():`."""
+        """Return a context manager that records the block of one step: `with rnn.block():`."""
         return self._written()
 
     def step_input(self, x: Variable, level: int = 0) -> Variable:
-        """Return the value of a sequence at the current step."""
+        """Return the value of the sequence batch `x` at the current step."""
         return self._method("step_input", x, **({"level": level} if level else {}))
 
     def static_input(self, x: Variable) -> Variable:
-        """Return a value that all steps read unchanged."""
+        """Return the variable `x`, which every step reads unchanged."""
         return x
 
     def memory(
@@ -113,12 +113,12 @@ class DynamicRNN(_StepBlock):
         need_reorder: bool = False,
         dtype: Any = "float32",
     ) -> Variable:
-        """Return the value of a memory from the previous step; see `fluid.layers.DynamicRNN.memory`."""
+        """Create a memory, and return its value from the previous step; see `fluid.layers.DynamicRNN.memory`."""
         del need_reorder
         return self._method("memory", init=init, shape=shape, value=value, dtype=dtype)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a value of the shape that a method returns, while the block is recorded."""
+        """Return a placeholder with the shape of a method's result, while the block is recorded without data."""
         if method == "step_input":
             return jax.tree.map(lambda v: v[0], time_first(args[0]))
         if kwargs["init"] is not None:
@@ -128,7 +128,7 @@ class DynamicRNN(_StepBlock):
 
 
 class StaticRNN(_StepBlock):
-    """A recurrent layer over the first axis of arrays whose step is a block; see `fluid.layers.StaticRNN`.
+    """A recurrent layer over the first axis of arrays, whose step is a recorded block; see `fluid.layers.StaticRNN`.
 
     Args:
       name: name of the layer; by default `static_rnn_N`.
@@ -152,11 +152,11 @@ class StaticRNN(_StepBlock):
     kind = layers.StaticRNN
 
     def step(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context that records the block: `with rnn.step():`."""
+        """Return a context manager that records the block of one step: `with rnn.step():`."""
         return self._written()
 
     def step_input(self, x: Variable) -> Variable:
-        """Return the value of an array at the current step."""
+        """Return the entry of the array `x` at the current step."""
         return self._method("step_input", x)
 
     def memory(
@@ -168,7 +168,7 @@ class StaticRNN(_StepBlock):
         init_batch_dim_idx: int = 0,
         ref_batch_dim_idx: int = 1,
     ) -> Variable:
-        """Return the value of a memory from the previous step; see `fluid.layers.StaticRNN.memory`."""
+        """Create a memory, and return its value from the previous step; see `fluid.layers.StaticRNN.memory`."""
         return self._method(
             "memory",
             init=init,
@@ -180,17 +180,17 @@ class StaticRNN(_StepBlock):
         )
 
     def step_output(self, o: Variable) -> None:
-        """Declare a variable of each step as a result."""
+        """Declare a variable of the step as an output; the layer returns its values at all steps."""
         self.output(o)
 
     def stand_in(self, method: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return a value of the shape that a method returns, while the block is recorded."""
+        """Return a placeholder with the shape of a method's result, while the block is recorded without data."""
         if method == "step_input":
             return args[0][0]
         if kwargs["init"] is not None:
             return jax.numpy.asarray(kwargs["init"]) + 0
         sizes = list(kwargs["shape"])
-        # `batch_ref`, a result of `step_input`, lacks the first dimension of the whole array.
+        # `ref_batch_dim_idx` counts the time dimension, which `batch_ref`, the value of one step, does not have.
         inner = sizes[kwargs["init_batch_dim_idx"]] < 0
         reference = kwargs["batch_ref"]
         if inner:
@@ -199,12 +199,12 @@ class StaticRNN(_StepBlock):
 
 
 class _Steps:
-    """A function that runs the block of a recurrent layer.
+    """A function that runs the recorded block of a recurrent layer at each time step.
 
     Args:
-      owner: the recorded layer.
-      block: the block of one step.
-      kind: the class of the layer.
+      owner: the recorded layer, a DynamicRNN or StaticRNN of `fluid.static`.
+      block: the recorded block of one step.
+      kind: the class of `fluid.layers` that computes the layer.
       name: the name of the layer.
     """
 
@@ -215,7 +215,7 @@ class _Steps:
         self._name = name
 
     def __call__(self) -> Any:
-        """Return the outputs of all steps."""
+        """Run the recurrent layer; return its outputs at all steps."""
         outer = outer_environment(f"layers.{self._kind.__name__}")
         rnn = self._kind(name=self._name)
         with rnn.block() if isinstance(rnn, layers.DynamicRNN) else rnn.step():
@@ -224,7 +224,7 @@ class _Steps:
 
 
 def _call(owner: _StepBlock, method: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of the running layer; while the block is recorded, return a value of the right shape instead."""
+    """Call a method of the running recurrent layer; during recording, return a placeholder of the right shape."""
     rnn = outer_environment(f"layers.{owner.kind.__name__}").find(owner)
     if rnn is not None:
         return getattr(rnn, method)(*args, **kwargs)

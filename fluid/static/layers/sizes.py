@@ -1,4 +1,4 @@
-"""Layers whose sizes a program computes from shapes and constants: reshape and resize with `actual_shape`."""
+"""Reshape and resize layers that accept sizes as variables, if the variables depend only on shapes and constants."""
 
 import functools
 import inspect
@@ -14,22 +14,22 @@ from fluid.static.tape.calls import BATCHES, Call, Environment, inside
 from fluid.static.tape.program import in_a_function, recorded
 from fluid.static.tape.variable import Variable, dense_of, leaves
 
-# Layers and operators whose results depend on their arguments alone.
+# Names of the layers and operators that `known_values` can compute: their results depend only on their arguments.
 _COMPUTED = frozenset(
     "add sub mul truediv floordiv mod getitem assign cast concat elementwise_add elementwise_div elementwise_floordiv "
     "elementwise_mul elementwise_sub fill_constant gather increment reduce_prod reduce_sum reshape scale slice squeeze "
     "stack unsqueeze".split()
 )
-# The values of a variable at the two trial batch sizes.
+# The type of the result of `known_values`: two values of a variable, evaluated at two trial batch sizes.
 Known = tuple[np.ndarray, np.ndarray]
 
 
 def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
-    """Return the values of a variable at both trial batch sizes; None if shapes and constants do not determine them.
+    """Return two values of a variable, evaluated at two trial batch sizes; None if shapes and constants do not suffice.
 
     Args:
       variable: the variable.
-      calls: the recorded calls of its program; the last call that assigns the variable determines the values.
+      calls: recorded calls of the program; the last call that assigns the variable determines the values.
     """
     place = next((i for i in reversed(range(len(calls))) if variable in calls[i].outputs), None)
     if place is None:
@@ -49,7 +49,7 @@ def known_values(variable: Variable, calls: Sequence[Call]) -> Known | None:
 
 
 def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], batch: int) -> np.ndarray:
-    """Run a call at once on the values `read`, at a trial batch size; return the value of one of its outputs."""
+    """Run a recorded call on the values `read`, at a trial batch size; return the value of its output `variable`."""
     environment = Environment()
     for given, value in read.items():
         environment[given] = jnp.asarray(value)
@@ -61,11 +61,11 @@ def _computed(call: Call, variable: Variable, read: dict[Variable, np.ndarray], 
 def _with_sizes(
     layer: Callable[..., Any], argument: str, record: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
-    """Wrap a layer: variables in `actual_shape` or `argument` become numbers, if shapes and constants determine them.
+    """Wrap a layer so that variables in `actual_shape` or `argument` become numbers, if fluid can compute the numbers.
 
     Args:
       layer: the layer.
-      argument: the argument that takes sizes as numbers.
+      argument: the name of the layer's argument for sizes, which accepts numbers.
       record: the function that records a call; by default `recorded(layer)`.
     """
     record = record or recorded(layer)
@@ -84,7 +84,8 @@ def _with_sizes(
 def _sizes(x: Variable, wanted: Any) -> list[int] | None:
     """Return the sizes in `wanted` as numbers; None if a size is unknown, if no size is a variable, or in a block.
 
-    A size that follows the batch becomes 0 if it equals the size of `x` in the same dimension, else -1.
+    A block is the body of a loop or branch. A size that grows with the batch becomes 0 if it equals the size of `x` in
+    the same dimension, else -1.
     """
     listed = wanted if isinstance(wanted, list | tuple) else [wanted]
     if x.program.inside_block or not any(isinstance(size, Variable) for size in listed):

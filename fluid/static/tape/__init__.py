@@ -1,1 +1,1 @@
-"""The tape: variables, recorded calls of layers, and the programs that consist of these calls."""
+"""The tape of recorded programs: variables, recorded calls of layers, and programs, which are lists of calls."""

@@ -1,4 +1,4 @@
-"""Ops that a program appends by their types: `block.append_op`, computed by the table of ops of saved models."""
+"""`block.append_op`: ops that a user appends by type; the table of ops for PaddlePaddle model files computes them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +14,11 @@ from fluid.param_attr import ParamAttr
 from fluid.static.tape.calls import Call, outer_environment
 from fluid.static.tape.variable import Persistent, Variable
 
-# A variable or its name, or a list of them.
+# The type of the value of an op's slot: a variable or its name, or a list of both.
 Slot = Variable | str | Sequence[Variable | str]
-# Output slots of intermediate results, which only the gradient ops of PaddlePaddle read.
+# Names of ignored output slots: only PaddlePaddle's gradient ops read their intermediate results.
 _INTERIM = frozenset({"MeanOut", "Mask", "SavedMean", "SavedVariance", "VarianceOut", "XShape"})
-# By the beginning of an op's type: what to write instead of the op, because no layer computes it.
+# By the beginning of the type of an unsupported op: the advice in the error message, what to write instead.
 _INSTEAD = {
     "c_": "train with python -m fluid launch, which sums gradients over processes",
     "allreduce": "train with python -m fluid launch, which sums gradients over processes",
@@ -38,7 +38,7 @@ _NUMBERS = {name: number for number, name in DTYPES.items()}
 
 
 def append(program: Any, type: str, inputs: Mapping[str, Slot], outputs: Mapping[str, Slot], attrs: Any) -> Call:
-    """Record an op of a program; arguments and errors as for `Program.append_op`."""
+    """Record an op in `program`; arguments and errors as for `Program.append_op`."""
     _check_type(type)
     read = {slot: _variables(program, given) for slot, given in inputs.items() if given is not None}
     written = {slot: _variables(program, given) for slot, given in outputs.items() if slot not in _INTERIM}
@@ -49,13 +49,13 @@ def append(program: Any, type: str, inputs: Mapping[str, Slot], outputs: Mapping
 
 
 class _Appended:
-    """A function that computes an op by its row in the table of ops.
+    """A function that computes an op by its row (a function) in the table of ops.
 
     Args:
       type: the type of the op.
       inputs: the variables in each input slot.
       outputs: the variables in each output slot.
-      attributes: the attributes by name, with the values that a model file of PaddlePaddle holds.
+      attributes: the attributes by name, with values as in a model file of PaddlePaddle.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class _Appended:
         self.captures = tuple(v for v in self._inputs.values() if isinstance(v, Persistent))
 
     def __call__(self, found: Mapping[str, Any]) -> list[Any]:
-        """Return the values of the output variables, in order, from the values of the read variables by name.
+        """Return the values of the output variables in order; `found` has the values of the input variables by name.
 
         Raises:
           ProgramError: the row of the table computes no result for an output slot.
@@ -87,11 +87,11 @@ class _Appended:
 
 
 class _Values:
-    """The variables that an op reads; implements `op.Values`.
+    """The variables that an op reads; implements the protocol `Values` of `compat.paddle_files.op`.
 
     Args:
       variables: the variables by name.
-      found: by name, the values of the variables that are not kept between runs.
+      found: the values of the variables by name, without persistable variables.
     """
 
     def __init__(self, variables: Mapping[str, Variable], found: Mapping[str, Any]):
@@ -99,22 +99,22 @@ class _Values:
         self._found = found
 
     def value(self, name: str) -> Any:
-        """Return the value of a variable."""
+        """Return the value of the variable `name`."""
         if name in self._found:
             return self._found[name]
         return outer_environment("block.append_op")[self._variables[name]]
 
     def parameter(self, name: str) -> ParamAttr:
-        """Return the ParamAttr of a parameter; its `name` is the name of the parameter."""
+        """Return the ParamAttr of the parameter `name`, with which a layer finds the existing parameter."""
         spec = self._persistent(name).spec
         settings = spec.settings or ParamAttr()
         return replace(settings, name=name, initializer=spec.initializer, trainable=bool(spec.trainable))
 
     def statistic(self, name: str) -> str:
-        """Refuse an op that updates statistics, because only a layer can create statistics.
+        """Raise a ProgramError for an op that updates statistics, because only a layer can create statistics.
 
         Raises:
-          ProgramError: always; the message names the layer.
+          ProgramError: always; the message names the layer to call.
         """
         raise errors.ProgramError(
             f"append_op: {name!r} is a statistic that the op updates, and only a layer can create it; call the layer: "
@@ -122,22 +122,25 @@ class _Values:
         )
 
     def desc(self, name: str) -> VarDesc:
-        """Return the declaration of a variable."""
+        """Return the declaration of the variable `name`: shape, dtype, LoD level and `persistable`."""
         found = self._variables[name]
         return VarDesc(name, found.shape, found.dtype, found.lod_level, found.persistable)
 
     def maker(self, name: str) -> OpDesc | None:
-        """Return None: the op that computes a variable is not known. Ops that need it have layers: `layers.range`."""
+        """Return None: an appended op cannot find the op that has computed its input `name`.
+
+        In place of an op that needs the other op, for example range, users call a layer: `layers.range`.
+        """
         return None
 
     def _persistent(self, name: str) -> Persistent:
         found = self._variables[name]
-        assert isinstance(found, Persistent)  # `Op.parameter` requests persistable variables only
+        assert isinstance(found, Persistent)  # `Op.parameter` passes only persistable variables
         return found
 
 
 def _check_type(type: str) -> None:
-    """Refuse an op that no row of the table computes.
+    """Check that the table of ops has a row for the type of an op.
 
     Raises:
       ProgramError: the table has no row for `type`; the message says what to write instead.
@@ -155,13 +158,13 @@ def _check_type(type: str) -> None:
 
 
 def _variables(program: Any, given: Slot) -> list[Variable]:
-    """Return the variables in a slot as a list; names are looked up in the program."""
+    """Return the variables in a slot as a list; replace names by the program's variables."""
     found: Sequence[Any] = given if isinstance(given, list | tuple) else [given]
     return [program.var(item) if isinstance(item, str) else item for item in found]
 
 
 def _attributes(type: str, attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert attributes to lists and Python numbers, as in a saved program; dtypes become PaddlePaddle's numbers."""
+    """Convert attributes to lists and Python numbers, as in a model file; dtypes become PaddlePaddle's numbers."""
     return {name: _attribute(type, name, value) for name, value in attrs.items() if value is not None}
 
 

@@ -2,8 +2,8 @@
 
 A `Call` holds a layer, its arguments with variables in place of values, its output variables, and the counters of
 automatic names. A recorded program is a list of calls, and is a program function: it runs the calls again. During a run
-an `Environment` holds the value of each variable, and an assignment replaces the value there. A `Block` is a list of
-calls, too: `While` is one call of `layers.while_loop` over the variables that its block assigns.
+an `Environment` holds the value of each variable, and an assignment replaces the value in the Environment. A `Block` is
+a list of calls, too: `While` is one call of `layers.while_loop` over the variables that its block assigns.
 
 When a call is recorded, `jax.eval_shape` runs it at two batch sizes, so shapes and errors are known at once. A
 `Tape` is the program function of the calls recorded so far. Calls that assign parameters after an optimizer has
@@ -29,10 +29,10 @@ from fluid.static.tape.variable import Persistent, Variable, is_leaf, is_value, 
 
 
 class Environment:
-    """The values of variables at one point of a run. Each loop or branch has its own Environment.
+    """The current values of variables while a program runs. Each block of a loop or branch has its own Environment.
 
     Args:
-      outer: the environment around this one.
+      outer: the Environment of the surrounding block.
     """
 
     def __init__(self, outer: "Environment | None" = None):
@@ -47,15 +47,15 @@ class Environment:
         self._values[variable] = value
 
     def find(self, variable: Any) -> Any:
-        """Return the value of a variable in this run, or None if neither this nor an outer environment has one."""
+        """Return the value of a variable in this or an outer Environment; None if neither contains the variable."""
         if variable in self._values:
             return self._values[variable]
         return None if self._outer is None else self._outer.find(variable)
 
     def read(self, tree: Any) -> Any:
-        """Replace the variables in a tree of arguments by their values.
+        """Replace the variables in a pytree of arguments by their values.
 
-        A function in the tree is wrapped, so that the variables in its results are replaced, too.
+        Functions in the tree are wrapped: the variables in their results are replaced, too.
         """
 
         def value(leaf: Any) -> Any:
@@ -66,7 +66,7 @@ class Environment:
         return jax.tree.map(value, tree)
 
     def written(self) -> list[Persistent]:
-        """Return the variables that are kept between runs and were assigned in this run."""
+        """Return the parameters, states and counters that the run has assigned."""
         return [v for v in self._values if isinstance(v, Persistent)]
 
 
@@ -74,13 +74,13 @@ _environment: ContextVar[Environment | None] = ContextVar("fluid_static_environm
 
 
 def running() -> Environment | None:
-    """Return the environment of the current run, or None if no recorded program runs."""
+    """Return the current Environment, or None if no recorded program runs."""
     return _environment.get()
 
 
 @contextlib.contextmanager
 def inside(environment: Environment) -> Iterator[Environment]:
-    """Make an environment the current environment within a `with` block."""
+    """Make `environment` the current Environment within a `with` block."""
     token = _environment.set(environment)
     try:
         yield environment
@@ -89,7 +89,7 @@ def inside(environment: Environment) -> Iterator[Environment]:
 
 
 def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a user's function that a layer calls, so that variables in its result become values."""
+    """Wrap a user's function that a layer calls: replace the variables in the function's result by their values."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -100,19 +100,19 @@ def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(eq=False)
 class Call:
-    """A recorded call of a layer.
+    """A recorded call of a layer, which a program can run again.
 
     Attributes:
       function: the layer.
-      args: its positional arguments, with variables in place of values.
-      kwargs: its keyword arguments.
-      outputs: the variables of its results, in order.
+      args: the positional arguments, with variables in place of values.
+      kwargs: the keyword arguments, with variables in place of values.
+      outputs: the variables of the results, in order.
       counters: the counters of automatic names before the call.
       prefix: the beginning of the automatic names that the call creates.
-      nameless: indices of the outputs that the layer itself does not name.
+      nameless: indices of the outputs that have no name from the layer.
       assigns: True if the outputs existed before, and the call assigns them.
-      site: the file and line of the user's call, for messages.
-      blocks: the blocks that the call runs, for loops and branches.
+      site: the file and line of the user's call, for error messages.
+      blocks: the blocks that the call runs, if the call is a loop or branch.
     """
 
     function: Callable[..., Any]
@@ -127,7 +127,7 @@ class Call:
     blocks: tuple["Block", ...] = ()
 
     def on_single_steps(self) -> "Call":
-        """Return a copy of the call whose layer receives rows in place of sequences of one step."""
+        """Return a copy of the call that passes to its layer a dense row in place of each sequence of one step."""
         function = self.function
 
         @functools.wraps(function)
@@ -138,9 +138,9 @@ class Call:
         return replace(self, function=on_rows)
 
     def on_known_sizes(self) -> "Call":
-        """Return a copy of the call that replaces unknown inner sizes of arrays by the sizes of other arrays.
+        """Return a copy of the call that replaces unknown inner sizes of an array by the sizes of the other arguments.
 
-        Sizes are replaced only while shapes are evaluated without data; in a run all sizes are known.
+        The copy replaces sizes only during shape evaluation without data; in a run all sizes are known.
         """
         function = self.function
 
@@ -155,20 +155,20 @@ class Call:
 
     @property
     def type(self) -> str:
-        """Return the name of the layer."""
+        """Return the name of the call's layer, for example "fc"."""
         return getattr(self.function, "__name__", type(self.function).__name__)
 
     def variables(self) -> list[Variable]:
-        """Return the variables among the arguments."""
+        """Return the variables among the arguments of the call."""
         return [leaf for leaf in jax.tree.leaves((self.args, self.kwargs)) if isinstance(leaf, Variable)]
 
     @property
     def sees_all(self) -> bool:
-        """Return whether the call may read every variable: it runs blocks or functions of the user."""
+        """Return whether the call may read every variable, because it runs blocks or functions of the user."""
         return bool(self.blocks) or any(callable(leaf) for leaf in jax.tree.leaves((self.args, self.kwargs)))
 
     def run(self, environment: Environment) -> None:
-        """Call the layer inside a program function, and store its results in the outputs."""
+        """Run the layer on the values in `environment`, and store the results as values of the output variables."""
         frame = core.current_frame("static.Executor.run")
         frame.naming = Naming(counters=dict(self.counters), prefix=self.prefix)
         around, frame.site = frame.site, self.site
@@ -182,20 +182,20 @@ class Call:
             frame.site = around
         for i, (variable, value) in enumerate(zip(self.outputs, leaves(result), strict=True)):
             if isinstance(variable, Persistent) and not self.assigns:
-                continue  # the layer returned a parameter itself: it is not assigned
+                continue  # the layer returned an existing parameter, and assigned nothing
             named = core.record(variable.name, value) if i in self.nameless else value
             environment[variable] = _kept(frame, variable, named)
 
 
 class Block:
-    """Recorded calls in order: the calls of a program, or of the body of a loop or branch.
+    """An ordered list of recorded calls: the calls of a program, or of the body of a loop or branch.
 
     Args:
       outer: the surrounding block; None for the block of a program.
-      loop: for the block of a loop, the facts known at its start; see `layers.bounds`.
+      loop: for the block of a loop, the facts known at its start; see `layers.arrays.Entered`.
 
     Attributes:
-      beam: for the block of a loop with a `beam_search`, the variable of the search.
+      beam: for the block of a loop with a `beam_search`, the BeamVariable of the search; else None.
     """
 
     def __init__(self, outer: "Block | None" = None, loop: Any = None):
@@ -205,11 +205,11 @@ class Block:
         self.calls: list[Call] = []
 
     def open_blocks(self) -> list["Block"]:
-        """Return this block and all surrounding blocks."""
+        """Return a list of this block and all surrounding blocks, the innermost first."""
         return [self, *(self.outer.open_blocks() if self.outer else [])]
 
     def assigned(self) -> list[Variable]:
-        """Return the variables from outside that the calls of this block assign, in order."""
+        """Return the variables of surrounding blocks that the calls of this block assign, in order of assignment."""
         found = [v for call in self.calls if call.assigns for v in call.outputs if v.made_in is not self]
         return list(dict.fromkeys(found))
 
@@ -217,15 +217,15 @@ class Block:
 def run_calls(
     calls: Iterable[Call], held: Mapping[Any, Any] = MappingProxyType({}), outer: Environment | None = None
 ) -> Environment:
-    """Run calls inside a program function.
+    """Run recorded calls while a program runs.
 
     Args:
       calls: the calls, in order.
       held: the values of variables before the first call.
-      outer: the surrounding environment.
+      outer: the Environment of the surrounding block.
 
     Returns:
-      The values of variables after the last call.
+      The Environment with the values of variables after the last call.
     """
     with inside(Environment(outer)) as environment:
         for variable, value in held.items():
@@ -236,7 +236,7 @@ def run_calls(
 
 
 def as_array(value: Any) -> Any:
-    """Reshape a scalar to `[1]`, as in Fluid, because later layers may rely on this shape; keep other values."""
+    """Reshape a scalar to `[1]`, as in Fluid, because later layers may rely on this shape; return others unchanged."""
     scalar = isinstance(value, jax.Array) and value.ndim == 0
     if not scalar:
         return value
@@ -246,10 +246,10 @@ def as_array(value: Any) -> Any:
 
 
 def outer_environment(what: str) -> Environment:
-    """Return the environment of the current run.
+    """Return the current Environment; `what` names the caller in the error message.
 
     Raises:
-      ProgramError: no program is running.
+      ProgramError: no recorded program is running.
     """
     environment = running()
     if environment is None:
@@ -258,9 +258,9 @@ def outer_environment(what: str) -> Environment:
 
 
 def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
-    """Return the value to store in a variable: a scalar becomes `[1]`, and `stop_gradient` stops its gradient.
+    """Return the value to store in `variable`: a scalar becomes `[1]`; `variable.stop_gradient` stops the gradient.
 
-    The gradients of feeds and of persistable variables are not stopped.
+    Gradients of feeds and persistable variables are never stopped.
     """
     if not is_value(value):
         return value
@@ -273,11 +273,11 @@ def _kept(frame: core.Frame, variable: Variable, value: Any) -> Any:
 
 
 class Tape:
-    """The calls that a Program had recorded at one time, as a program function.
+    """A program function that runs a copy of a Program's recorded calls, without calls that are recorded later.
 
     Args:
       program: the Program.
-      calls: the calls of its global block.
+      calls: the recorded calls of the Program's global block.
       variables: the variables to return.
     """
 
@@ -287,7 +287,7 @@ class Tape:
         self._variables = variables
 
     def __call__(self) -> dict[str, Any]:
-        """Run the calls; return the final values of the variables by name, the loss first."""
+        """Run the calls; return the final values of all variables by name, the value of the loss first."""
         environment = self.run()
         first = self._program.first
         order = [*([first] if first is not None else []), *self._variables]
@@ -296,19 +296,19 @@ class Tape:
         return results or {"nothing": jnp.zeros([1])}
 
     def run(self) -> Environment:
-        """Run the calls, and set the states that they assign; return the final values of all variables."""
+        """Run the calls, and set the states that the calls assign; return the Environment with the final values."""
         for variable in self._program.list_vars():
             variable.check()
         environment = run_calls(self._calls)
         for variable in environment.written():
             if not variable.is_parameter:
-                variable.held()  # declares the state, because maybe no call has read it
+                variable.held()  # declares the state, which the calls may assign without reading
                 core.set_state(variable.name, environment[variable])
         return environment
 
 
 def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: Any) -> None:
-    """Minimise a loss, inside a run.
+    """Let an optimizer minimise a loss, while a program runs.
 
     Args:
       optimizer: an optimizer of fluid.
@@ -324,29 +324,29 @@ def minimized(optimizer: Any, loss: Any, parameters: Any, excluded: Any, rate: A
 
 
 def changes(call: Call, name: str) -> bool:
-    """Return whether a call of `minimized` changes the parameter `name`."""
+    """Return whether `call`, a recorded call of `minimized`, changes the parameter `name`."""
     names, excluded = call.args[2:4]
     return (names is None or name in names) and name not in excluded
 
 
-# Two trial batch sizes: a size that differs between both trials follows the batch size.
+# Two trial batch sizes, at which shapes are evaluated. A size that differs between the trials follows the batch size.
 BATCHES = (37, 41)
 
 
 class Trial:
-    """The shapes of a call's results, evaluated without data.
+    """The result shapes of a recorded call, evaluated without data at a trial batch size.
 
     Args:
       call: the call.
       given: the variables that the call may read.
       arrays: the program's declarations of parameters and states, by name.
-      shared: the shared functions that the program has called, by name; the call adds its own.
+      shared: the shared functions that the program has called, by name; the trial adds the call's shared functions.
       batch: the trial batch size.
 
     Attributes:
       structs: the shape and dtype of each result.
-      names: the name that the call gives each result, or None.
-      tree: the structure of the results.
+      names: for each result, the name that the call gives it, or None.
+      tree: the JAX pytree structure of the results.
       lengths: for each result, the variable of `given` whose sequences have the same lengths, or None.
       naming: the counters of automatic names after the call.
       feeds: the feeds that the call declares.
@@ -364,7 +364,7 @@ class Trial:
         frame = core.Frame(
             placeholder_batch=batch,
             as_fluid=True,
-            plain=True,  # without kernels for one platform, layers have the same shapes and fewer equations
+            plain=True,  # layers without platform-specific kernels: equal shapes, fewer equations to trace
             declared=Declared(arrays=dict(arrays), shared=shared),
             naming=Naming(counters=dict(unique_name.counters()), prefix=unique_name.prefix()),
         )
@@ -393,13 +393,13 @@ class Trial:
 
 
 def _name_of(frame: core.Frame, value: Any) -> str | None:
-    """Return the name that a call gave one of its results, or None."""
+    """Return the name that a call has given to its result `value`; None for a result without a name."""
     found = [name for name, recorded in frame.made.values.items() if recorded is value]
     return found[-1] if found else frame.fact(value, "feed") or frame.fact(value, "parameter")
 
 
 def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) -> Variable | None:
-    """Return the variable, among `given`, whose value in `held` has the lengths of a sequence batch, or None."""
+    """Return the variable in `given` whose value in `held` has the sequence lengths of `value`; None without one."""
     if not isinstance(value, core.SequenceBatch):
         return None
     pairs = zip(given, held, strict=True)
@@ -407,16 +407,16 @@ def _same_lengths(value: Any, given: Sequence[Variable], held: Sequence[Any]) ->
 
 
 def assignments_after_updates(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls after the last minimisation that assign parameters."""
+    """Return the calls that assign parameters after the last minimisation of a loss."""
     last = max((i for i, call in enumerate(calls) if call.function is minimized), default=len(calls))
     return [call for call in calls[last + 1 :] if call.assigns and any(map(_is_parameter, call.outputs))]
 
 
 class Later:
-    """The calls that run after a training step, because they read or assign updated parameters.
+    """The recorded calls that run after a training step, because they read or assign updated parameters.
 
     Args:
-      calls: the calls of a program.
+      calls: all recorded calls of a program.
 
     Attributes:
       read: names of the values that the step computes for these calls.
@@ -441,11 +441,11 @@ class Later:
         self._run = jax.jit(self._traced)
 
     def __call__(self, arrays: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the assigned values by name.
+        """Run the calls after a training step; return the values that the calls assign, by name.
 
         Args:
           arrays: parameters and states after the step, by name.
-          found: values by name; `read` lists the names that are needed.
+          found: the values by name that the training step has computed, at least for the names in `read`.
         """
         read = {name: found[name] for name in self._values}
         assigned: dict[str, Any] = self._run({name: arrays[name] for name in self._parameters}, read)
@@ -466,7 +466,7 @@ def _is_parameter(variable: Variable) -> bool:
 
 
 def _read(call: Call) -> list[Variable]:
-    """Return the variables of the global block that a call reads, also inside of its blocks."""
+    """Return the variables of the global block that a call and the blocks of the call read."""
     inner = [v for block in call.blocks for c in block.calls for v in _read(c)]
     found = [*call.variables(), *getattr(call.function, "captures", ()), *inner]
     return [v for v in found if isinstance(v, Persistent) or v.is_global]

@@ -1,4 +1,4 @@
-"""Program: a record of layers that were called outside any function; and the default programs."""
+"""The class Program, a list of recorded layer calls; and the default programs, into which layers are recorded."""
 
 import contextlib
 import functools
@@ -32,21 +32,21 @@ from fluid.static.tape.variable import Persistent, Variable, is_value
 
 
 class Program:
-    """A record of the layers that were called outside any function, in the order of the calls.
+    """A list of recorded layer calls: layers called outside a program function are recorded, and run later.
 
     A Program is a program function: `fluid.Executor` runs it over a Session, and `fluid.Session` can run it directly.
 
     Attributes:
       random_seed: the seed of initial values and random layers.
-      variables: Variable by name.
+      variables: the variables by name.
       arrays: the declarations of parameters and states, by name.
       shared: the shared functions that the program has called, by name.
-      feeds: FeedSpec by name.
+      feeds: the declarations of the feeds by name, as FeedSpec.
       mains: for a startup program, the programs whose parameters it creates.
       for_test: True if the program runs in test mode.
-      first: the loss whose gradients `NAME@GRAD` can be fetched, if no loss is minimised.
+      first: the loss of the last `append_backward`. Without a minimised loss, its gradients `NAME@GRAD` can be fetched.
       clip: the gradient clip that `fluid.clip.set_gradient_clip` has set, or None.
-      rates: by the name of each learning rate, the indices of the minimisations that use this learning rate.
+      rates: by name of a learning rate, the indices of the minimisations that use the learning rate.
       readers: the readers that feed the program, from `layers.py_reader`.
       single_steps: requirements on fed sequences that layers combine with dense rows. The key is the name of the feed
         and the number of steps that each fed sequence must have. The value is the reason, for the error message.
@@ -82,7 +82,7 @@ class Program:
         self._changes = 0
 
     def __call__(self) -> dict[str, Any]:
-        """Run the program as a program function; return the final values of the global block's variables, by name."""
+        """Run the recorded calls; return by name the final values of all variables outside loops and branches."""
         return self.snapshot()()
 
     def __repr__(self) -> str:
@@ -90,40 +90,40 @@ class Program:
         return f"Program({len(self._global.calls)} calls)\n{calls}".rstrip()
 
     def to_string(self, throw_on_error: bool = False, with_details: bool = False) -> str:
-        """Return the calls as text, as `print` shows them; the arguments have no effect."""
+        """Return the recorded calls as text, one call a line; the arguments have no effect."""
         del throw_on_error, with_details
         return repr(self)
 
     def global_block(self) -> "Program":
-        """Return the program itself, which is its own block."""
+        """Return the program itself, which in this package also serves as its block."""
         return self
 
     def current_block(self) -> "Program":
-        """Return the program itself, which is its own block."""
+        """Return the program itself, which in this package also serves as its block."""
         return self
 
     def block(self, index: int) -> "Program":
-        """Return the program itself, which is its own block."""
+        """Return the program itself, which in this package also serves as its block."""
         del index
         return self
 
     @property
     def program(self) -> "Program":
-        """Return the program itself, which is its own block."""
+        """Return the program itself, which in this package also serves as its block."""
         return self
 
     @property
     def ops(self) -> list[Call]:
-        """Return the calls of the global block."""
+        """Return the recorded calls of the program, without the calls inside loops and branches."""
         return list(self._global.calls)
 
     @property
     def vars(self) -> dict[str, Variable]:
-        """Return the variables by name."""
+        """Return a dict of the program's variables by name."""
         return self.variables
 
     def var(self, name: str) -> Variable:
-        """Return a variable by its name.
+        """Return the variable of the program that is called `name`.
 
         Raises:
           UnknownNameError: the program has no variable of this name.
@@ -146,13 +146,13 @@ class Program:
         """Return a new variable without a value, for a later assignment: `layers.assign(x, output=variable)`.
 
         Args:
-          name: its name; automatic by default.
+          name: the name of the variable; automatic by default.
           shape: the shape that the variable shows before the assignment, with -1 for the batch size.
           dtype: the dtype that the variable shows before the assignment.
-          persistable: True if `global_scope().find_var(name)` shall return the value of the last run.
+          persistable: True to let `global_scope().find_var(name)` return the value of the last run.
           stop_gradient: True if no gradient flows through the variable.
-          others: `type`, `lod_level` and others are accepted for programs written for Fluid, but have no effect: they
-            are found from the value.
+          others: `type`, `lod_level` and others are accepted for programs written for Fluid, but have no effect: the
+            assigned value determines them.
         """
         del others
         variable = self.new_variable(name)
@@ -173,12 +173,12 @@ class Program:
         regularizer: Any = None,
         optimize_attr: Mapping[str, float] = MappingProxyType({"learning_rate": 1.0}),
     ) -> Persistent:
-        """Create a parameter, as `layers.create_parameter` does.
+        """Create a parameter of the program, as `layers.create_parameter` does.
 
         Args:
-          shape: its shape.
-          dtype: its dtype.
-          name: its name; automatic by default.
+          shape: the shape of the parameter.
+          dtype: the dtype of the parameter.
+          name: the name of the parameter; automatic by default.
           initializer: an initializer of `fluid.initializer`; Xavier by default.
           trainable: False to keep the initial value.
           regularizer: a regularizer of `fluid.regularizer`.
@@ -212,15 +212,15 @@ class Program:
     _prune = prune
 
     def has_var(self, name: str) -> bool:
-        """Return whether the program has a variable of this name."""
+        """Return whether the program has a variable called `name`."""
         return name in self.variables
 
     def list_vars(self) -> list[Variable]:
-        """Return all variables."""
+        """Return a list of all variables of the program."""
         return list(self.variables.values())
 
     def all_parameters(self) -> list[Persistent]:
-        """Return the parameters, in order of creation; as in Fluid, the moving statistics of layers are among them."""
+        """Return the parameters in order of creation; as in Fluid, the list includes moving statistics of layers."""
         return [v for v in self.variables.values() if isinstance(v, Persistent) and v.is_original_parameter]
 
     def append_op(
@@ -231,7 +231,7 @@ class Program:
         attrs: Mapping[str, Any] | None = None,
         stop_gradient: bool = False,
     ) -> Call:
-        """Record an op by its type, as layers of Fluid do; the table of ops of saved models computes the op.
+        """Record an op by its type; the table of ops that runs PaddlePaddle model files computes the op.
 
         Args:
           type: the type of the op, for example "scale".
@@ -257,7 +257,7 @@ class Program:
           >>> op.type, fluid.Executor().run(main, fetch_list=[y])[0].tolist()
           ('scale', [6.0, 6.0])
         """
-        from fluid.static.tape.appended_ops import append  # few programs need it, and it loads every layer
+        from fluid.static.tape.appended_ops import append  # imported on use, because it loads all layers
 
         call = append(self, type, inputs or {}, outputs or {}, attrs or {})
         for variable in call.outputs:
@@ -268,8 +268,8 @@ class Program:
         """Return a copy of the program with the calls recorded until now.
 
         Args:
-          for_test: True returns a program in test mode: without minimisation and updates, with dropout and batch
-            normalisation as in testing.
+          for_test: True returns a program in test mode: the program does not update parameters, dropout drops
+            nothing, and batch normalisation uses its moving statistics.
         """
         new = Program()
         new.__dict__.update(self.__dict__, mains=[], readers=list(self.readers))
@@ -295,15 +295,15 @@ class Program:
         into: list[Variable] | None = None,
         blocks: tuple[Block, ...] = (),
     ) -> Any:
-        """Call a layer while a program runs; otherwise record the call.
+        """Record a call of a layer; while a program runs, call the layer at once instead.
 
         Args:
           function: the layer.
-          args: its positional arguments, with variables in place of values.
-          kwargs: its keyword arguments.
+          args: the positional arguments, with variables in place of values.
+          kwargs: the keyword arguments, with variables in place of values.
           into: variables to assign the results to; by default new variables. A parameter or state of another program,
             in `into` or among the arguments, is replaced by the variable of the same name in this program. If this
-            program has no such variable, it declares one.
+            program has no variable of the name, it declares the variable.
           blocks: the recorded blocks that the function runs, for loops and branches.
 
         Returns:
@@ -320,14 +320,14 @@ class Program:
             )
         if environment is not None:
             return function(*environment.read(args), **environment.read(kwargs or {}))
-        # `jax.tree.map` also copies lists and dicts, so a later change by the user does not change the call.
+        # `jax.tree.map` also copies lists and dicts, so later changes by the user do not change the recorded call.
         args, kwargs, into = jax.tree.map(self._own, (args, dict(kwargs or {}), into))
         site, prefix = core.user_site(), unique_name.prefix()
         call = Call(function, args, kwargs, prefix=prefix, assigns=into is not None, site=site, blocks=blocks)
         return self._record(call, into)
 
     def new_variable(self, name: str | None, structs: tuple[Any, ...] = ()) -> Variable:
-        """Return a new variable of the current block; without `name`, the variable gets an automatic name."""
+        """Create and return a variable of the current block; without `name`, the variable gets an automatic name."""
         variable = Variable(self, name or unique_name.generate("tmp"), structs, self._current)
         if variable.name in self.variables:
             raise errors.ProgramError(
@@ -356,26 +356,26 @@ class Program:
 
     @contextlib.contextmanager
     def _lr_schedule_guard(self, is_with_opt: bool = False) -> Iterator[None]:
-        """Do nothing: in Fluid, the layers of a learning rate schedule are called within this `with` block."""
+        """Do nothing: a context manager in which Fluid programs call the layers of a learning rate schedule."""
         del is_with_opt
         yield
 
     @contextlib.contextmanager
     def _optimized_guard(self, param_and_grads: Any) -> Iterator[None]:
-        """Do nothing: in Fluid, layers that change parameters are called within this `with` block."""
+        """Do nothing: a context manager in which Fluid programs call layers that change parameters."""
         del param_and_grads
         yield
 
     @property
     def present_block(self) -> Block:
-        """Return the Block into which calls are recorded now."""
+        """Return the Block into which layer calls are currently recorded."""
         return self._current
 
     @contextlib.contextmanager
     def writing(self, loop: Any = None) -> Iterator[Block]:
         """Record the calls within a `with` block into a new Block inside the current Block.
 
-        For a loop, `loop` holds the facts that are known at its start; see `layers.bounds`.
+        For a loop, `loop` holds the facts that are known at its start; see `layers.arrays.Entered`.
         """
         outer = self._current
         self._current = Block(outer, loop)
@@ -386,7 +386,7 @@ class Program:
 
     @contextlib.contextmanager
     def before_block(self) -> Iterator[None]:
-        """Record the calls within a `with` block before the loop or branch whose block is being recorded."""
+        """Record the calls within a `with` block into the outer block, before the current loop or branch."""
         inner = self._current
         if inner.outer is None:
             raise errors.ProgramError("this belongs inside the block of a loop: with decoder.block():")
@@ -403,7 +403,7 @@ class Program:
           change: a function that takes an optimizer and returns its replacement.
 
         Raises:
-          ProgramError: no loss is minimised yet.
+          ProgramError: the program minimises no loss yet.
         """
         calls = self._global.calls
         places = [i for i, call in enumerate(calls) if call.function is minimized]
@@ -417,45 +417,46 @@ class Program:
 
     @property
     def inside_block(self) -> bool:
-        """Return whether the body of a loop or branch is being recorded."""
+        """Return whether the program is recording the body of a loop or branch."""
         return self._current is not self._global
 
     def differentiated(self, name: str) -> Variable | None:
         """Return the loss whose gradient with respect to the parameter `name` can be fetched.
 
-        This is the loss of the first minimisation that changes the parameter; without one, the loss `first`.
+        The result is the loss of the first minimisation that changes the parameter; without a minimisation, the loss
+        `first`.
         """
         losses = [call.args[1] for call in self._global.calls if call.function is minimized and changes(call, name)]
         return losses[0] if losses else self.first
 
     def write_behind(self, block: Block) -> None:
-        """Append the calls of an inner block to the current block; its variables then belong to the current block."""
+        """Append the calls of an inner block to the current block, which then also owns the inner variables."""
         for variable in self.variables.values():
             if variable.made_in is block:
                 variable.made_in = self._current
         self._current.calls += block.calls
 
     def snapshot(self) -> "Tape":
-        """Return the calls recorded until now, as a program function."""
+        """Return a program function that runs the calls recorded until now."""
         return self._snapshot(list(self._global.calls))
 
     def _snapshot(self, calls: list[Call]) -> "Tape":
         return Tape(self, calls, [v for v in self.variables.values() if v.is_global])
 
     def later(self) -> Later | None:
-        """Return the calls that run after a training step, because they assign updated parameters; or None."""
+        """Return the calls that assign parameters after their update in a training step; None if no call does."""
         return Later(self._global.calls) if assignments_after_updates(self._global.calls) else None
 
     def discovered(self) -> core.Program:
-        """Return the calls recorded until now as a program for a Session, without the calls of `later`."""
+        """Return a `core.Program` for a Session: the calls recorded until now, without the calls of `later`."""
         assigned = assignments_after_updates(self._global.calls)
         calls = [call for call in self._global.calls if call not in assigned]
         return core.Program(self._snapshot(calls), name="main_program", precision=self.precision)
 
     def outliving(self) -> list[Variable]:
-        """Return the variables whose values every run stores.
+        """Return the variables whose values every run stores in the scope.
 
-        These are the parameters that calls assign, the counts of evaluators, and variables with `persistable = True`.
+        These are the parameters that calls assign, the counters of evaluators, and variables with `persistable = True`.
         """
         later = {v for call in assignments_after_updates(self._global.calls) for v in call.outputs}
         assigned = [v for v in self._global.assigned() if isinstance(v, Persistent) and v not in later]
@@ -464,7 +465,7 @@ class Program:
         return [*parameters, *asked]
 
     def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Read the next feeds of the readers, by name, for all feeds that `given` lacks.
+        """Read the next minibatch of each reader whose feeds `given` lacks; return the arrays by name.
 
         Raises:
           EOFException: a reader is at its end.
@@ -473,9 +474,9 @@ class Program:
         return {name: value for reader in needed for name, value in reader.read().items()}
 
     def _own(self, leaf: Any) -> Any:
-        """Return an argument of a call for recording.
+        """Convert an argument of a call for recording.
 
-        A NumPy array is copied. A parameter or state of another program becomes the one of this name in this program.
+        Copy a NumPy array. Replace a parameter or state of another program by this program's variable of equal name.
         """
         if isinstance(leaf, Persistent) and self.variables.get(leaf.name) is not leaf:
             return self.persistent(leaf.spec)
@@ -483,11 +484,11 @@ class Program:
 
     @property
     def version(self) -> int:
-        """Return a number that grows with each recorded call or change."""
+        """Return the version of the program: a number that grows with each recorded call or change."""
         return len(self._global.calls) + self._changes
 
     def _record(self, call: Call, into: list[Variable] | None) -> Any:
-        """Find the result shapes of a call, create its output variables, and append the call."""
+        """Evaluate the result shapes of a call, create its output variables, and append it to the current block."""
         for variable in into or ():
             self._check_own(call, variable)
             variable.check_assignable()
@@ -518,10 +519,11 @@ class Program:
     def _tried(self, call: Call) -> tuple[Call, Trial, Trial]:
         """Evaluate the result shapes of a call at both trial batch sizes.
 
-        If the shapes do not fit, evaluate them again on sequences of one step, or on arrays of known inner sizes.
+        If the shapes do not fit, evaluate the call again: with sequences of one step as dense rows, or with unknown
+        inner sizes replaced by known sizes.
 
         Returns:
-          The call to record, and both trials.
+          The call to record, and the trials at the first and second trial batch size.
         """
         given = self._visible(call)
 
@@ -537,7 +539,8 @@ class Program:
                 raise
             try:
                 found = trials(call.on_single_steps() if feeds else call.on_known_sizes())
-            except Exception:  # these sizes do not fit either: the first error describes the user's mistake
+            # If the second attempt fails too, only the first error describes the user's mistake.
+            except Exception:
                 raise error from None
             reasons = dict.fromkeys(feeds, f"{error} (written down at {call.site})")
             self.single_steps = reasons | self.single_steps
@@ -551,14 +554,14 @@ class Program:
             )
 
     def _create(self, name: str) -> None:
-        """Create a variable for a new parameter or state, which the current startup program initializes."""
+        """Create a variable for the new parameter or state `name`; the current startup program will initialize it."""
         self.variables.setdefault(name, Persistent(self, self.arrays[name]))
         startup = default_startup_program()
         if self not in startup.mains:
             startup.mains.append(self)
 
     def _outputs(self, call: Call, names: list[str | None], structs: list[tuple[Any, ...]]) -> list[Variable]:
-        """Return variables for the results of a call; parameters and feeds have variables already."""
+        """Return variables for the results of a call: new variables, or existing variables of parameters and feeds."""
         call.nameless = frozenset(i for i, name in enumerate(names) if name is None and is_value(structs[i][0]))
         made: list[Variable] = []
         for name, both in zip(names, structs, strict=True):
@@ -572,7 +575,7 @@ class Program:
         return made
 
     def _visible(self, call: Call) -> list[Variable]:
-        """Return the variables that a call may read: its arguments; all variables if it calls functions or runs blocks.
+        """Return the variables that a call may read: its arguments; all variables if it runs functions or blocks.
 
         Raises:
           ProgramError: an argument belongs to another program or to an ended block, or has no value yet.
@@ -581,7 +584,7 @@ class Program:
         found = list(dict.fromkeys(call.variables()))
         for variable in found:
             if variable.made_in is None and not isinstance(variable, Persistent):
-                variable.held()  # raises: no layer computes the variable
+                variable.held()  # raises a ProgramError, because no layer computes the variable
             variable.check_assigned()
             self._check_own(call, variable)
             if not isinstance(variable, Persistent) and not (variable.is_global or variable.made_in in open_blocks):
@@ -598,7 +601,7 @@ _programs: ContextVar[tuple[Program, Program]] = ContextVar("fluid_static_progra
 
 
 def default_main_program() -> Program:
-    """Return the program into which layers are recorded.
+    """Return the default main program, into which layers are recorded.
 
     Example:
       >>> import fluid.static as fluid
@@ -611,7 +614,7 @@ def default_main_program() -> Program:
 
 
 def default_startup_program() -> Program:
-    """Return the program that initializes parameters when it runs.
+    """Return the default startup program, which initializes parameters when it runs.
 
     Example:
       >>> import fluid.static as fluid
@@ -626,7 +629,7 @@ def default_startup_program() -> Program:
 def _note_fed_steps(call: Call) -> None:
     """Set `fed_steps` of the output of a `sequence_reshape`: the number of fed steps that become one output step.
 
-    The output also gets the `lengths_of` of the input. Nothing is set if an output step is not a whole number of steps.
+    Also copy `lengths_of` from the input. Do nothing if fed steps do not divide evenly into output steps.
     """
     [before], [after] = call.variables(), call.outputs
     steps, rest = divmod(before.fed_steps * after.shape[-1], math.prod(before.shape[1:]))
@@ -635,15 +638,15 @@ def _note_fed_steps(call: Call) -> None:
 
 
 def _has_unknown_inner_size(call: Call) -> bool:
-    """Return whether a call reads a dense array of a fixed batch size with an unknown inner size: `[4, -1, 1]`."""
+    """Return whether a call reads a dense array with a fixed batch size and an unknown inner size, as `[4, -1, 1]`."""
     shapes = [v.shape for v in call.variables() if v.structs and not v.lod_level]
     return any(-1 in shape[1:] and shape[0] != -1 for shape in shapes)
 
 
 def _met_by_rows(call: Call) -> list[tuple[str, int]]:
-    """Return the name of the feed, and `fed_steps`, of each sequence that a call reads beside dense rows.
+    """Return a pair `(name of the feed, fed_steps)` for each sequence that a call combines with dense rows.
 
-    The list is empty if the call reads no dense rows, or if the lengths of a sequence are not the lengths of a feed.
+    Return an empty list if the call reads no dense rows, or if the lengths of a sequence do not come from a feed.
     """
     read = call.variables()
     sequences = [v for v in read if v.lod_level]
@@ -657,8 +660,8 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
     """Record the layers that are called within a `with` block into a program.
 
     Args:
-      main_program: the program.
-      startup_program: the program that creates the parameters; by default the current startup program.
+      main_program: the program that receives the calls.
+      startup_program: the program that initializes the parameters; by default the current startup program.
 
     Example:
       >>> import fluid.static as fluid
@@ -675,7 +678,7 @@ def program_guard(main_program: Program, startup_program: Program | None = None)
         _programs.reset(token)
 
 
-# Arguments of Fluid that do not change results. They are dropped if the layer has no such argument here.
+# Names of Fluid arguments without influence on results. A call drops them if fluid's layer lacks the argument.
 _WITHOUT_INFLUENCE = frozenset(
     {"force_cpu", "fuse_with_relu", "is_test", "need_clip", "persistable", "startup_program", "stop_gradient"}
     | {"use_cudnn", "use_mkldnn"}
@@ -683,14 +686,14 @@ _WITHOUT_INFLUENCE = frozenset(
 
 
 def in_a_function() -> bool:
-    """Return whether a program function is running; layers are then called at once instead of recorded."""
+    """Return whether a program function is running; layer calls then run at once, and are not recorded."""
     return core.present_frame() is not None
 
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a layer: record the call outside a program function, and call the layer inside.
+    """Wrap a layer: outside a program function record its calls, inside a program function call the layer.
 
-    If an argument in which Fluid stores the result, for example `out=`, is a variable, the result is assigned to it.
+    If the user passes a variable for the result, for example `out=`, the call assigns its result to the variable.
     """
     signature = inspect.signature(function)
     known = signature.parameters
@@ -720,9 +723,9 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_place(given: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str, Any], Variable | None]:
-    """Return the arguments of a call without `inplace`, and the variable to assign; None for a new variable.
+    """Return the positional and keyword arguments without `inplace`, and the variable to assign; None for a new one.
 
-    As in Fluid, `reshape(x, shape, inplace=True)` gives `x` itself the new shape. A parameter keeps its shape.
+    As in Fluid, `reshape(x, shape, inplace=True)` changes the shape of `x` itself, but never of a parameter.
     """
     x = next(iter(given.arguments.values()))
     in_place = given.arguments.pop("inplace", False) and isinstance(x, Variable) and running() is None
@@ -731,10 +734,10 @@ def _in_place(given: inspect.BoundArguments) -> tuple[tuple[Any, ...], dict[str,
 
 
 def assigned(target: Variable, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Variable:
-    """Record a call of a layer whose result is assigned to a variable; return the variable.
+    """Record a call of a layer, and assign the result to the variable `target`; return `target`.
 
     Raises:
-      ArgumentTypeError: the target is not a variable.
+      ArgumentTypeError: `target` is not a variable.
     """
     if not isinstance(target, Variable):
         raise errors.ArgumentTypeError(

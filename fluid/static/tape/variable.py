@@ -1,7 +1,7 @@
-"""Variables: placeholders for arrays in recorded programs; and their values in a run.
+"""Variables: placeholders for arrays in recorded programs; and functions for the values of variables in a run.
 
-A value is an array, a batch of sequences, or a TensorArray that a loop writes. The functions below the classes read and
-convert values of every kind.
+A value is an array, a batch of sequences, or a TensorArray that a loop writes. The functions of the module read and
+convert values of all these kinds.
 """
 
 import operator
@@ -15,12 +15,12 @@ from fluid import core, errors, layers
 from fluid.layers.control.tensor_array import TensorArray
 from fluid.layers.structured.beam import Beams
 
-# A Program; the module of Program imports this module, so the class is not known here.
+# Stands for the class Program, which this module cannot import, because program.py imports variable.py.
 Owner = Any
 
 
 class Variable:
-    """A value of a recorded program, which is an array, a sequence batch or a TensorArray in each run.
+    """A placeholder for a value of a recorded program: for an array, a batch of sequences or a TensorArray.
 
     Layers return variables, and operators and `[...]` on variables are layers too. Layers that assign, for example
     `layers.assign(x, output=y)`, change the value of a variable.
@@ -28,17 +28,18 @@ class Variable:
     Args:
       program: the Program of the variable.
       name: the name by which the value can be fetched and replaced.
-      structs: the shape of the value at each of the two trial batch sizes.
-      block: the block of the program that computes the variable.
+      structs: the shape and dtype of the value at each of the two trial batch sizes.
+      block: the Block whose call computes the variable.
 
     Attributes:
       stop_gradient: True if no gradient flows through the variable.
-      persistable: True if the value is kept between runs: `global_scope().find_var(name)` returns the value.
+      persistable: True if the scope stores the value between runs: `global_scope().find_var(name)` returns the value.
       constant: the number that all elements equal, if known.
       unassigned: True if the variable was created without a value, for a later assignment.
       declared: the shape that an unassigned variable shows, at each of the two trial batch sizes; empty if unknown.
       lengths_of: the feed whose sequences have the lengths of this variable, if known; else "".
-      fed_steps: the number of steps of that feed in one step of this variable; more than 1 after `sequence_reshape`.
+      fed_steps: the number of steps of the feed `lengths_of` in one step of the variable; above 1 after
+        `sequence_reshape`.
 
     Example:
       >>> import fluid.static as fluid
@@ -49,7 +50,7 @@ class Variable:
       ((-1, 2), 'float32')
     """
 
-    # An array on the left of an operator defers to this class.
+    # None makes NumPy arrays defer to `Variable`: `array * variable` calls `Variable.__rmul__`.
     __array_ufunc__ = None
 
     def __init__(self, program: Owner, name: str, structs: tuple[Any, ...] = (), block: Any = None):
@@ -67,28 +68,28 @@ class Variable:
 
     @property
     def block(self) -> Owner:
-        """Return the program, which is its own global block."""
+        """Return the program of the variable, which serves as its own global block."""
         return self.program
 
     @property
     def is_global(self) -> bool:
-        """Return whether a layer outside loops and branches computes the variable."""
+        """Return whether a layer outside all loops and branches computes the variable."""
         return self.made_in is not None and self.made_in.outer is None
 
     @property
     def follows_batch(self) -> bool:
-        """Return whether the first dimension of the value follows the batch size."""
+        """Return whether the first dimension of the value grows with the batch size."""
         return len({dense_of(struct).shape[:1] for struct in self.structs if is_value(struct)}) == 2
 
     @property
     def lod_level(self) -> int:
-        """Return 0 for arrays, 1 for sequences, 2 for sequences of sequences."""
+        """Return the LoD level: 0 for arrays, 1 for sequences, 2 for sequences of sequences."""
         kinds = {core.SequenceBatch: 1, core.NestedSequenceBatch: 2}
         return kinds.get(type(self._struct()), 0)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape, with -1 for sizes that follow the batch size.
+        """Return the shape of the variable, with -1 for each size that depends on the batch size.
 
         For sequences, the steps of all sequences count as rows: steps of 8 elements have the shape `(-1, 8)`.
         """
@@ -98,18 +99,18 @@ class Variable:
 
     @property
     def dtype(self) -> str:
-        """Return the name of the dtype."""
+        """Return the name of the dtype, for example "float32"."""
         return str(dense_of(self._struct()).dtype)
 
     def astype(self, dtype: Any) -> "Variable":
-        """Convert the variable to another dtype."""
+        """Return the variable converted to `dtype`, by `layers.cast`."""
         return self.program.apply(layers.cast, (self, dtype))
 
     def check(self) -> None:
-        """Check that the variable is complete, before its program runs; subclasses raise errors."""
+        """Do nothing; subclasses raise an error before a run if, for example, the capacity of an array is unknown."""
 
     def check_assigned(self) -> None:
-        """Check that the variable has a value: it was created with one, or has been assigned.
+        """Check that the variable has a value, from its creation or from an assignment.
 
         Raises:
           ProgramError: the variable has no value.
@@ -118,13 +119,13 @@ class Variable:
             raise errors.ProgramError(f"the variable {self.name!r} holds nothing yet; assign something to it first")
 
     def check_assignable(self) -> None:
-        """Check that layers may assign the variable; subclasses raise errors."""
+        """Do nothing: layers may assign the variable; subclasses that layers may not assign raise an error."""
 
     def held(self) -> Any:
-        """Return the value of the variable before the program assigns it, inside a run.
+        """Return the stored value of the variable, for a run that reads the variable before an assignment.
 
         Raises:
-          ProgramError: the variable is not kept between runs.
+          ProgramError: the scope does not store the variable; only subclasses such as Persistent return a value.
         """
         raise errors.ProgramError(
             f"the variable {self.name!r} has no value here: its layer stands in a block that is over, or in another "
@@ -132,7 +133,7 @@ class Variable:
         )
 
     def _leading(self) -> int:
-        """Return the number of first dimensions of the padded array that `shape` shows as rows: batch and steps."""
+        """Return the number of leading dimensions, batch and time, that `shape` merges into one; 0 for arrays."""
         return 1 + self.lod_level if self.lod_level else 0
 
     def _both(self) -> tuple[Any, ...]:
@@ -153,7 +154,7 @@ class Variable:
         raise errors.ArgumentTypeError(f"{self!r} cannot be gone through; use layers.unstack(x) or layers.split(x, 2)")
 
     def __bool__(self) -> bool:
-        """Return True: as in Fluid, `if attn_bias:` asks whether there is a variable; comparisons raise an error."""
+        """Return True, so that `if attn_bias:` checks for None, as in Fluid; raise an error for a bool variable."""
         if self.dtype != "bool":
             return True
         raise errors.ArgumentTypeError(
@@ -168,15 +169,15 @@ class Variable:
 
 
 class Persistent(Variable):
-    """A variable whose value is kept between runs: a parameter, a moving average, a counter.
+    """A variable whose value the scope stores between runs: a parameter, a moving average, a counter.
 
     Args:
       program: the Program of the variable.
-      spec: its declaration.
+      spec: the declaration of the parameter or state.
 
     Attributes:
-      spec: its declaration.
-      counts: True if runs in test mode change the value as well, as for the counts of an evaluator.
+      spec: the declaration of the parameter or state.
+      counts: True if runs in test mode also change the value, for example the counters of an evaluator.
 
     Example:
       >>> import fluid.static as fluid
@@ -196,21 +197,21 @@ class Persistent(Variable):
 
     @property
     def trainable(self) -> bool:
-        """Return whether optimizers may change the variable."""
+        """Return whether optimizers may update the variable."""
         return bool(self.spec.trainable)
 
     @property
     def is_parameter(self) -> bool:
-        """Return whether the variable is a parameter, and not a state that layers update."""
+        """Return whether the variable is a parameter; False for a state that layers update."""
         return self.spec.trainable is not None
 
     @property
     def is_original_parameter(self) -> bool:
-        """Return whether Fluid counts the variable as a parameter: also states of layers, such as a moving mean."""
+        """Return whether PaddlePaddle treats the variable as a parameter: True also for states, as a moving mean."""
         return self.is_parameter or bool(self.spec.layer)
 
     def held(self) -> Any:
-        """Return the value from the Scope; declare the parameter or state in the running program."""
+        """Return the value that the Scope stores, and declare the parameter or state in the running program."""
         spec = self.spec
         if spec.trainable is None:
             return core.create_state(spec.name, spec.shape, spec.dtype, spec.initializer)
@@ -243,29 +244,29 @@ SEQUENCES = (core.SequenceBatch, core.NestedSequenceBatch)
 
 
 def is_leaf(value: Any) -> bool:
-    """Return whether a value belongs to one variable as a whole, although JAX sees a tree of arrays."""
+    """Return whether a value is a pytree of arrays that belongs to one variable, for example a SequenceBatch."""
     return isinstance(value, (*SEQUENCES, TensorArray, Beams))
 
 
 def is_value(value: Any) -> bool:
-    """Return whether a value can be fetched, which arrays, SequenceBatches and NestedSequenceBatches can."""
+    """Return whether a value can be fetched: True for arrays, SequenceBatches and NestedSequenceBatches."""
     return isinstance(value, SEQUENCES) or (hasattr(value, "dtype") and hasattr(value, "shape"))
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Return the values in a layer's result, in order."""
+    """Return the values in a layer's result as a flat list; a SequenceBatch or TensorArray is one value."""
     return jax.tree.leaves(tree, is_leaf=is_leaf)
 
 
 def dense_of(value: Any) -> Any:
-    """Return the padded array of a batch of sequences; return an array unchanged. Shapes are treated as arrays."""
+    """Return the padded array of a batch of sequences; return an array or ShapeDtypeStruct unchanged."""
     return value.data if isinstance(value, SEQUENCES) else value
 
 
 def single_steps(tree: Any) -> Any:
-    """Replace sequences of one step in a tree by rows.
+    """Replace each batch of sequences in a pytree by a dense array, whose rows are the single steps of the sequences.
 
-    A sequence of any other length becomes a row of NaN, of the smallest integer, or of False.
+    A sequence whose length is not 1 becomes a row of NaN, of the smallest integer, or of False.
     """
 
     def rows(value: Any) -> Any:
@@ -282,10 +283,10 @@ def single_steps(tree: Any) -> Any:
 
 
 def with_known_sizes(tree: Any, unknown: int) -> Any:
-    """Resize arrays in a tree: an inner size of `unknown` becomes the known size of another array in this dimension.
+    """Resize the arrays in a pytree: replace an inner size `unknown` by another array's known size in this dimension.
 
     Args:
-      tree: arrays; only arrays of the same rank are compared.
+      tree: a pytree of arrays; sizes are taken only from arrays of equal rank.
       unknown: the trial batch size, which stands for unknown sizes.
     """
     arrays = [value for value in leaves(tree) if is_value(value)]
@@ -303,13 +304,13 @@ def with_known_sizes(tree: Any, unknown: int) -> Any:
 
 
 def at_batch(first: Any, second: Any, batches: tuple[int, int], batch: int) -> Any:
-    """Return the shape of a value at another batch size than the two trial batch sizes.
+    """Return the shape of a value at the batch size `batch`, computed from its shapes at the two trial batch sizes.
 
     Args:
       first: the shape at the first trial batch size.
       second: the shape at the second trial batch size.
       batches: the two trial batch sizes.
-      batch: the other batch size, which may be symbolic.
+      batch: the requested batch size, which may be symbolic.
     """
 
     def size(a: int, b: int) -> Any:

@@ -1,4 +1,4 @@
-"""Checkpoints: when to save a training, the content of a checkpoint, and how to restore it."""
+"""Checkpoints: decide when to save a training, write its state to a folder, and restore it from the folder."""
 
 from fluid.trainer.checkpoint.checkpoints import Checkpoints, NoCheckpoints
 from fluid.trainer.checkpoint.config import CheckpointConfig

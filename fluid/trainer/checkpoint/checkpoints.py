@@ -1,10 +1,11 @@
-"""Checkpoints: saves a training at intervals, keeps the newest and the best checkpoints, and restores them.
+"""The class Checkpoints, which saves a training at intervals, keeps the newest and best checkpoints, and restores one.
 
-The training thread copies the arrays to the host. Another thread writes them by Orbax, adds checksums (Orbax does not
-check the bytes of arrays), and renames the folder when it is complete. A checkpoint with non-finite arrays is not
-written. Orbax's own manager is not used: it takes an empty folder for the newest step, and loses a save that fails.
+The training thread copies the arrays to the host. Another thread writes the arrays with Orbax and adds checksums,
+because Orbax does not check the bytes of arrays. When a checkpoint is complete, the thread renames its folder. A
+checkpoint with non-finite arrays is not written. The checkpoint manager of Orbax is not used: it mistakes an empty
+folder for the newest step, and loses a save that fails.
 
-Before arrays are restored, the checkpoint is compared with the program and the optimizers of the Trainer, and an error
+Before arrays are restored, the checkpoint is compared with the program and the optimizers of the Trainer. An error
 lists the differences.
 """
 
@@ -38,13 +39,13 @@ from fluid.trainer.resume import Progress
 
 
 def describe_optimizers(programs: Sequence[Program]) -> list[str]:
-    """Return a text with the class and the settings of each optimizer of some programs, equal in every process.
+    """Return the class and the settings of each optimizer of the programs, as strings that are equal in every process.
 
     Args:
       programs: the programs of a Trainer or a Session.
 
     Returns:
-      One text for each `minimize`, such as "SGD(learning_rate=0.1)".
+      One string for each call of `minimize`, such as "SGD(learning_rate=0.1)".
 
     Example:
       >>> import fluid
@@ -59,7 +60,7 @@ def describe_optimizers(programs: Sequence[Program]) -> list[str]:
 
 
 def digests_of(programs: Sequence[Program]) -> list[str]:
-    """Return the `Program.digest` of each program, a checksum of the equations that compute its losses."""
+    """Return the `Program.digest` of each program: a checksum of the JAX equations that compute its losses."""
     return [program.digest for program in programs]
 
 
@@ -67,9 +68,9 @@ def check_seed(saved: Any, session: Session, where: str) -> None:
     """Log a warning if the seed of a session differs from the seed in a checkpoint.
 
     Args:
-      saved: the random root in the checkpoint, the key from which all its random numbers are drawn.
+      saved: the random key in the checkpoint, from which all random numbers of its training are drawn.
       session: the session before it is restored.
-      where: the checkpoint in words, for the message.
+      where: a description of the checkpoint, for the message.
     """
     if not np.array_equal(np.asarray(saved), np.asarray(session.scope.root)):
         log.warning("%s: the seed was another one than now; training continues with the seed of the checkpoint", where)
@@ -78,17 +79,17 @@ def check_seed(saved: Any, session: Session, where: str) -> None:
 def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequence[Program], where: str) -> None:
     """Raise ParameterError for a checkpoint of another program or optimizer; log a warning for lesser differences.
 
-    Lesser differences are other settings of the optimizers, and another computation of the losses with the same
+    Lesser differences are changed settings of the optimizers, and a changed computation of the losses with unchanged
     parameters. The data is not compared.
 
     Args:
       meta: the metadata of the checkpoint.
       session: the session of the Trainer.
       programs: the programs of the Trainer.
-      where: the checkpoint in words, for messages.
+      where: a description of the checkpoint, for messages.
 
     Raises:
-      ParameterError: names, shapes or dtypes differ, or the table of raw rows.
+      ParameterError: names, shapes or dtypes of arrays differ, or the table that converts raw rows to feeds differs.
     """
     found = {n: SimpleNamespace(shape=tuple(a["shape"]), dtype=a["dtype"]) for n, a in meta["arrays"].items()}
     before = meta.get("optimizers")
@@ -103,7 +104,8 @@ def check_checkpoint(meta: Mapping[str, Any], session: Session, programs: Sequen
     if changed:
         log.warning("%s: the optimizer was %s; training continues with the settings of now", where, changed)
     digests = meta.get("digests")
-    # A digest is of equations as JAX prints them, so digests of two versions of JAX are not compared.
+    # The digest of a program depends on the text in which JAX prints its equations. So digests are compared only if the
+    # checkpoint was written with the installed version of JAX.
     same_jax = meta.get("versions", {}).get("jax") == importlib.metadata.version("jax")
     if same_jax and digests not in (None, digests_of(programs)):
         log.warning(
@@ -126,7 +128,7 @@ _OTHER_OPTIMIZER = (
 
 
 def _parameters(arrays: Mapping[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the shape and dtype of each array that does not belong to an optimizer, by name."""
+    """Return the shape and dtype of each array, by name, without the arrays of optimizers."""
     return {n: (tuple(a.shape), str(a.dtype)) for n, a in arrays.items() if not n.startswith(_OPTIMIZERS)}
 
 
@@ -134,24 +136,24 @@ log = logging.getLogger("fluid")
 
 
 class Position(Protocol):
-    """The position of a training in a checkpoint: a Progress, or the position of a custom loop.
+    """The training position that a checkpoint stores: a Progress of a Trainer, or the states of a custom loop.
 
     Attributes:
       epoch: the number of epochs that have ended.
-      last: True if the last step is the last one of its epoch; a save that is due then waits for `after_epoch`.
+      last: True if the newest step is the last one of its epoch. A save that is due then waits for `after_epoch`.
     """
 
     epoch: int
     last: bool
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns the current position as JSON."""
+        """Return a function that returns, as JSON, the training position at the time of this call."""
 
 
 class NoCheckpoints(Policy):
     """A policy that saves nothing, for a training without checkpoints.
 
-    `with checkpoints:` surrounds a training. After the block, also after an error, no save is running.
+    The training runs in a `with` block of the policy. After the block, also after an error, no save is running.
     """
 
     def __enter__(self) -> "NoCheckpoints":
@@ -161,14 +163,14 @@ class NoCheckpoints(Policy):
         pass
 
     def after_epoch(self) -> None:
-        """Save if a checkpoint is due; the loop calls this method after a complete epoch and its handlers."""
+        """Save if a checkpoint is due. The training loop calls this method after a complete epoch and its handlers."""
 
 
 class Checkpoints(NoCheckpoints):
     """A policy that saves a Session and its Progress at the intervals of a CheckpointConfig, and restores them.
 
-    Training waits only while arrays are copied to the host; a Writer writes them in another thread. In a multi-process
-    training, each process writes a part of the arrays.
+    Training waits only while arrays are copied to the host; a Writer writes the arrays in another thread. In a
+    multi-process training, each process writes a part of the arrays.
 
     Args:
       config: the folder, the intervals, and the checkpoints to keep.
@@ -211,25 +213,25 @@ class Checkpoints(NoCheckpoints):
         check_shared(self.folder, self._group)
         self._writer = Writer(self.folder, config.max_num_checkpoints, self._score, self._group)
         self._progress: Position = Progress()
-        self._since = 0  # the number of steps since the last save or restore
-        self._asked = False  # True if a handler has requested a save that is not done yet
+        self._since = 0  # the number of training steps since the last save or restore
+        self._asked = False  # True if a handler has requested a save that has not started yet
 
     def handlers(self) -> list[Handler]:
-        """Return the handler that follows the reported value of `keep_best`, in a list; an empty list without one."""
+        """Return a list: the handler that saves at the best value, if `keep_best` names a reported value."""
         return [BestMeasured(self._score, self._is_best)] if self._score and self._score.measured else []
 
     def restore(self, step: int | str | None = None) -> Progress | None:
-        """Restore the session from a checkpoint.
+        """Restore the parameters, the optimizer state and the counters of the session from a checkpoint.
 
         Args:
           step: the training step of the checkpoint, or "best"; None for the newest complete checkpoint. Newer damaged
-            checkpoints are set aside.
+            checkpoints are renamed.
 
         Returns:
           The position of training, or None if there is no checkpoint.
 
         Raises:
-          CheckpointError: the step is absent or damaged, or no checkpoint is complete; then nothing is changed.
+          CheckpointError: the checkpoint is absent or damaged, or no checkpoint is complete; then nothing is changed.
           ParameterError: the program has other parameters or another optimizer; then nothing is changed.
         """
         meta = self.bring_back(step)
@@ -247,10 +249,10 @@ class Checkpoints(NoCheckpoints):
         return progress
 
     def bring_back(self, step: int | str | None, own_loop: bool = False) -> dict[str, Any] | None:
-        """Restore the arrays of the session from a checkpoint, but no position; errors as for `restore`.
+        """Restore the arrays of the session from a checkpoint, but not the training position; errors as for `restore`.
 
         Args:
-          step: as for `restore`.
+          step: the training step of the checkpoint, or "best"; None for the newest complete checkpoint.
           own_loop: True requires a checkpoint of a custom loop, False a checkpoint of a Trainer.
 
         Returns:
@@ -279,16 +281,19 @@ class Checkpoints(NoCheckpoints):
         return meta
 
     def _chosen(self, step: int | str | None) -> tuple[int | None, dict[int, str]]:
-        """Return the step to restore, equal in all processes, and the flaws of newer damaged checkpoints by step."""
+        """Return the step of the checkpoint to restore, and the flaw of each newer damaged checkpoint, by its step.
+
+        All processes return equal results.
+        """
         if self._group.is_first:
             self.folder.sweep()
         steps = self._group.of_first("the checkpoints", self.folder.steps())
         return self._newest(steps) if step is None else (self._this(step, steps), {})
 
     def _flaw(self, step: int) -> str | None:
-        """Return the first flaw that a process finds in the checkpoint at `step`; None if there is no flaw.
+        """Return a description of the first flaw in the files of the checkpoint at `step`; None if there is no flaw.
 
-        Each process checks a part of the files.
+        In a multi-process training, each process checks a part of the files.
         """
         group = self._group
         found = group.exchange(f"the files of checkpoint {step}", self.folder.flaw(step, group.index, group.size))
@@ -296,18 +301,19 @@ class Checkpoints(NoCheckpoints):
 
     @property
     def where(self) -> str:
-        """The newest checkpoint and its folder in words; only the folder if there is no checkpoint."""
+        """A description of the newest checkpoint and its folder for messages; without a checkpoint, the folder only."""
         steps = self.folder.steps()
         return f"checkpoint {steps[-1]} in {self.folder.name!r}" if steps else f"{self.folder.name!r}"
 
     def of(self, progress: "Position") -> "Checkpoints":
-        """Set the position that is saved with the session, and return this object."""
+        """Set the training position that later saves store together with the session; return this object."""
         self._progress = progress
         return self
 
     def __enter__(self) -> "Checkpoints":
         self.wait()
-        importlib.import_module("orbax.checkpoint")  # a slow import: done here, not during the first steps
+        # the import of Orbax is slow: load Orbax before training, not during the first steps
+        importlib.import_module("orbax.checkpoint")
         self._lock()
         try:
             self._writer.begin(Health.at_start(self._arrays(), self._session.engine.members))
@@ -334,8 +340,9 @@ class Checkpoints(NoCheckpoints):
             )
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        # After KeyboardInterrupt or SystemExit, the session holds the result of the last step. After any other
-        # exception, the state of the session is uncertain, so nothing is saved.
+        # Save at the end of the `with` block, also after KeyboardInterrupt or SystemExit: the session then holds the
+        # result of the last step. After any other exception, the state of the session is uncertain, so nothing is
+        # saved.
         try:
             if kind is None or (not issubclass(kind, Exception) and not self._is_alone_with(error)):
                 self.save()
@@ -345,24 +352,25 @@ class Checkpoints(NoCheckpoints):
             self.folder.release()
 
     def _is_alone_with(self, error: BaseException) -> bool:
-        """Return whether only this one of several processes ends: by `sys.exit`, not by a signal that ends all.
+        """Return whether only this process of a multi-process training ends, and the others continue.
 
-        This process must then not save, because a save needs all processes.
+        A call of `sys.exit` ends one process; Ctrl-C and SIGTERM end all processes. If only this process ends, it must
+        not save, because a save needs all processes.
         """
         agreed = isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and error.code == 143)
         return self._group.size > 1 and not agreed
 
     def ask(self) -> None:
-        """Request a save after the current step, or after the epoch if the step is its last one."""
+        """Request a checkpoint after the current step; after the epoch, if the step is the last one of the epoch."""
         self._asked = True
 
     def steps_ahead(self) -> float:
-        """Return the number of steps, at least 1, until the next checkpoint of `step_interval`; else infinity."""
+        """Return the number of steps, at least 1, until `step_interval` ends; infinity without `step_interval`."""
         interval = self.config.step_interval
         return math.inf if interval is None else max(1, interval - self._since)
 
     def after_steps(self, call: Call) -> None:
-        """Count the steps of a call of the device, and save if a checkpoint is due.
+        """Count the steps of one device call, and save if a checkpoint is due.
 
         At the last step of an epoch, the save waits for the end of the epoch.
         """
@@ -372,22 +380,22 @@ class Checkpoints(NoCheckpoints):
         self.count(len(call.results))
 
     def count(self, steps: int) -> None:
-        """Count trained steps, and save if a checkpoint is due, except at the last step of an epoch."""
+        """Count `steps` training steps; save if a checkpoint is due, except at the last step of an epoch."""
         self._since += steps
         if self._due() and not self._progress.last:
             self.save()
 
     def after_epoch(self) -> None:
-        """Save if a checkpoint is due: requested, or at the end of `step_interval` or `epoch_interval`."""
+        """Save if a checkpoint is due: if one is requested, or if `step_interval` or `epoch_interval` has passed."""
         interval = self.config.epoch_interval
         if self._due() or (interval is not None and self._progress.epoch % interval == 0):
             self.save()
 
     def save(self) -> None:
-        """Start a save after the earlier save is complete; a step that is saved already is not saved again.
+        """Wait for the earlier save, then start to save the current step, unless this step is saved already.
 
         Raises:
-          CheckpointError: the folder is gone.
+          CheckpointError: the folder of the checkpoints does not exist any more.
         """
         self._asked = False
         self.wait()
@@ -410,11 +418,11 @@ class Checkpoints(NoCheckpoints):
         self._writer.start(step, arrays, lambda: {"position": position(), **described, "versions": _versions()})
 
     def wait(self) -> None:
-        """Wait until the last save that was started is complete or has failed."""
+        """Wait until the newest save is complete or has failed."""
         self._writer.wait()
 
     def check_saved(self) -> None:
-        """Check that the end of a training was saved; the session always keeps its parameters.
+        """Check that the last save of a training has succeeded. The session keeps its parameters in any case.
 
         Raises:
           CheckpointError: the last save has failed.
@@ -429,7 +437,7 @@ class Checkpoints(NoCheckpoints):
         ) from error
 
     def _is_best(self, value: float) -> bool:
-        """Return whether a reported value is better than the scores of all checkpoints; equal in all processes."""
+        """Return whether a reported value is better than the scores of all checkpoints; all processes agree."""
         self.wait()
         improves = self._score is not None and self._score.improves(self.folder, value)
         return bool(self._group.of_first("whether this is the best value", improves))
@@ -439,7 +447,9 @@ class Checkpoints(NoCheckpoints):
         return self._asked or (interval is not None and self._since >= interval)
 
     def _newest(self, steps: Sequence[int]) -> tuple[int | None, dict[int, str]]:
-        """Return the newest complete step, None in an empty folder; and the flaw of each newer step, by step.
+        """Return the step of the newest complete checkpoint, and the flaw of each newer damaged one, by its step.
+
+        The step is None if the folder holds no checkpoint.
 
         Raises:
           CheckpointError: the folder holds checkpoints, but none is complete.
@@ -474,8 +484,8 @@ class Checkpoints(NoCheckpoints):
     def _arrays(self) -> dict[str, Any]:
         """Return all arrays of the session: on the host, or in a multi-process training on the devices.
 
-        On a CPU, the returned arrays share memory with the session. This is safe: XLA copies a shared buffer that a
-        step would donate.
+        On a CPU, the returned arrays share memory with the session. This is safe: before a training step donates
+        (reuses) a shared buffer, XLA copies the buffer.
         """
         state = self._session.state()
         if self._group.size > 1:
@@ -483,16 +493,18 @@ class Checkpoints(NoCheckpoints):
         return dict(zip(state, jax.device_get(list(state.values())), strict=True))
 
     def _read(self, step: int) -> dict[str, Any]:
-        """Return the arrays of the checkpoint at `step`: on the host, or sharded as in the session.
+        """Return the arrays of the checkpoint at `step`, by name, on the host.
 
-        An array is sharded if other processes hold parts of it.
+        An array of which other processes hold parts is returned on the devices, with the sharding of the session.
         """
         try:
             shared = {n: a.sharding for n, a in self._session.state().items() if a.size and not is_here(a)}
             here = names_here(self._session.programs, self.folder.meta(step)["arrays"])
             divided = {there: shared[name] for there, name in here.items() if name in shared}
             found = self.folder.arrays(step, divided)
-            for name in divided:  # a training step can donate only copies; one copy at a time saves memory
+            # a training step donates (reuses) the buffers of its arrays, which must be copies for this; copying one
+            # array at a time saves memory
+            for name in divided:
                 found[name] = own_array(found[name])
             return {here[name]: array for name, array in found.items()}
         except Exception as error:
@@ -503,17 +515,17 @@ class Checkpoints(NoCheckpoints):
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of JAX and Orbax, by package name."""
+    """Return the installed versions of JAX and Orbax, by package name."""
     return {name: importlib.metadata.version(name) for name in ("jax", "orbax-checkpoint")}
 
 
 def _check_loop(position: Mapping[str, Any] | None, own_loop: bool, here: str) -> None:
-    """Raise CheckpointError if a checkpoint is from another kind of loop than this one: a Trainer or a custom loop.
+    """Raise CheckpointError if a Trainer reads a checkpoint of a custom loop, or a custom loop one of a Trainer.
 
     Args:
-      position: the position in the checkpoint; a custom loop has written it if it has "states".
+      position: the training position in the checkpoint; a position with the key "states" is from a custom loop.
       own_loop: True if a custom loop reads the checkpoint.
-      here: the checkpoint in words, for the error message.
+      here: a description of the checkpoint, for the error message.
     """
     if position is None:
         raise errors.CheckpointError(f"{here} holds no position of a training; expected one that fluid has written")

@@ -1,6 +1,6 @@
-"""CheckpointConfig: where and when a Trainer writes checkpoints; and the score that selects the best checkpoint.
+"""CheckpointConfig, the folder and the intervals of checkpoints; and Score, the value that selects the best checkpoint.
 
-The score is the mean of an output over training steps, or a value that handlers report.
+The score is the mean of a program output over training steps, or a value that handlers report, such as a test loss.
 """
 
 import difflib
@@ -28,8 +28,8 @@ from fluid.trainer.handlers import Handler
 class CheckpointConfig:
     """The folder and the intervals of checkpoints, from which a Trainer continues after its process was killed.
 
-    Saves run in the background during training. A checkpoint is complete or absent. A Trainer with this folder
-    continues from the newest complete checkpoint.
+    Saves run in the background during training. The folder never shows an incomplete checkpoint. A new Trainer with
+    this folder continues from the newest complete checkpoint.
 
     Args:
       checkpoint_dir: a folder for the checkpoints of this training only, created if necessary; `checkpoints` in the
@@ -39,10 +39,11 @@ class CheckpointConfig:
       epoch_interval: the number of epochs between two saves at the ends of epochs; None saves at no end of an epoch.
         The end of training is always saved.
       step_interval: the number of steps between two saves; None saves at the ends of epochs and of training only.
-      keep_best: also keep the checkpoint with the best value: `(name, "min" or "max")`, or a name that shows the
-        direction, such as "accuracy". The name or index of a scalar output, with several programs "generator/loss",
-        compares its means over the steps of its program since the last checkpoint. The name of a value that is measured
-        during training, such as `("test_loss", "min")`, saves a checkpoint whenever the value is the best so far.
+      keep_best: also keep the checkpoint with the best value: a pair `(name, "min" or "max")`, or a name that shows the
+        direction, such as "accuracy". For the name or index of a scalar output, each checkpoint stores the mean of the
+        output since the last checkpoint; with several programs the name is like "generator/loss". For the name of a
+        value that is measured during training, such as `("test_loss", "min")`, a checkpoint is saved whenever the
+        value is the best so far.
 
     Raises:
       ArgumentError: a number is not a whole number from 1 on, `keep_best` is not a valid pair, or its name does not
@@ -75,7 +76,7 @@ class CheckpointConfig:
 
 
 def _output_and_mode(value: Any) -> tuple[str | int, str]:
-    """Check the argument `keep_best`; return the name or index of the value, and "min" or "max"."""
+    """Check the argument `keep_best`; return a pair: the name or index of the value to compare, and "min" or "max"."""
     output, mode = value if isinstance(value, tuple) and len(value) == 2 else (value, AUTO)
     named = isinstance(output, str) or (isinstance(output, int) and not isinstance(output, bool) and mode != AUTO)
     if not named or mode not in ("min", "max", AUTO):
@@ -86,7 +87,7 @@ def _output_and_mode(value: Any) -> tuple[str | int, str]:
 
 
 def check_shared(folder: Folder, group: Group) -> None:
-    """Check that all processes see the same folder: the first process writes a file, which the others must find.
+    """Check that all processes use one checkpoint folder: the first process writes a file, which the others must find.
 
     Raises:
       CheckpointError: a process has another folder, or several processes use an object store.
@@ -114,13 +115,13 @@ def check_shared(folder: Folder, group: Group) -> None:
 
 
 class Score:
-    """A score for each checkpoint, by which the best checkpoint is found.
+    """A scalar for each checkpoint; the checkpoint with the best scalar is the best checkpoint.
 
-    The score of a checkpoint is the mean of an output over the training steps since the checkpoint before it. Or it is
-    a value that a handler reports, such as "test_loss", measured at the step of the checkpoint.
+    The score of a checkpoint is the mean of a program output over the training steps since the checkpoint before it.
+    Or the score is a value that a handler reports, such as "test_loss", measured at the step of the checkpoint.
 
     Args:
-      programs: the programs by name, whose outputs may be the score.
+      programs: the programs by name; one of their outputs may be the score.
       output: the name of the value; with one program, the index of an output is accepted too.
       mode: "min" or "max".
 
@@ -153,23 +154,24 @@ class Score:
         self._waiting: list[Any] = []
         self._total = 0.0
         self._count = 0
-        self._announced = (-1, math.nan)  # the number of training steps done, and the value measured after them
+        # a pair: the number of training steps done, and the value that a handler measured after these steps
+        self._announced = (-1, math.nan)
 
     def add(self, metrics: Results, program: str) -> None:
-        """Add the output of one step, if it trains the program of the score, without waiting for the device."""
+        """Add the output of one step to the mean, if the step trains the program of the score, without waiting."""
         if self.measured or program != self._program:
             return
         self._waiting.append(metrics.unread(self._position))
         newest = self._waiting[min(55, len(self._waiting) - 1)]
         if len(self._waiting) > 64 and is_computed(newest):
-            self._fold(56)  # the steps after these may still be in flight
+            self._fold(56)  # read only the oldest 56 of more than 64 unread values: newer steps may still be in flight
 
     def announce(self, step: int, value: float) -> None:
-        """Record the reported value that was measured after `step` training steps."""
+        """Record a value that a handler has measured after `step` training steps and reported."""
         self._announced = (step, value)
 
     def take(self, step: int) -> dict[str, Any]:
-        """Return the score of the checkpoint at `step`, as JSON for the metadata of the checkpoint; begin a new mean.
+        """Return the score of the checkpoint at `step` as JSON for its metadata, and begin a new mean.
 
         The entry "value" is None if the score is unknown or not finite.
         """
@@ -182,7 +184,10 @@ class Score:
         return {"output": self.output, "mode": self._mode, "value": value if math.isfinite(value) else None}
 
     def best(self, folder: Folder, steps: Iterable[int]) -> int | None:
-        """Return the step of the best checkpoint of `steps`, of equal ones the newest; None if no score is known."""
+        """Return the step of the checkpoint with the best score among `steps`, the newest if scores are equal.
+
+        Return None if no score is known.
+        """
         known = self._known(folder, steps)
         return max(known, key=lambda step: (known[step], step), default=None)
 
@@ -190,17 +195,18 @@ class Score:
         """Return whether a finite value is better than the scores of all checkpoints in the folder."""
         try:
             known = self._known(folder, folder.steps())
-        except errors.CheckpointError:  # the object store cannot be reached: save, rather than miss the best
+        # if the object store cannot be reached, treat the value as the best: one save too many is better than none
+        except errors.CheckpointError:
             known = {}
         return math.isfinite(value) and self._goodness(value) > max(known.values(), default=-math.inf)
 
     def _known(self, folder: Folder, steps: Iterable[int]) -> dict[int, float]:
-        """Return the goodness (larger is better) of each checkpoint with a known score, by step."""
+        """Return the score of each checkpoint with a known score, by step; for "min" with its sign changed."""
         scores = {step: self._of(folder, step) for step in steps}
         return {step: score for step, score in scores.items() if score is not None}
 
     def _of(self, folder: Folder, step: int) -> float | None:
-        """Return the goodness (larger is better) of the checkpoint at `step`; None if its score is unknown.
+        """Return the score of the checkpoint at `step`, for "min" with its sign changed; None if the score is unknown.
 
         The score is unknown if the checkpoint has the score of another output, or damaged metadata.
         """
@@ -209,7 +215,8 @@ class Score:
             if (score.get("output"), score.get("mode")) != (self.output, self._mode) or score["value"] is None:
                 return None
             return self._goodness(float(score["value"]))
-        except errors.CheckpointError:  # the object store cannot be reached: the best checkpoint must not be deleted
+        # if the object store cannot be reached, raise: with an unknown score, the best checkpoint could be deleted
+        except errors.CheckpointError:
             raise
         except (OSError, *NONSENSE):
             return None
@@ -227,8 +234,8 @@ class BestMeasured(Handler):
     """A handler that requests a checkpoint whenever the value of `keep_best` is the best so far.
 
     Args:
-      score: the score, which names the value.
-      is_best: returns whether a value is better than the scores of all checkpoints.
+      score: the Score; its attribute `output` is the name of the value.
+      is_best: a function that returns whether a value is better than the scores of all checkpoints.
     """
 
     def __init__(self, score: Score, is_best: Callable[[float], bool]):
@@ -246,7 +253,7 @@ class BestMeasured(Handler):
             )
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Record the value of `keep_best`, and request a checkpoint of this step if the value is the best so far."""
+        """Record the value that `keep_best` names; if it is the best so far, request a checkpoint of this step."""
         announced = by_name(event.metrics)
         if self._score.output in announced:
             value = number(announced[self._score.output])
@@ -256,7 +263,7 @@ class BestMeasured(Handler):
 
 
 def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]:
-    """Return the name of the program, and the index, of each output by name; with one program, also by index."""
+    """Return the program name and the index of each output, by output name; with one program, also by index."""
     found: dict[str | int, tuple[str, int]] = {}
     for program, its in programs.items():
         names = output_names(its) if len(programs) > 1 else its.output_names or ()
@@ -269,7 +276,7 @@ def _places(programs: Mapping[str, Program]) -> dict[str | int, tuple[str, int]]
 def _mistyped(name: str, outputs: Iterable[str]) -> bool:
     """Return whether `name` is probably a misspelled name of an output.
 
-    A name such as "test_loss", which ends in the name of an output, is the name of a reported value instead.
+    A name such as "test_loss", which ends in "_" and the name of an output, is no misspelling: a handler may report it.
     """
     known = list(outputs)
     measured = any(name.endswith(f"_{output}") for output in known)

@@ -1,4 +1,4 @@
-"""Checkpoint: checkpoints of a custom training loop over a Session."""
+"""The class Checkpoint, which saves and restores a custom training loop over a Session."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ log = logging.getLogger("fluid")
 
 
 class Stateful(Protocol):
-    """An object whose state a checkpoint keeps: a Reader, a result of `fluid.reader.prefetch`, or one of the user."""
+    """An object whose state a checkpoint stores: a Reader, a result of `fluid.reader.prefetch`, or a user's object."""
 
     def state(self) -> Any:
-        """Return the state from which the object can continue, as JSON."""
+        """Return the current state of the object as JSON, from which `restore` can continue."""
 
     def restore(self, state: Any) -> Any:
-        """Restore the result of `state` in an earlier process."""
+        """Restore a state that the method `state` has returned, maybe in an earlier process."""
 
 
 class Checkpoint:
     """Checkpoints of a custom training loop over a Session, from which the loop continues after a crash.
 
     Created before the loop, this object restores the newest complete checkpoint: parameters, states, optimizer state,
-    the step counter, the random root, and the position in the data. Inside `with checkpoint:` the loop calls
+    the step counter, the random key, and the position in the data. Inside `with checkpoint:` the loop calls
     `after_step` after each minibatch. A loop that is killed at any moment and run again ends with identical bits. The
-    folder has the format of a Trainer with a `fluid.CheckpointConfig`.
+    folder has the format in which a Trainer with a `fluid.CheckpointConfig` writes.
 
     Inside the block, the first Ctrl-C or SIGTERM waits for `after_step`, which saves; the second does not wait. After
     any other exception the state is uncertain, so nothing is saved.
@@ -45,7 +45,7 @@ class Checkpoint:
       session: a Session with all of its programs.
       checkpoint_dir: a folder for the checkpoints of this loop only, created if necessary.
       state_of: other objects whose state decides how the loop continues: a result of `fluid.reader.prefetch`, a Reader,
-        or any object with `state()`, which returns JSON, and `restore(state)`; one, or several in a fixed order.
+        or any object with `state()`, which returns JSON, and `restore(state)`; one object, or several in a fixed order.
       step_interval: the number of calls of `after_step` between two saves; None saves at the end of the block only.
       max_num_checkpoints: the number of newest checkpoints to keep, at least 1; None keeps all.
 
@@ -98,20 +98,21 @@ class Checkpoint:
         self._checkpoints = Checkpoints(config, session, list(session.programs.values())).of(self._position)
         self._signals = Signals()
         self._block: contextlib.ExitStack | None = None
-        self._first = 0  # the first training step of the block
-        self._called = False  # True if the loop has called `after_step` or `save` in this block
-        self._between_steps = False  # True while `after_step` raises for a signal: the state is then consistent
+        self._first = 0  # the number of training steps done when the `with` block begins
+        self._called = False  # True if the loop has called `after_step` or `save` in this `with` block
+        # True while `after_step` raises after a signal: the training state is then consistent and can be saved
+        self._between_steps = False
         self.restored: int | None = None
         self.restore()
 
     def restore(self, step: int | None = None) -> int | None:
-        """Restore a checkpoint; the next save sets newer checkpoints aside.
+        """Restore a checkpoint. The next save renames newer checkpoints, so that they are not used again.
 
         Args:
           step: the training step of the checkpoint; None for the newest complete checkpoint.
 
         Returns:
-          The step; None if there is no checkpoint, and nothing has changed.
+          The step of the restored checkpoint; None if there is no checkpoint: then nothing has changed.
 
         Raises:
           CheckpointError: the checkpoint does not exist, or is damaged.
@@ -152,7 +153,7 @@ class Checkpoint:
             )
 
     def after_step(self) -> None:
-        """Record the end of a minibatch: save if a checkpoint is due, and raise after Ctrl-C or SIGTERM.
+        """Record the end of a minibatch: save if a checkpoint is due, and raise an exception after Ctrl-C or SIGTERM.
 
         Raises:
           KeyboardInterrupt: after Ctrl-C.
@@ -167,10 +168,12 @@ class Checkpoint:
         self._between_steps = False
 
     def save(self) -> None:
-        """Save now, between two steps, at any interval. A step that is saved already is not saved again.
+        """Save a checkpoint now, whatever `step_interval` is. A step that is saved already is not saved again.
+
+        The loop calls this method between two training steps.
 
         Raises:
-          CheckpointError: the folder is gone.
+          CheckpointError: the folder of the checkpoints does not exist any more.
           ArgumentError: the loop is not inside `with checkpoint:`.
         """
         self._check_entered("save")
@@ -178,7 +181,7 @@ class Checkpoint:
         self._checkpoints.save()
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
-        """Save at the end of the block, or after a signal that `after_step` has raised; not after other exceptions."""
+        """Save at the end of the `with` block, or after a signal in `after_step`, but not after other exceptions."""
         certain = kind is None or (self._between_steps and not issubclass(kind, Exception))
         self._checkpoints.__exit__(kind if certain else Exception, error, traceback)
         if kind is None:
@@ -193,7 +196,7 @@ class Checkpoint:
 
 
 class _States:
-    """A Position of a custom loop: the states of the objects in `state_of`, which decide how the loop continues.
+    """A training position of a custom loop: the states of the objects in `state_of`, from which the loop continues.
 
     Args:
       parts: the argument `state_of`: one object with `state` and `restore`, or several.
@@ -210,7 +213,7 @@ class _States:
                     f"Checkpoint(state_of=...): expected objects with state() and restore(state), such as what "
                     f"fluid.reader.prefetch(reader, session) returns, found {type(part).__name__}"
                 )
-            feeds = getattr(part, "_feeds", None)  # only a fluid.Loop has this attribute
+            feeds = getattr(part, "_feeds", None)  # only a `fluid.Loop` has the attribute `_feeds`
             if hasattr(feeds, "restore") and feeds not in self._parts:
                 warn(
                     "Checkpoint(state_of=...) has a fluid.Loop and not the feeds that it reads, so that a continued "
@@ -230,7 +233,7 @@ class _States:
                 ) from error
 
     def restore(self, states: Sequence[Any]) -> None:
-        """Restore the state of each object, in order.
+        """Restore the state of each object in `state_of`, in order.
 
         Raises:
           CheckpointError: the checkpoint has more or fewer states than there are objects.
@@ -244,9 +247,9 @@ class _States:
             part.restore(state)
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """Return a function that returns the current states as JSON.
+        """Return a function that returns, as JSON, the states of the objects in `state_of` at the time of this call.
 
-        The states are copied now, because the loop may change them while a thread writes the checkpoint.
+        This method copies the states, because the loop may change them while a thread writes the checkpoint.
         """
         states = [copy.deepcopy(part.state()) for part in self._parts]
         return lambda: {"epoch": "-", "step": "-", "states": states}

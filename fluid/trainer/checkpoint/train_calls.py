@@ -1,8 +1,8 @@
-"""Calls of `train` beside checkpoints: a call starts a new training, continues one, or was finished earlier.
+"""Calls of `Trainer.train`: a call starts a training, continues one, or returns because an earlier run has finished it.
 
-`docs/exactness.md` promises identical bits for a program with several calls of `train` that is killed in one call and
-run again. Therefore a checkpoint holds the index of its call, and the position of the readers after each earlier call.
-`HasCheckpoints` has the methods of a Trainer that save and restore checkpoints.
+`docs/exactness.md` promises identical bits for a script with several calls of `train`, also if the script is killed in
+one call and run again. Therefore a checkpoint holds the index of its call, and the position of the readers after each
+earlier call. `HasCheckpoints` has the methods of a Trainer that save and restore checkpoints.
 """
 
 import logging
@@ -18,13 +18,13 @@ from fluid.trainer.resume import Progress, check_storable
 log = logging.getLogger("fluid")
 
 Readers = Sequence[ReaderLike | None]
-"""The type of the readers of a call of `train`: one for each program of the Trainer, as passed by the user."""
+"""The type of the readers of a call of `train`: one for each program of the Trainer; None for a program without."""
 
 
 class Calls:
     """The calls of `Trainer.train` in their order, and the training position where each call begins.
 
-    The next call continues a call that Ctrl-C, SIGTERM or `pause` ended. With checkpoints, a program that is run again
+    The next call continues a call that Ctrl-C, SIGTERM or `pause` ended. With checkpoints, a script that is run again
     repeats its calls: a finished call returns immediately, and the interrupted call continues. Each continued or
     skipped call is logged.
 
@@ -35,17 +35,20 @@ class Calls:
     def __init__(self, checkpoints: Checkpoints | None):
         self._checkpoints = checkpoints
         self._progress = (checkpoints.restore() if checkpoints is not None else None) or Progress()
-        self._ended = 0  # the number of calls of `train` in this process that have ended, or were restored as ended
-        self._open: Readers | None = None  # the readers of the call that was interrupted or paused in this process
+        # the number of calls of `train` that have ended in this process; after a restore, also the calls before the
+        # checkpoint
+        self._ended = 0
+        # the readers of the call of `train` that was interrupted or paused in this process; else None
+        self._open: Readers | None = None
 
     def begin(
         self, readers: Readers, source: Source, num_epochs: int, resume: bool | None
     ) -> tuple[Progress, NoCheckpoints]:
-        """Return the training position where a call begins, and the policy that saves checkpoints during the call.
+        """Return the training position where a call of `train` begins, and the policy that saves its checkpoints.
 
         Args:
-          readers: the readers, as passed by the user.
-          source: iterates over the minibatches of the readers, pass by pass.
+          readers: the readers that the user passes to `train`.
+          source: an iterator over the minibatches of the readers, pass by pass.
           num_epochs: the requested number of epochs.
           resume: the argument `resume` of `Trainer.train`.
 
@@ -86,18 +89,19 @@ class Calls:
     def end(self, progress: Progress, num_epochs: int) -> None:
         """Record that a call of `train` has ended, after all of its epochs or by `stop`."""
         if self._open is not None and progress is not self._progress:
-            return  # this call did nothing; the interrupted call can still be continued
+            # a finished call that is run again trains nothing; `self._open` keeps the readers of the interrupted call
+            return
         self._open = None
         self._ended += 1
         if progress is self._progress:
             progress.finish(num_epochs)
 
     def leave_open(self, readers: Readers, how: str) -> None:
-        """Record that a call was interrupted or paused, so that the next call continues it.
+        """Record that a call of `train` was interrupted or paused, so that the next call continues it.
 
         Args:
-          readers: the readers, as passed by the user.
-          how: the word for the log, "interrupted" or "paused".
+          readers: the readers that the user passes to `train`.
+          how: the word for the log message, "interrupted" or "paused".
         """
         self._open = readers
         what_continues = "the next train() with the same reader continues there"
@@ -108,14 +112,15 @@ class Calls:
         log.warning("training was %s %s; %s", how, self._progress.place, what_continues)
 
     def go_back(self, progress: Progress) -> None:
-        """Make the next call of `train` continue from a position that `Trainer.restore` has restored."""
+        """Make the next call of `train` continue from the training position that `Trainer.restore` has read."""
         self._progress = progress
-        self._progress.frozen = None  # the next call must keep what the user freezes after `restore`
+        # if the user freezes parameters after `restore`, the next call of `train` must not undo this
+        self._progress.frozen = None
         self._ended = progress.call
         self._open = None
 
     def _start_anew(self) -> None:
-        """Make this call of `train` begin with epoch 0, and give up an interrupted or saved call."""
+        """Make this call of `train` begin with epoch 0; discard the rest of an interrupted or saved call."""
         if self._open is not None or self._progress.begun:
             log.warning("training starts with epoch 0; what was left to do %s is given up", self._progress.place)
             self._progress.finish(None)
@@ -123,11 +128,11 @@ class Calls:
         self._ended = self._progress.call
 
     def _has_read(self, readers: Readers) -> bool:
-        """Return whether `readers` are the very objects that the interrupted call has read."""
+        """Return whether `readers` are identical (`is`) to the readers of the interrupted call of `train`."""
         return self._open is not None and all(a is b for a, b in zip(readers, self._open, strict=True))
 
     def _continue(self, readers: Readers, num_epochs: int) -> bool:
-        """Continue the call that was interrupted in this process; return True if no epochs are left to train."""
+        """Continue the call of `train` that was interrupted in this process; return True if no epochs are left."""
         progress = self._progress
         if num_epochs <= progress.epoch:
             log.warning(
@@ -145,9 +150,9 @@ class Calls:
         return False
 
     def _run_again(self, source: Source, num_epochs: int, resume: bool | None) -> bool:
-        """Continue this call from the checkpoint of an earlier run; return True if the call was finished in that run.
+        """Continue this call of `train` from the checkpoint of an earlier run of the script.
 
-        A call was finished if the checkpoint belongs to a later call.
+        Return True if the earlier run has finished this call: if the checkpoint belongs to a later call.
         """
         progress = self._progress
         if self._ended < progress.call:
@@ -185,7 +190,7 @@ class Calls:
 
 
 class HasCheckpoints:
-    """A base class of Trainer with methods that save and restore checkpoints, if there is a `checkpoint_config`.
+    """A base class of Trainer with the methods that save and restore checkpoints; they need a `checkpoint_config`.
 
     Attributes:
       session: the session of the Trainer.
@@ -204,7 +209,7 @@ class HasCheckpoints:
 
         Raises:
           CheckpointError: the Trainer has no `checkpoint_config`.
-          ArgumentError: no training is running, so no handler is the caller.
+          ArgumentError: no training is running.
         """
         if self._checkpoints is None:
             raise errors.CheckpointError(
@@ -221,7 +226,8 @@ class HasCheckpoints:
     def restore(self, step: int | str | None = None) -> None:
         """Restore a checkpoint: parameters, optimizer state, counters and the position in the data.
 
-        The next `train` continues from this position. Its first save sets newer checkpoints aside.
+        The next call of `train` continues from this position. Its first save renames newer checkpoints, which are then
+        not used again.
 
         Args:
           step: the training step of the checkpoint; "best" for the checkpoint of `keep_best`, None for the newest.
@@ -251,7 +257,7 @@ class HasCheckpoints:
         self._calls.go_back(found)
 
     def _freeze_as_before(self, position: Progress) -> None:
-        """Freeze the parameters that were frozen in a checkpoint, if this call of `train` continues from it."""
+        """Freeze the parameters that were frozen in the checkpoint from which this call of `train` continues."""
         before = position.frozen
         position.frozen = None
         if before is None or not position.begun or before == self.session.engine.freezing.chosen:

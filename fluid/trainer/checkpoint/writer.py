@@ -1,4 +1,4 @@
-"""Writer: writes checkpoints to a folder in a separate thread of each process, while training continues."""
+"""The class Writer, which writes checkpoints to a folder in a thread of each process while training continues."""
 
 import logging
 import threading
@@ -19,8 +19,8 @@ class Writer:
     """A writer of checkpoints to a folder, one at a time, each in a separate thread.
 
     While the thread runs, only the thread may use the attributes and the folder: all other code calls `wait` first. In
-    a multi-process training, each process has a thread. The threads agree, while training continues, on whether a
-    checkpoint was written.
+    a multi-process training, each process has one thread. While training continues, the threads of all processes agree
+    whether the checkpoint was written.
 
     Args:
       folder: the folder of the checkpoints.
@@ -29,9 +29,9 @@ class Writer:
       group: the processes of the training.
 
     Attributes:
-      base: the step of the newest checkpoint of this training: restored or written; None before the first.
+      base: the step of the checkpoint that was restored or written last; None before the first one.
       known: the steps of the checkpoints in the folder that this trainer has found or written.
-      lost: the step of the last checkpoint and its exception, if it could not be written; else None.
+      lost: if the last checkpoint could not be written, its step and the exception; else None.
     """
 
     def __init__(self, folder: Folder, keep: int | None, score: Score | None, group: Group):
@@ -42,7 +42,8 @@ class Writer:
         self._keep = keep
         self._score = score
         self._group = group.apart()
-        self._failure: errors.DistributedError | None = None  # the error if the processes could not agree
+        # the error if the processes could not agree whether a checkpoint was written
+        self._failure: errors.DistributedError | None = None
         self._health = Health()
         self._unhealthy = False
         self._thread: threading.Thread | None = None
@@ -53,15 +54,15 @@ class Writer:
         self.known = set(steps)
 
     def begin(self, health: Health) -> None:
-        """Store the Health of a training that begins: later checks exempt arrays that are already non-finite."""
+        """Store which arrays are non-finite when training begins: these arrays do not prevent a save."""
         self._health = health
         self._unhealthy = False
 
     def start(self, step: int, arrays: Mapping[str, Any], meta: Callable[[], dict[str, Any]]) -> None:
         """Start to write a checkpoint in a thread. A failure is logged, and training continues.
 
-        Call `wait` first, because only one checkpoint is written at a time. This method returns when the next training
-        step may donate the arrays (reuse their memory).
+        Call `wait` first, because only one checkpoint is written at a time. After this method returns, the next
+        training step may donate the arrays (reuse their memory).
 
         Args:
           step: the number of training steps done.
@@ -86,7 +87,7 @@ class Writer:
             raise self._failure
 
     def join(self) -> None:
-        """Wait until the started checkpoint is complete or has failed."""
+        """Wait until the thread that writes a checkpoint has ended, with or without success."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -117,7 +118,7 @@ class Writer:
         except Exception as error:
             self.lost = (step, error)
             reason = str(error).partition("\n")[0][:300]
-            # Every process logs its failure: each writes other files, and can fail for another reason.
+            # Every process logs its failure: each process writes other files, and may fail for another reason.
             log.error(
                 "checkpoint %d failed: %s: %s; training goes on", step, type(error).__name__, reason, exc_info=error
             )
@@ -125,9 +126,9 @@ class Writer:
             copied()
 
     def _refuse(self, step: int, complaint: str) -> None:
-        """Log why a checkpoint with non-finite arrays is not written: first as an error, then at debug level.
+        """Log why a checkpoint with non-finite arrays is not written: as an error the first time, then at debug level.
 
-        The next checkpoint that is written resets this: a refusal after it is an error again.
+        After a checkpoint was written, the next message of this kind is an error again.
         """
         level = logging.DEBUG if self._unhealthy else logging.ERROR
         self._unhealthy = True
@@ -137,7 +138,7 @@ class Writer:
     def _set_undone_aside(self, step: int) -> None:
         """Rename the checkpoints that are newer than the step from which training continued, or not older than `step`.
 
-        They belong to steps that training has undone by going back to an older checkpoint.
+        Training has continued from an older checkpoint and replaces the steps of the renamed checkpoints.
         """
         for stale in self._folder.steps():
             if stale >= step or (self.base is not None and stale > self.base):
@@ -145,7 +146,7 @@ class Writer:
                 log.warning("checkpoint %d was undone, it is set aside as %s", stale, name)
 
     def _delete_old(self) -> list[int]:
-        """Delete the oldest checkpoints above the number to keep, except the best; return the steps that remain."""
+        """Delete the oldest checkpoints until `keep` are left, but never the best one; return the remaining steps."""
         steps = self._folder.steps()
         if self._keep is None or len(steps) <= self._keep:
             return steps

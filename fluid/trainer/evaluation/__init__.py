@@ -1,1 +1,1 @@
-"""Evaluation: means of scalars during training, tests over a data set, histories, and handlers that follow a value."""
+"""Evaluation: means during training, tests over a data set, histories, and handlers that monitor one value."""

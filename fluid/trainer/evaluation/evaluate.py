@@ -1,4 +1,4 @@
-"""Evaluation and prediction over data sets: `Trainer.test`, `predict`, and `run` for the values of one feed."""
+"""Evaluation and prediction: `Trainer.test` and `predict` over a data set, and `run` for one minibatch."""
 
 import math
 import warnings
@@ -42,17 +42,17 @@ from fluid.trainer.evaluation.means import output_names, scalar_outputs
 from fluid.trainer.programs import Member, ProgramFunction, check_data
 from fluid.trainer.signals import Signals
 
-# A test warns if the rows that it keeps for its result take more than this number of bytes.
+# A test warns if the output rows that it collects in memory take more than this number of bytes.
 _MANY = 64 * 2**20
 
 
 class _Last(NamedTuple):
-    """The last test: at which training step it ran, with which averages of the parameters, and its results.
+    """A record of the last test: the training step before it, the averages that it used, and its results.
 
     Attributes:
-      step: the array of the step counter in the scope. Each training step creates a new array, so that the identical
-        array shows that no step has run since the test.
-      averages: the averages that replaced parameters during the test.
+      step: the array of the step counter. Each training step creates a new array. So if the array is identical
+        (`is`) to the current one, no step has run since the test.
+      averages: the averages that replaced the parameters during the test.
       values: all numbers in the results of the test.
     """
 
@@ -74,7 +74,7 @@ class Total:
       0.75
 
     Attributes:
-      kept: the number of bytes of the rows that are kept until the end of the test.
+      kept: the number of bytes of the rows that stay in memory until the end of the test.
     """
 
     def __init__(self, reduction: Reduction):
@@ -86,7 +86,7 @@ class Total:
         self.kept = 0
 
     def add(self, part: Part) -> None:
-        """Add the contribution of one minibatch, after waiting for the device.
+        """Add the value of one minibatch, after waiting until the device has computed it.
 
         Args:
           part: the value and the weight of the minibatch, on the device or on the host.
@@ -113,7 +113,8 @@ class Total:
         kind = self._reduction.kind
         if kind == "function":
             assert self._reduction.function is not None
-            with jax.enable_x64(True):  # otherwise a function of jax.numpy computes in float32
+            # enable 64 bits, because a user's function may call jax.numpy, which otherwise computes in float32
+            with jax.enable_x64(True):
                 return _scalar(np.asarray(self._reduction.function(*(total.result() for total in self._inner))))
         if kind == "mean":
             weight = self._weight.value()
@@ -139,11 +140,11 @@ class Gathered:
 
     @property
     def kept(self) -> dict[int, int]:
-        """The number of bytes of the rows that are kept, by the index of the output."""
+        """The number of bytes of the output rows that are collected in memory, by the index of the output."""
         return {i: total.kept for i, total in enumerate(self._totals) if total is not None and total.kept}
 
     def add(self, found: Any, names: Sequence[str]) -> None:
-        """Add the results of one minibatch, after waiting for the device.
+        """Add the results of one minibatch, after waiting until the device has computed them.
 
         Args:
           found: a pair: one Part for each output, and the values that are fetched for the metrics.
@@ -172,15 +173,16 @@ class Evaluator:
 
     def __init__(self, session: Session):
         self._session = session
-        self._warned: set[str] = set()  # "NAME" after warnings about outputs, "NAME rows" about many rows
+        # keys of the warnings already given: a program name for guessed outputs, "NAME rows" for many rows in memory
+        self._warned: set[str] = set()
         self._fetched: dict[tuple[str, ...], Program] = {}
         self._last = _Last(None, (), frozenset())
 
     def averages_of(self, value: float) -> tuple[Any, ...]:
         """Return the averages that replaced parameters in the last test, if `value` is one of its results.
 
-        The returned tuple is empty if `value` is no result of the last test, if training has continued since the test,
-        or if averages still replace the parameters.
+        The returned tuple is empty in three cases: `value` is no result of the last test, training has continued since
+        the test, or averages still replace the parameters.
         """
         last = self._last
         known = value in last.values and last.step is self._session.scope.step
@@ -199,7 +201,7 @@ class Evaluator:
     ) -> Results:
         """Test a program over one pass of a reader, see `Trainer.test`.
 
-        The first test of a program warns of outputs whose combination over a data set is a guess.
+        The first test of a program warns of outputs for which the rule that combines minibatches is a guess.
 
         Args:
           member: the program to test.
@@ -247,11 +249,11 @@ class Evaluator:
         return results
 
     def _gathered(self, program: Program, metrics: Metrics, rows: bool) -> Gathered:
-        """Return an empty Gathered for one test; a subclass may return an object of another class."""
+        """Return an empty Gathered, which collects the results of one test; a subclass may return another class."""
         return Gathered(program, metrics, rows)
 
     def _returning(self, program: Program, names: tuple[str, ...]) -> Program:
-        """Return `program` with the values in `names` as its outputs; each set of names is traced once."""
+        """Return a program like `program` whose outputs are the values in `names`; each set of names is traced once."""
         key = (program.name, *names)
         if key not in self._fetched:
             self._fetched[key] = returning(program, names)
@@ -259,7 +261,7 @@ class Evaluator:
 
 
 def request_of(program: Program, metrics: Metrics) -> Request:
-    """Return the Request of a test: one Part for each output, and the values that the metrics read.
+    """Return the Request of a test: the compiled step returns a Part for each output, and the inputs of the metrics.
 
     Raises:
       ArgumentTypeError: an entry is not a metric, or has no inputs.
@@ -301,7 +303,7 @@ def evaluate(
 
 
 def _many_rows(program: Program, gathered: Gathered) -> str:
-    """Return the warning for a test that keeps many rows in memory; it names the call that avoids this."""
+    """Return the warning for a test that collects many rows in memory; the warning names calls that avoid this."""
     names = output_names(program)
     found = ", ".join(f"{names[i]!r} ({scaled(size, 'B')})" for i, size in gathered.kept.items())
     scalars = list(scalar_outputs(program)) if program.output_names else ["name_of_a_scalar"]
@@ -312,7 +314,7 @@ def _many_rows(program: Program, gathered: Gathered) -> str:
 
 
 def doubts(program: Program) -> list[str]:
-    """Return a warning for each output for which the rule that combines its minibatches is a guess."""
+    """Return a warning for each output of a program for which the rule that combines minibatches is a guess."""
     named = zip(output_names(program), program.reductions, strict=True)
     return [
         f"{doubt}: how the values of {name!r} for several minibatches become one is not known, so that a test takes "
@@ -330,7 +332,7 @@ _GUESSES = {"mean": "their mean, weighted by examples", "rows": "all of them, on
 
 
 def _numbers(results: Results) -> list[float]:
-    """Return all single numbers in the results of a test as floats; a metric may have several numbers."""
+    """Return, as floats, all values with one element in the results of a test; a metric may have several."""
     arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(list(results))]
     return [float(array.reshape(())) for array in arrays if array.size == 1 and array.dtype.kind in "biuf"]
 
@@ -340,7 +342,7 @@ def _doubts_of(rule: Any) -> list[str]:
 
 
 def returning(program: Program, names: Sequence[str]) -> Program:
-    """Return a program with other outputs, which minimises nothing.
+    """Return a copy of a program that returns other values, and minimizes no loss.
 
     Args:
       program: the program.
@@ -377,7 +379,7 @@ def returning(program: Program, names: Sequence[str]) -> Program:
         return {name: known[n] if n in known else named_array(n) for name, n in canonical.items()}
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", errors.FluidWarning)  # the program has already given its warnings
+        warnings.simplefilter("ignore", errors.FluidWarning)  # the original program has already given these warnings
         samples = {name: np.zeros(shape) for name, shape in program.sample_shapes.items()}
         return Program(values, f"{program.name}[{', '.join(names)}]", samples, program.precision)
 
@@ -399,7 +401,7 @@ class _Sum:
             self._array = self._array + value
 
     def value(self) -> Any:
-        """Return the sum of all added values; 0 without any."""
+        """Return the sum of all added values; 0 if no value was added."""
         return math.fsum(self._scalars) if self._scalars else self._array
 
 
@@ -411,18 +413,18 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _wide(value: Any) -> np.ndarray:
-    """Convert integers and booleans to int64, and other numbers to float64, in which sums are almost exact."""
+    """Convert integers and booleans to int64, and other numbers to float64, so that sums are almost exact."""
     array = np.asarray(value)
     return array.astype(np.int64 if array.dtype.kind in "biu" else np.float64)
 
 
 def _scalar(array: np.ndarray) -> Any:
-    """Convert an array without axes to a scalar of float64 or int64; return other arrays and booleans unchanged."""
+    """Convert a 0-dimensional array to a float64 or int64 scalar; return booleans and other arrays unchanged."""
     return array if array.ndim or array.dtype.kind == "b" else _wide(array)[()]
 
 
 def _joined(values: list[Any]) -> Any:
-    """Concatenate the rows of the minibatches: arrays, or sequence batches, in order."""
+    """Concatenate the rows of several minibatches, which are arrays or sequence batches, in order."""
     kind = type(values[0])
     if kind in (SequenceBatch, NestedSequenceBatch):
         return kind.from_rows([row for value in values for row in value.rows()])
@@ -430,7 +432,7 @@ def _joined(values: list[Any]) -> Any:
 
 
 class Predicting(ShowsProgram, KnownAttributes):
-    """A base class of Trainer: `predict`, `run`, and error messages with hints for attributes of other libraries."""
+    """A base class of Trainer: `predict`, `run`, and error messages that explain method names of other libraries."""
 
     programs: dict[str, Program]
     _training: bool
@@ -502,7 +504,8 @@ class Predicting(ShowsProgram, KnownAttributes):
         needed = needed_feeds(session, found, names, fixed)
         step = bind(session.engine, found, Request(TEST, names, (*needed, *fixed.feeds), tuple(fixed.overrides)))
         shown = found.output_names if names is None else names
-        # If other programs compute feeds of this program, the minibatches must hold the feeds of those programs too.
+        # If other programs compute feeds of this program, the minibatches must also hold the feeds that those programs
+        # read.
         only = needed if member.chain is None else member.reads.keys() - fixed.feeds.keys()
         check = self._signals.check if self._training else None
         seeds = session.engine.seeds if seed is None else Seeds("predict", seed)

@@ -1,4 +1,4 @@
-"""History: the measurements of a training, and their plots."""
+"""The class History, which holds the measurements of a training, and functions that plot them."""
 
 import functools
 import io
@@ -21,23 +21,24 @@ from fluid.trainer.events import BeginEpochEvent, BeginTrainEvent, EndEpochEvent
 from fluid.trainer.handlers import Handler
 
 Curves = Mapping[str, tuple[Sequence[float], Sequence[Any]]]
-"""Curves by name: the horizontal positions of the points, and their values; in a population a value is `[members]`."""
+"""Curves by name: the horizontal positions of the points, and their values; in a population, arrays `[members]`."""
 
-# The vertical axis is logarithmic if the ratio of the largest to the smallest value is above this number.
+# The vertical axis of a plot is logarithmic if the largest value divided by the smallest is above this number.
 _WIDE = 20
 
 
 def check_matplotlib(who: str) -> Any:
-    """Return the class Figure of matplotlib.
+    """Return the class `Figure` of matplotlib, or raise an error if matplotlib is not installed.
 
     Args:
-      who: the caller, for the error message.
+      who: the name of the caller, for the error message.
 
     Raises:
       ArgumentError: matplotlib is not installed.
     """
     try:
-        from matplotlib.figure import Figure  # without pyplot there is no global state, and no window
+        # import Figure and not pyplot, which has global state and may open windows
+        from matplotlib.figure import Figure
     except ImportError as error:
         raise errors.ArgumentError(
             f"{who} needs the package matplotlib, which is not installed: pip install matplotlib"
@@ -48,8 +49,8 @@ def check_matplotlib(who: str) -> Any:
 def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
     """Draw curves, and return the picture as the bytes of a PNG.
 
-    Each output has separate axes. They also show the curves whose names end in the name of the output, such as
-    `test_loss` for the output `loss`.
+    Each output has separate axes, which also show the curves whose names end in the name of the output. For example,
+    the axes of `loss` also show `test_loss`.
 
     Args:
       curves: the curves by name.
@@ -67,7 +68,8 @@ def draw_curves(curves: Curves, outputs: Sequence[str], along: str) -> bytes:
             # Short curves have markers, so that a curve of one point is visible.
             marker = "o" if len(places) <= 40 else ""
             lines = axes.plot(places, numbers, label=name, linewidth=1.5, marker=marker, markersize=3)
-            for line in lines[1:]:  # in a population, the lines of all members have one colour
+            # in a population, the lines of all members have the colour of the first member and share one legend entry
+            for line in lines[1:]:
                 line.set(label="_", color=lines[0].get_color())
         axes.set(xlabel=along, title=title, yscale=_scale([float(v) for n in names for v in np.ravel(curves[n][1])]))
         axes.grid(alpha=0.3)
@@ -87,7 +89,7 @@ def in_notebook() -> bool:
 
 
 def write_picture(picture: bytes, path: PathLike) -> None:
-    """Write the bytes of a PNG to a file, which is complete or unchanged at any time."""
+    """Write the bytes of a PNG to a file, so that a reader never finds an incomplete file."""
     target = local_path(path)
     partial = f"{target}.partial"
     with open(partial, "wb") as file:
@@ -96,7 +98,7 @@ def write_picture(picture: bytes, path: PathLike) -> None:
 
 
 def display_picture(picture: bytes, handle: Any = None) -> Any:
-    """Show a PNG in a notebook, in place of the picture of `handle` unless this is None; return the handle."""
+    """Show a PNG in a notebook, or replace the picture of `handle` if it is not None; return the display handle."""
     from IPython.display import Image, display
 
     image = Image(data=picture, format="png")
@@ -107,7 +109,7 @@ def display_picture(picture: bytes, handle: Any = None) -> Any:
 
 
 def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
-    """Return the names of the curves on each axes, by title: "test_loss" joins the axes of the output "loss"."""
+    """Return the names of the curves of each plot, by title: "test_loss" is in the plot of the output "loss"."""
     groups: dict[str, list[str]] = {output: [output] for output in outputs if output in names}
     for name in (n for n in names if n not in groups):
         fitting = [output for output in outputs if name == output or name.endswith(f"_{output}")]
@@ -116,16 +118,16 @@ def _groups(names: list[str], outputs: list[str]) -> dict[str, list[str]]:
 
 
 def _scale(values: list[float]) -> str:
-    """Return the scale of the vertical axis: "log" for positive values with a large ratio, else "linear"."""
+    """Return the scale of an axis: "log" if all values are positive and differ by a large factor, else "linear"."""
     positive = all(v > 0 for v in values if math.isfinite(v))
     finite = [v for v in values if math.isfinite(v)]
     return "log" if finite and positive and max(finite) > _WIDE * min(finite) else "linear"
 
 
-# The columns that every history has, with their descriptions for error messages.
+# The columns of every History, with descriptions for error messages.
 OWN_COLUMNS = {"epoch": "the number of the epoch", "step": "the training steps done"}
 
-# A checkpoint keeps the history of at most this number of epochs, the newest ones.
+# A checkpoint stores the history of at most this number of epochs, the newest ones.
 _REMEMBERED = 1000
 
 
@@ -149,10 +151,10 @@ class _Row:
 class History(Mapping[str, list[Any]], KnownAttributes):
     """The measurements of a training: a column for each value, with one entry for each epoch.
 
-    The columns are `epoch`, from 0; `step`, the training steps done; the scalars of the program over the steps of the
-    epoch, as in `EndEpochEvent.metrics`; and the values that handlers report, such as `test_loss`. A reported value is
-    the last one in the epoch, or NaN. Several programs have columns like `generator/loss`. A stopped epoch has an entry
-    too. In a population, each value is an array `[members]`.
+    The columns are `epoch`, from 0; `step`, the number of training steps done; the scalars of the program over the
+    steps of the epoch, as in `EndEpochEvent.metrics`; and the values that handlers report, such as `test_loss`. A
+    reported value is the last one in the epoch, or NaN without one. With several programs, columns have names like
+    `generator/loss`. A stopped epoch has an entry too. In a population, each value is an array `[members]`.
 
     A History is a mapping: `history["test_loss"]`, `list(history)`, `dict(history)`.
 
@@ -206,7 +208,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
         return pandas.DataFrame(dict(self)).set_index("epoch")
 
     def plot(self, path: PathLike | None = None) -> None:
-        """Plot the columns over the epochs; columns whose names share an ending share their axes.
+        """Plot the columns over the epochs; columns whose names have a common ending share one plot.
 
         Args:
           path: the PNG file to write. None shows the figure in a notebook, and elsewhere writes `history.png`.
@@ -232,16 +234,16 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             write_picture(picture, "history.png" if path is None else path)
 
     def _append(self, row: _Row, in_flight: int) -> None:
-        """Add the row of an epoch, and read the values of older epochs without waiting for the device.
+        """Add the row of an epoch, and read the values of older epochs from the device, without waiting.
 
-        An epoch is read if at least `in_flight` steps have followed it: these values are computed.
+        An epoch is read if at least `in_flight` steps have followed it, because its values are then computed.
         """
         self._unread.append(row)
         while self._unread[0].steps <= row.steps - in_flight:
             self._read_first()
 
     def _announced(self, steps: int, values: Mapping[str, Any]) -> bool:
-        """Add reported values to the last row if its epoch has ended after `steps` steps; return whether this is so."""
+        """Add reported values to the last row if its epoch ended at step `steps`; return whether they were added."""
         if not self._unread or self._unread[-1].steps != steps:
             return False
         self._unread[-1].announced.update(values)
@@ -262,7 +264,7 @@ class History(Mapping[str, list[Any]], KnownAttributes):
             column.append(values.get(name, math.nan))
 
     def _state(self) -> dict[str, list[Any]]:
-        """Return the columns as JSON, with at most `_REMEMBERED` epochs, the newest ones."""
+        """Return the columns as JSON, with the newest epochs, at most `_REMEMBERED`."""
         self._read()
         return {name: [as_json(value) for value in column[-_REMEMBERED:]] for name, column in self._columns.items()}
 
@@ -294,7 +296,7 @@ class HistoryKeeper(Handler):
         return Results(_Late(means), means.names)
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Begin a new history, unless an interrupted training continues; check the names of the columns.
+        """Begin a new history, unless an interrupted training continues; check that column names are unique.
 
         Raises:
           ArgumentError: two columns would have one name.
@@ -330,27 +332,27 @@ class HistoryKeeper(Handler):
             )
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
-        """Begin new means of the scalars, unless an interrupted epoch continues."""
+        """Begin new means of the program's scalars, unless an interrupted epoch continues."""
         if event.first_step == 0 or self._means is None:
             self._means = TrainingMeans(self.trainer.programs)
 
     def steps_ahead(self) -> float:
-        """Return infinity: this handler needs only the values in its events, at any later time."""
+        """Return infinity, because this handler never has to act between two training steps."""
         return math.inf
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the outputs of the step to the means over the epoch."""
+        """Add the program outputs of one training step to the means over the epoch."""
         assert self._means is not None
         self._means.add(event)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Store reported values for the row of this epoch, or add them to the last row if its epoch has just ended."""
+        """Store reported values for the row of this epoch; if the epoch has just ended, add them to its row."""
         values = by_name(event.metrics)
         if not self.history._announced(self.done, values):
             self._announced.update(values)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Add the row of the epoch to the history."""
+        """Add the means and the reported values of the ended epoch to the history."""
         row = _Row(event.epoch, self.done, event.metrics, self._announced)
         self.history._append(row, self._dispatcher.in_flight)
         self._announced = {}
@@ -362,12 +364,12 @@ class HistoryKeeper(Handler):
         return {"history": self.history._state(), "announced": announced, "means": means.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Store the history of a checkpoint, which `begin_train` restores."""
+        """Store the history from a checkpoint until `begin_train` restores it."""
         self._restored = state
 
 
 class _Late(Sequence[Any]):
-    """A lazy sequence of the values of TrainingMeans, which are read from the device on the first access."""
+    """A lazy sequence of the means in a TrainingMeans; the first access reads all of them from the device."""
 
     def __init__(self, means: TrainingMeans):
         self._means = means

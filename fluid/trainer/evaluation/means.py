@@ -1,6 +1,6 @@
 """Means: the means of a program's scalars over training steps, collected without waiting for the device.
 
-Also here: the names and scalars of a training that handlers use, and intervals of steps and epochs.
+The module also has functions for the names of scalars that handlers use, and intervals of steps and epochs.
 """
 
 import math
@@ -33,7 +33,7 @@ class Every:
       owner: the name of the handler, for messages.
 
     Raises:
-      ArgumentError: `value` is none of these.
+      ArgumentError: `value` is not a valid interval.
 
     Example:
       >>> every = Every("100 steps", "TestEvery")
@@ -53,25 +53,25 @@ class Every:
         self._unit = words[2] if words else "step"
 
     def at_step(self, done: int) -> bool:
-        """Return whether an interval of steps ends after `done` steps."""
+        """Return whether an interval ends after `done` training steps; False for an interval of epochs."""
         return self._unit == "step" and done % self._count == 0
 
     def steps_left(self, done: int) -> float:
-        """Return the number of steps after `done` to the end of the interval; infinity for an interval of epochs."""
+        """Return the number of steps from step `done` to the end of the interval; infinity for epochs."""
         return self._count - done % self._count if self._unit == "step" else math.inf
 
     def at_epoch(self, event: EndEpochEvent) -> bool:
-        """Return whether an interval of epochs ends with this epoch; a stopped epoch does not count."""
+        """Return whether an interval of epochs ends with the epoch of the event; a stopped epoch does not count."""
         return self._unit == "epoch" and event.completed and (event.epoch + 1) % self._count == 0
 
 
 def output_names(program: Program) -> list[str]:
-    """Return the names of the outputs of a program; without names, `loss`, `output_1`, `output_2` and so on."""
+    """Return the names of a program's outputs; unnamed outputs are `loss`, `output_1`, `output_2` and so on."""
     return list(program.output_names or ["loss", *(f"output_{i}" for i in range(1, len(program.outputs)))])
 
 
 def scalar_outputs(program: Program) -> dict[str, int]:
-    """Return the position, among the outputs of a program, of each output of shape `[]` or `[1]`, by name."""
+    """Return the index of each scalar output of a program (shape `[]` or `[1]`), by name."""
     named = enumerate(zip(output_names(program), program.outputs, strict=True))
     return {name: place for place, (name, output) in named if output.shape in ((), (1,))}
 
@@ -92,9 +92,9 @@ def value_name(programs: Collection[str], program: str, name: str) -> str:
 
 
 def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
-    """Return the index of each scalar output, by the name of its program and its name in the Trainer.
+    """Return a dict for each program, by its name: the index of each scalar output, by its name in the Trainer.
 
-    A name in the Trainer is as in `value_name`.
+    With several programs, the name in the Trainer is like "generator/loss".
     """
     return {
         program: {value_name(programs, program, name): place for name, place in scalar_outputs(found).items()}
@@ -103,13 +103,13 @@ def scalars_of(programs: Mapping[str, Program]) -> dict[str, dict[str, int]]:
 
 
 def known_values(handler: Handler) -> list[str]:
-    """Return the names of all scalars in the training of a handler: program outputs, then values of other handlers."""
+    """Return the names of all scalars that a handler can monitor: program outputs, then values that handlers report."""
     outputs = scalars_of(handler.trainer.programs)
     return [*(name for names in outputs.values() for name in names), *handler._dispatcher.measures()]
 
 
 def number(value: Any) -> Any:
-    """Convert a scalar of shape `[]` or `[1]` to a float; in a population, to float64 `[members]`."""
+    """Convert a scalar of shape `[]` or `[1]` to a float; in a population, to a float64 array `[members]`."""
     if np.ndim(value) == 0:
         return float(value)
     numbers = np.asarray(value, np.float64).reshape(-1)
@@ -117,12 +117,12 @@ def number(value: Any) -> Any:
 
 
 def finite(values: Mapping[str, float]) -> dict[str, float | str]:
-    """Return the values with non-finite numbers as texts, "nan", "inf" or "-inf", because JSON has no such numbers."""
+    """Replace non-finite numbers by the strings "nan", "inf" and "-inf", because JSON has no such numbers."""
     return {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
 
 
 def as_json(value: Any) -> Any:
-    """Return a number unchanged, and an array `[members]` of a population as a list, both valid JSON."""
+    """Convert an array `[members]` of a population to a list, which is valid JSON; return a number unchanged."""
     return value.tolist() if isinstance(value, np.ndarray) else value
 
 
@@ -132,9 +132,9 @@ def from_json(value: Any) -> Any:
 
 
 def spans(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return values to show as floats; for a population, the least and the greatest number of the members.
+    """Convert values to floats for display; for a population, the minimum and the maximum over the members.
 
-    If both are equal, the number is shown once, under the plain name. NaNs are ignored.
+    If the minimum and the maximum are equal, the result has only one number, with the plain name. NaNs are ignored.
 
     Example:
       >>> spans({"loss": np.array([0.5, 0.25, np.nan]), "rate": np.array([0.1, 0.1]), "step_ms": 2.0})
@@ -151,13 +151,14 @@ def spans(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_name(metrics: Results) -> dict[str, Any]:
-    """Return Results with names, such as the metrics of a MeasuredEvent, as a dict by name."""
+    """Convert named Results, such as the metrics of a MeasuredEvent, to a dict."""
     return dict(zip(metrics.names or (), metrics, strict=True))
 
 
-# The number of steps whose values are read from the device at once.
+# The number of training steps whose values are read from the device in one copy.
 _CHUNK = 32
-# While the device is idle, reading is postponed until it is busy again, but only up to this number of unread steps.
+# While the device is idle, values are not read from it until it is busy again, but at most this number of steps stay
+# unread.
 _POSTPONED = 128
 
 
@@ -174,7 +175,7 @@ class _Chunk(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The mean, sum, maximum, minimum and last value of one scalar over the steps that were read so far.
+    """The mean, sum, maximum, minimum and last value of one scalar over the training steps read so far.
 
     The field `mean` is the weighted sum of the values: it is not yet divided by the sum of the weights. Each field is a
     float; in a population, an array `[members]`.
@@ -223,25 +224,26 @@ class Means:
         return list(self._places)
 
     def add(self, metrics: Results, examples: int) -> None:
-        """Add one step.
+        """Add the outputs of one training step.
 
         Args:
           metrics: the outputs of the program.
           examples: the number of examples in the step.
         """
         self._unread.append(([metrics.unread(place) for place in self._places.values()], examples))
-        # The loop has already waited for the oldest steps, unless they ran in one call with the newest.
+        # The training loop has already waited for the oldest steps, unless they ran in one device call with the newest
+        # step.
         if len(self._unread) > _CHUNK + IN_FLIGHT and self._is_computed(_CHUNK) and not self._is_waited_for():
             self._put_together()
 
     def read(self) -> dict[str, Any]:
-        """Return the values by name, after waiting for the last steps; an empty dict without steps."""
+        """Return the mean of each scalar by name, after waiting for the last steps; {} without steps."""
         self._fold_chunk()
         self._fold_steps(len(self._unread))
         return self._results()
 
     def running(self) -> dict[str, Any]:
-        """Return the values, by name, over the steps for which the loop has waited; an empty dict without steps."""
+        """Return the mean of each scalar over the steps that are already computed, by name; {} without steps."""
         self._fold_chunk()
         count = len(self._unread) - IN_FLIGHT - 1
         while count > 0 and not self._is_computed(count):
@@ -250,28 +252,29 @@ class Means:
         return self._results()
 
     def state(self) -> dict[str, Any]:
-        """Return the reductions over all steps so far, as JSON for `restore`, after waiting for the last steps."""
+        """Return the means, sums and extrema over all steps so far, as JSON; wait for the last steps."""
         self.read()
         found = {name: [as_json(value) for value in values] for name, values in self._found.items()}
         return {"found": found, "weight": self._weight}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of `state`; scalars that are not collected any more are dropped."""
+        """Restore the result of `state`; ignore scalars that are not collected any more."""
         found = {name: state["found"][name] for name in self._places if name in state["found"]}
         self._found = {name: _Found(*map(from_json, values)) for name, values in found.items()}
         self._weight = state["weight"]
 
     def _is_computed(self, count: int) -> bool:
-        """Return whether the oldest `count` unread steps are computed.
+        """Return whether the device has computed the oldest `count` unread steps.
 
-        They may not be, although the loop waits for old steps, if they run in one call with newer steps.
+        The training loop waits for old steps. But old steps that run in one device call with newer steps may still be
+        in flight.
         """
         return all(is_computed(value) for value in self._unread[count - 1][0][:1])
 
     def _is_waited_for(self) -> bool:
-        """Return whether reading should be postponed, because the idle device waits for the next call of several steps.
+        """Return whether to postpone reading, because the idle device waits for the next call with several steps.
 
-        After `_POSTPONED` unread steps, reading is not postponed any more.
+        With `_POSTPONED` unread steps or more, reading is not postponed.
         """
         newest = self._unread[-1][0][:1]
         return len(self._unread) <= _POSTPONED and any(isinstance(v, Later) and v.is_ready() for v in newest)
@@ -279,8 +282,8 @@ class Means:
     def _put_together(self) -> None:
         """Read the values of the oldest `_CHUNK` steps.
 
-        On a device with its own memory, each read is expensive. There, the values are stacked into one array for each
-        scalar, and read when the next stack is created.
+        On a device with its own memory, each read is expensive. So the values of each scalar are stacked into one array
+        on such a device, and read when the next stack is created.
         """
         first, _ = self._unread[0]
         if not first or isinstance(first[0], Later) or _is_near(first[0]):
@@ -291,13 +294,13 @@ class Means:
         self._chunk = _Chunk(stacked([values for values, _ in steps]), [examples for _, examples in steps])
 
     def _fold_chunk(self) -> None:
-        """Add the stacked steps to the reductions of the epoch; the loop has already waited for newer steps."""
+        """Read the stacked values of `_CHUNK` steps, which are already computed, and add them to the reductions."""
         if self._chunk is not None:
             self._fold(self._chunk)
             self._chunk = None
 
     def _fold_steps(self, count: int) -> None:
-        """Add the values of the oldest `count` steps, which are not stacked, to the reductions of the epoch."""
+        """Read the values of the oldest `count` steps, which are not stacked, and add them to the reductions."""
         if count > 0:
             steps = [self._unread.popleft() for _ in range(count)]
             found = on_host([value for values, _ in steps for value in values])
@@ -305,13 +308,13 @@ class Means:
             self._fold(_Chunk(columns, [examples for _, examples in steps]))
 
     def _fold(self, chunk: _Chunk) -> None:
-        """Add the values of a chunk of steps to the reductions of the epoch: sums, maxima, minima and last values."""
+        """Update the sums, maxima, minima and last values with the values of a chunk of training steps."""
         weights = np.asarray(chunk.examples, np.float64)
         self._weight += float(weights.sum())
         for name, array in zip(self._places, on_host(chunk.values), strict=True):
             values = np.asarray(array, np.float64).reshape(len(weights), -1)
             weighted, total, largest, smallest, _ = self._found.get(name, (0.0, 0.0, -math.inf, math.inf, math.nan))
-            # Every reduction is computed; `_result` selects the one that the program declares.
+            # Update all reductions of each scalar, because `_result` later selects the one that the program declares.
             self._found[name] = _Found(
                 mean=weighted + number(weights @ values),
                 sum=total + number(values.sum(axis=0)),
@@ -333,15 +336,16 @@ class Means:
 
 @jax.jit
 def stacked(steps: Sequence[Sequence[Any]]) -> list[Any]:
-    """Stack the values of each scalar over all steps, `[steps, 1]`; in a population `[steps, members]`.
+    """Stack the values of each scalar over all steps: `[steps, 1]`, or in a population `[steps, members]`.
 
-    The arrays stay on the device, and nothing waits: reading one array is as fast as reading one scalar.
+    The stacked arrays stay on the device, and the host does not wait. To read one stacked array later takes no longer
+    than to read one scalar.
     """
     return [jnp.stack([jnp.reshape(value, (-1,)) for value in column]) for column in zip(*steps, strict=True)]
 
 
 def on_host(values: Sequence[Any]) -> list[np.ndarray]:
-    """Copy arrays to the host; training reads all its values through this function."""
+    """Copy arrays to the host. Training reads all values from the device with this function."""
     if any(isinstance(value, Later) for value in values):
         stacks = {id(value.stack): value.stack for value in values if isinstance(value, Later)}
         there = dict(zip(stacks, on_host(list(stacks.values())), strict=True))
@@ -352,9 +356,9 @@ def on_host(values: Sequence[Any]) -> list[np.ndarray]:
 
 
 def is_computed(value: Any) -> bool:
-    """Return whether a value of a step for which the loop has waited can be read without waiting.
+    """Return whether the device has computed a value, so that reading it does not wait.
 
-    If the step shares a call with newer steps, its value may not be computed yet.
+    The training loop waits for old steps. But a step in one device call with newer steps may still be in flight.
     """
     return not isinstance(value, Later) or value.is_ready()
 
@@ -365,12 +369,12 @@ def _is_near(value: Any) -> bool:
 
 
 class TrainingMeans:
-    """The scalars of all programs of a Trainer, each averaged over the steps of its own program.
+    """The means of the scalars of all programs of a Trainer, each over the steps of its own program.
 
     Args:
       programs: the programs by name.
-      places: for each program, by name, the output index of each scalar to collect, by name; all of `scalars_of` by
-        default.
+      places: for each program name, a dict from the name of a scalar to its output index; by default all scalar
+          outputs.
     """
 
     def __init__(self, programs: Mapping[str, Program], places: Mapping[str, Mapping[str, int]] | None = None):
@@ -380,24 +384,24 @@ class TrainingMeans:
 
     @property
     def names(self) -> list[str]:
-        """The names of the scalars of all programs that are collected."""
+        """The names of the collected scalars of all programs."""
         return [name for means in self._means.values() for name in means.names]
 
     def add(self, event: EndStepEvent) -> None:
-        """Add one step of the program that the event names."""
+        """Add the outputs of one training step; the event names the program of the step."""
         means = self._means[event.program] if self._only is None else self._only
         means.add(event.metrics, event.examples)
 
     def read(self) -> dict[str, Any]:
-        """Return the values by name, after waiting for the last steps; programs without steps are left out."""
+        """Return the mean of each scalar by name, after waiting for the last steps; omit programs without steps."""
         return {name: value for means in self._means.values() for name, value in means.read().items()}
 
     def running(self) -> dict[str, Any]:
-        """Return the values, by name, over the steps for which the loop has waited."""
+        """Return the mean of each scalar over the steps that are already computed, by name."""
         return {name: value for means in self._means.values() for name, value in means.running().items()}
 
     def state(self) -> dict[str, Any]:
-        """Return the reductions over all steps so far, as JSON for `restore`."""
+        """Return the means, sums and extrema of all programs so far, as JSON for `restore`."""
         if self._only is not None:
             return self._only.state()
         return {name: means.state() for name, means in self._means.items()}
@@ -417,7 +421,7 @@ class Averaging(Handler):
     def __init__(self) -> None:
         self._places: dict[
             str, dict[str, int]
-        ] = {}  # program name -> output name -> index of this output in the collected list
+        ] = {}  # for each program name: a dict from an output name to the index of this output in the collected list
         self._names: list[str] = []  # the names of all collected outputs
         self._mean: TrainingMeans | None = None
         self._resumed: Mapping[str, Any] | None = None
@@ -425,7 +429,7 @@ class Averaging(Handler):
         self._trained: Any = None  # the Trainer of the last call of `train` with this handler
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Choose the outputs to collect; reset the handler if another Trainer has used it before."""
+        """Select the outputs to average; reset the handler if another Trainer has used it before."""
         every = scalars_of(self.trainer.programs)
         self._places = {program: self._chosen(places) for program, places in every.items()}
         self._names = [name for places in self._places.values() for name in places]
@@ -437,7 +441,7 @@ class Averaging(Handler):
         self._begun = True
 
     def steps_ahead(self) -> float:
-        """Return infinity: this handler needs only the values in its events, at any later time."""
+        """Return infinity, because this handler never has to act between two training steps."""
         return math.inf
 
     def begin_epoch(self, event: BeginEpochEvent) -> None:
@@ -450,32 +454,32 @@ class Averaging(Handler):
         self._resumed = None
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Add the outputs of the step to the means over the epoch."""
+        """Add the program outputs of one training step to the means over the epoch."""
         self._means().add(event)
 
     def state(self) -> dict[str, Any]:
-        """Return the means of the epoch that has not ended, as JSON."""
+        """Return the means over the current epoch so far, as JSON."""
         return self._means().state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Store the means of a checkpoint; the next `begin_epoch` restores them."""
+        """Store the means from a checkpoint; the next `begin_epoch` continues them."""
         self._resumed = state
 
     def _chosen(self, places: dict[str, int]) -> dict[str, int]:
-        """Return the scalars to collect from `places`, the scalars of one program; all by default."""
+        """Return the entries of `places` (the scalar outputs of one program) to be averaged; all by default."""
         return places
 
     def _forget(self) -> None:
         """Discard results from the training of another Trainer; subclasses override this method."""
 
     def _means(self) -> TrainingMeans:
-        """Return the means over the steps so far, new ones if there are none."""
+        """Return the means over the steps so far; create empty means if there are none."""
         if self._mean is None:
             self._mean = TrainingMeans(self.trainer.programs, self._places)
         return self._mean
 
     def _take(self) -> TrainingMeans:
-        """Return the means over the steps so far, and discard them, so that the next step begins new means."""
+        """Return the means over the steps so far and reset them, so that the next step begins new means."""
         mean = self._means()
         self._mean = None
         return mean

@@ -1,4 +1,4 @@
-"""Monitors: the base class of handlers that follow one value; SaveBest; and whether larger or smaller is better."""
+"""Monitors: the base class of handlers that follow one value; SaveBest; and the direction in which a value improves."""
 
 import contextlib
 import re
@@ -17,8 +17,9 @@ from fluid.trainer.events import BeginTrainEvent, EndEpochEvent, EndTrainEvent, 
 
 AUTO = "auto"
 
-# Phrases in names of values. `_said` first splits a name into words: at all characters that are no letters or digits,
-# between letters and digits, and within camel case.
+# Words in the names of values for which larger is better, and for which smaller is better. Before the comparison,
+# `_said` splits a name into words: at characters other than letters and digits, between letters and digits, and within
+# camel case.
 _LARGER = re.compile(
     r"\b(acc|accs|accuracy|accuracies|auc|aucs|auroc|auprc|aupr|ap|map|precision|recall|sensitivity|specificity|"
     r"f \d+|f beta|fscore|r \d+|rsquared|iou|io u|miou|dice|jaccard|bleu|rouge|meteor|chrf|cider|dcg|ndcg|mrr|mcc|"
@@ -28,7 +29,7 @@ _SMALLER = re.compile(
     r"\b(loss|losses|logloss|error|errors|err|cost|costs|mae|mse|rmse|mape|smape|msle|rmsle|perplexity|ppl|nll|bce|"
     r"cross entropy|crossentropy|xent|kl|kld|divergence|deviance|regret|brier|wer|cer|ter|eer|fid|kid|lpips)\b"
 )
-# Words with which a name has no known direction: "neg_mse", "loss_scale", "accuracy_std", "map_size".
+# A name with one of these words, such as "neg_mse", "loss_scale", "accuracy_std" or "map_size", has no known direction.
 _OTHER = re.compile(
     r"\b(neg|negative|minus|inv|inverse|not|no|without|std|stddev|var|variance|count|number|num|size|shape|delta|diff|"
     r"difference|gap|change|drop|ratio|scale|weight|weights|coefficient|factor|threshold|target|norm|grad|gradient|time|"
@@ -37,7 +38,7 @@ _OTHER = re.compile(
 
 
 def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
-    """Return "min" if smaller values are better, else "max": the argument `mode`, or with "auto" read from the name.
+    """Return "min" if smaller values are better, else "max": the argument `mode`, or for "auto" derived from the name.
 
     Larger is better for "test_acc", "val/AUC" and "map50", smaller for "loss" and "valRMSE". A name that ends in a word
     for a loss or an error has the direction of a loss: "dice_loss", "top5_error".
@@ -45,7 +46,7 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
     Args:
       name: the name of a value.
       mode: "min", "max" or "auto".
-      call: returns a text for error messages: the call of the user, written with a given mode.
+      call: a function of a mode that returns the user's call with this mode, as text for error messages.
 
     Raises:
       ArgumentError: the mode is another word; or the mode is "auto", and the name is unknown or ambiguous.
@@ -59,7 +60,8 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
     if mode != AUTO:
         raise errors.ArgumentError(f'{call(mode)}: expected "min", "max", or "auto" to read it from the name')
     value = str(name)
-    if said := _said(value.rpartition("/")[2]) or _said(value):  # before a slash is the name of a program
+    # the part of the name before a slash is the name of a program: ignore it
+    if said := _said(value.rpartition("/")[2]) or _said(value):
         return said
     raise errors.ArgumentError(
         f"{call(mode)}: the name {name!r} does not say whether larger or smaller is better, expected mode='max' or "
@@ -68,7 +70,7 @@ def direction(name: str, mode: str, call: Callable[[str], str]) -> str:
 
 
 def _said(name: str) -> str | None:
-    """Return "min" or "max", the direction that the words of a name show; None if they are unknown or ambiguous."""
+    """Return "min" or "max", the direction that the words of a name imply; None if they are unknown or ambiguous."""
     words = " ".join(re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", name)).lower()
     larger = [match.end() for match in _LARGER.finditer(words)]
     smaller = [match.end() for match in _SMALLER.finditer(words)]
@@ -79,7 +81,7 @@ def _said(name: str) -> str | None:
     return "min" if max(smaller) > max(larger, default=-1) else None
 
 
-# Beginnings of words in names of values that go from 0 to 1, or from 0 to 100 in percent.
+# Prefixes of words in the names of values that range from 0 to 1, or from 0 to 100 percent.
 _FRACTION = re.compile(r"(^|[_/])(acc|accuracy|auc|precision|recall|f1|map|iou)", re.IGNORECASE)
 
 
@@ -101,7 +103,8 @@ class Monitor(Averaging):
     monitor: str
     best: Any
     for_members = False
-    asked_by: str | None = None  # the argument of the user that messages name instead of the class of the handler
+    # the user's call to name in error messages, such as "train(restore_best=...)"; None names the class of the handler
+    asked_by: str | None = None
 
     def __init__(self, monitor: str, mode: str = AUTO, min_delta: float = 0.0):
         super().__init__()
@@ -110,7 +113,7 @@ class Monitor(Averaging):
             raise errors.ArgumentError(f"{kind}(min_delta={min_delta!r}): expected a number from 0 on")
         self.monitor = monitor
         self.best = None
-        self._measured = False  # True if the value was measured in this call of `train`
+        self._measured = False  # True if a handler has measured the monitored value in this call of `train`
         self._steps_before = 0
         self._mode = direction(monitor, mode, lambda mode: f"{kind}({monitor!r}, mode={mode!r})")
         self._sign = 1 if self._mode == "min" else -1
@@ -123,7 +126,8 @@ class Monitor(Averaging):
         self._steps_before = self.done
         known = known_values(self)
         if self.monitor not in known:
-            meant = self.monitor.replace("val_", "test_", 1)  # Keras and Lightning use this prefix for results of tests
+            # Keras and Lightning use the prefix "val_" for results of tests: suggest "test_" instead
+            meant = self.monitor.replace("val_", "test_", 1)
             raise errors.UnknownNameError(
                 f"{self.asked_by or type(self).__name__} monitors {self.monitor!r}, which nothing here measures. "
                 f"{errors.nearest(meant, known)} Results of tests come from train(..., test_reader=test_reader), or "
@@ -131,21 +135,21 @@ class Monitor(Averaging):
             )
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Pass the mean of the output over a completed epoch to `_judge`."""
+        """Pass the mean of the monitored output over a completed epoch to `_judge`."""
         if self._names and event.completed:
             for value in self._take().read().values():
                 self._measured = True
                 self._judge(value)
 
     def measured(self, event: MeasuredEvent) -> None:
-        """Pass the value to `_judge` if a handler has reported it."""
+        """Pass the monitored value to `_judge` if the event reports this value."""
         announced = by_name(event.metrics)
         if self.monitor in announced:
             self._measured = True
             self._judge(number(announced[self.monitor]))
 
     def end_train(self, event: EndTrainEvent) -> None:
-        """Warn if the value was never measured in a training that has run to its end."""
+        """Warn if training has run to its end and the monitored value was never measured."""
         ended = event.error is None and not event.stopped
         if ended and not self._measured and self.best is None and self.done > self._steps_before:
             warn(
@@ -155,7 +159,7 @@ class Monitor(Averaging):
             )
 
     def state(self) -> dict[str, Any]:
-        """Return the best value so far, and the mean of the output over the steps of the current epoch, as JSON."""
+        """Return the best value so far, and the mean of the monitored output over the current epoch, as JSON."""
         return {"best": as_json(self.best), "mean": super().state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -170,15 +174,15 @@ class Monitor(Averaging):
         return {name: place for name, place in places.items() if name == self.monitor}
 
     def _better(self, value: Any) -> Any:
-        """Return whether a finite value is better than `best` by more than `min_delta`.
+        """Return whether a finite value is better than the best value so far by more than `min_delta`.
 
-        In a population, return bool `[members]`. The first finite value is always better.
+        In a population, return a boolean array `[members]`. The first finite value is always better.
         """
         if self.best is None:
             if self._min_delta >= 1 and _FRACTION.search(self.monitor) and np.all((value >= 0) & (value <= 1)):
                 warn_once(self, "min_delta", lambda: self._of_percent(value))
             return np.isfinite(value)
-        known = np.isfinite(self.best)  # False for a member without a finite value so far
+        known = np.isfinite(self.best)  # True for each member that has had a finite value before
         return np.isfinite(value) & (~known | (self._sign * (np.subtract(self.best, value)) > self._min_delta))
 
     def _of_percent(self, value: Any) -> str:
@@ -189,7 +193,7 @@ class Monitor(Averaging):
         )
 
     def _judge(self, value: Any) -> None:
-        """Act on a measured value: a float, or in a population an array `[members]` if the handler is `for_members`."""
+        """Act on a measured value: a float, or an array `[members]` if the handler is `for_members` of a population."""
         raise NotImplementedError
 
 
@@ -197,7 +201,7 @@ class Monitor(Averaging):
 class SaveBest(Monitor):
     """A handler that saves the parameters whenever a value is the best so far and all parameters are finite.
 
-    The tested parameters are saved: if a test used an average of the parameters, the average is saved.
+    If a test has used an average of the parameters, the handler saves the average.
 
     Args:
       path: as in `Trainer.save_params`; None, with `restore`, keeps the parameters in memory.
@@ -238,7 +242,7 @@ class SaveBest(Monitor):
         self._path = None if path is None else local_path(path)
         self._file_of = self._path
         self._restore = restore
-        self._kept: dict[str, Any] | None = None  # the best parameters, if they are kept in memory
+        self._kept: dict[str, Any] | None = None  # the best parameters, if they are stored in memory and not in a file
         self._health = Health()
 
     def begin_train(self, event: BeginTrainEvent) -> None:

@@ -1,4 +1,4 @@
-"""Validation: tests during training, and the handlers that `Trainer.train` adds to the handlers of the user."""
+"""Tests during training, and the handlers that `Trainer.train` adds to the handlers of the user."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class TestEvery(Handler):
       feed_order: as in `Trainer.test`.
       name: the prefix of the names of the values.
       program: the program to test, if there are several; its values are then named like `test_generator/loss`.
-      average: an average of the parameters that the program or its optimizer keeps, such as an
-        ExponentialMovingAverage. The averaged parameters are tested, and handlers that save on the result save them.
+      average: an average of the parameters that the program or its optimizer computes, such as an
+        ExponentialMovingAverage. Tests use the averaged parameters; handlers that save the best parameters save them.
 
     Raises:
-      ArgumentError: two numbers would have one name. From `train`: nothing keeps the average, a metric has the name of
-        an output, or a metric returns more or fewer numbers than its `parts`.
+      ArgumentError: two numbers would have one name. From `train`: the program and its optimizer do not compute
+        the average, a metric has the name of an output, or a metric returns more or fewer numbers than its `parts`.
       ArgumentTypeError: an entry is not a metric, or has no inputs.
       UnknownNameError: from `train`: a metric reads a value that the program does not have.
 
@@ -66,7 +66,7 @@ class TestEvery(Handler):
       ['test_loss']
     """
 
-    __test__ = False  # pytest collects classes whose names begin with Test
+    __test__ = False  # pytest collects classes whose names begin with Test; this attribute excludes TestEvery
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class TestEvery(Handler):
         return [name for names in self._names().values() for name in names]
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Raise an error if the program lacks a value that a metric reads, or if nothing keeps the average."""
+        """Raise an error if the program lacks a value that a metric reads, or does not compute the average."""
         request_of(self._tested, self._metrics)
         if self._average is not None:
             self._average.values(self.trainer)
@@ -103,12 +103,12 @@ class TestEvery(Handler):
         return self._every.steps_left(self.done)
 
     def end_step(self, event: EndStepEvent) -> None:
-        """Run a test if an interval of steps ends with this step."""
+        """Run a test if the interval is in steps and ends with the current step."""
         if self._every.at_step(self.done):
             self._test(event.epoch, event.step)
 
     def end_epoch(self, event: EndEpochEvent) -> None:
-        """Run a test if an interval of epochs ends with this epoch."""
+        """Run a test if the interval is in epochs and ends with the current epoch."""
         if self._every.at_epoch(event):
             self._test(event.epoch, event.steps - 1)
 
@@ -131,12 +131,12 @@ class TestEvery(Handler):
         return values
 
     def _each(self, leaf: Any) -> np.ndarray:
-        """Return the numbers in one result of a test; in a population, each number is an array `[members]`."""
+        """Return the numbers in one value of a test; in a population, each number is an array `[members]`."""
         members = self.trainer.session.engine.members
         return np.ravel(leaf) if members is None else np.reshape(leaf, (members, -1)).T
 
     def _names(self) -> dict[int, list[str]]:
-        """Return the names of the numbers in each result of a test, by the index of the result in its Results."""
+        """Return the names of the numbers in each value of a test, by the index of the value in the Results."""
         program = self._tested
         first = len(output_names(program))
         measured = {first + i: numbers for i, numbers in enumerate(_numbers_of(self._metrics))}
@@ -154,12 +154,12 @@ class TestEvery(Handler):
 
 
 class Tests(NamedTuple):
-    """The arguments of one call of `train` that set its tests.
+    """The arguments of one call of `train` that configure its tests.
 
     Attributes:
       reader: the reader of test data, or a dict of readers by program name; None for no tests.
       every: the interval of the tests.
-      metrics: metrics beside the outputs of the program.
+      metrics: the metrics to compute in addition to the outputs of the program.
       feed_order: as in `Trainer.train`.
     """
 
@@ -174,7 +174,7 @@ class Validation:
 
     Args:
       trainer: the Trainer.
-      checkpoints: the checkpoints of the Trainer, whose folder keeps the best parameters; None keeps them in memory.
+      checkpoints: the checkpoints of the Trainer, whose folder stores the best parameters; None stores them in memory.
     """
 
     def __init__(self, trainer: Any, checkpoints: Checkpoints | None):
@@ -191,12 +191,12 @@ class Validation:
     def around(
         self, handlers: Sequence[Handler | EventHandler], tests: Tests, best: RestoreBest
     ) -> Sequence[Handler | EventHandler]:
-        """Return the handlers of a call of `train`: handlers of the user, with added ones before and after them.
+        """Return all handlers of a call of `train`: handlers of the Trainer before and after the handlers of the user.
 
         Args:
           handlers: the handlers of the user, outermost first; the function `event_handler` is the last one.
           tests: the arguments of `train` for its tests.
-          best: the argument `restore_best`.
+          best: the argument `restore_best` of `train`.
 
         Raises:
           ArgumentError: an argument is invalid, or needs another argument.
@@ -230,7 +230,8 @@ class Validation:
     def _best_of(self, best: RestoreBest) -> _BestOfCall:
         """Return the handler that restores the best parameters after training.
 
-        Calls of `train` share the handler while they follow the same value, so that an interrupted call continues.
+        If the next call of `train` names the same value, it uses the same handler, so that an interrupted call
+        continues.
         """
         programs = list(self._trainer.programs)
         if best is True and len(programs) > 1:
@@ -255,12 +256,12 @@ class Validation:
 
 
 class _BestOfCall(SaveBest):
-    """A handler that restores the best parameters of one call of `train`, also after an interruption."""
+    """A handler that restores the best parameters of one call of `train`, also if the call was resumed."""
 
     asked_by = "train(restore_best=...)"
 
     def begin_train(self, event: BeginTrainEvent) -> None:
-        """Discard the best value and parameters of earlier calls, unless this call continues an interrupted one."""
+        """Discard the best value and parameters of earlier calls of `train`, unless this call continues one."""
         if not event.resumed:
             self._forget()
         super().begin_train(event)
@@ -282,12 +283,12 @@ def _pair(best: Any) -> tuple[str, str]:
 
 
 def _numbers_of(metrics: Metrics) -> list[list[str]]:
-    """Return, for each metric, the names of its numbers: one for each of its `parts`, or the metric's name."""
+    """Return the names of the numbers of each metric: one name for each of its `parts`, or the metric's own name."""
     return [[f"{name}_{part}" for part in metric.parts] or [name] for name, metric in metrics.items()]
 
 
 def _checked(metrics: Metrics) -> Metrics:
-    """Check the metrics and return them.
+    """Check the types and names of the metrics; return the metrics as a dict.
 
     Raises:
       ArgumentTypeError: an entry is not a metric, or has no inputs.
@@ -305,7 +306,7 @@ def _checked(metrics: Metrics) -> Metrics:
 
 
 def _check_is_average(average: Any) -> None:
-    from fluid.optimizer.averages import Average  # imported here, because few tests have an average
+    from fluid.optimizer.averages import Average  # imported only when needed, because few tests have an average
 
     if not isinstance(average, Average):
         raise errors.ArgumentTypeError(

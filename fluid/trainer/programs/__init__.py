@@ -1,4 +1,4 @@
-"""Programs of a Trainer: their declarations, schedule and readers, and feeds that other programs compute."""
+"""Programs of a Trainer: their declarations, the order of their training, their readers, and feeds between programs."""
 
 from fluid.trainer.programs.member import (
     Member,

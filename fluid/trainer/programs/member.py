@@ -1,6 +1,6 @@
-"""Members: the programs of a Trainer with the feeds that they read; and the readers and pipeline of `train`.
+"""Members: the programs of a Trainer with the feeds that they read, and the readers and input pipeline of `train`.
 
-A feed may be the value of another program, by `feed_from`. A Chain computes such feeds in one step.
+With the argument `feed_from`, a feed is a value that another program computes. A Chain computes these feeds.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from fluid.trainer.programs.training_program import ProgramFunction, TrainingPro
 
 
 class Link(NamedTuple):
-    """The values that one other program computes as feeds of a program.
+    """A source of feeds: another program, whose computed values become feeds of a program.
 
     Attributes:
       step: the compiled step of the other program, in test mode.
-      feeds: names of the feeds that the results of `step` become, in the order of these results.
-      chain: computes feeds of the other program from a third one; None if the minibatch holds all feeds of `step`.
+      feeds: the names of the computed feeds, in the order of the results of `step`.
+      chain: computes feeds of the other program from a third program; None if the minibatch holds all feeds of `step`.
     """
 
     step: CompiledStep
@@ -46,11 +46,11 @@ class Link(NamedTuple):
 class Chain:
     """A function that computes the feeds of a program from values of other programs, with the current parameters.
 
-    The other programs run in test mode: nothing is kept between steps, and no state changes.
+    The other programs run in test mode: their states do not change, and their values are computed again in each step.
 
     Args:
       own: names of the feeds of the program.
-      links: the other programs, each of which computes some of these feeds.
+      links: the other programs, each of which computes some of the feeds in `own`.
       reads: the feeds that the minibatches must hold.
 
     Attributes:
@@ -65,7 +65,7 @@ class Chain:
     def __call__(self, feed: Mapping[str, Any], draw: Draw | None = None) -> dict[str, Any]:
         """Return the feed of the program: the arrays of a minibatch, and the values that other programs compute.
 
-        Feeds that the minibatch lacks, and that no other program computes, are left out.
+        The result has no entry for a feed that neither the minibatch nor another program provides.
 
         Args:
           feed: the minibatch, with arrays for the names in `reads`.
@@ -108,7 +108,8 @@ class Member:
     def reads(self) -> dict[str, FeedSpec]:
         """The feeds that the minibatches of this program must hold.
 
-        These are its feeds that no other program computes, and the feeds from which other programs compute the rest.
+        The result has the feeds of this program that no other program computes, and the feeds that the other programs
+        need to compute the remaining ones.
         """
         return self.program.feeds if self.chain is None else self.chain.reads
 
@@ -119,16 +120,16 @@ class Member:
 
     @property
     def is_shared(self) -> bool:
-        """True if several processes compute each step of this program jointly."""
+        """True if each step of this program runs on the devices of several processes."""
         mesh = self._session.engine.layout.mesh
         return mesh is not None and bool(mesh.is_multi_process)
 
     def divide(self, source: Minibatches) -> None:
         """Divide the rows of minibatches among processes, so that each process reads only the rows of its devices.
 
-        With one device, minibatches stay in the compact form that the reader may return, such as row numbers. All
-        processes read minibatches with sequences completely, because sequences are padded to the longest sequence of
-        the whole minibatch.
+        With one device, minibatches stay in the compact format that the reader may return, such as row numbers. All
+        processes read minibatches with sequences completely, because sequences are padded to the longest sequence in
+        the minibatch of all processes.
         """
         layout = self._session.engine.layout
         if self.has_sequences or any(spec.lod_level or spec.shape[:1] != (None,) for spec in self.reads.values()):
@@ -139,7 +140,7 @@ class Member:
             source.divide(layout.rows_here)
 
     def expected(self, source: Minibatches) -> dict[str, jax.ShapeDtypeStruct] | None:
-        """Return the shape of each feed of a step, by name, before a minibatch is read; None if a shape is unknown.
+        """Return the expected shape of each feed of a step, by name, before data is read; None if a shape is unknown.
 
         Args:
           source: the source of the minibatches.
@@ -157,7 +158,7 @@ class Member:
         return expected
 
     def fed(self, feed: Mapping[str, Any], draw: Draw | None = None) -> Mapping[str, Any]:
-        """Return the feed of a step: a minibatch, and values that other programs compute with the current parameters.
+        """Return the feed of a step: a minibatch, and values that other programs compute from current parameters.
 
         Args:
           feed: the minibatch.
@@ -179,7 +180,8 @@ class Member:
           trains: True if the feeds are for training, see `Feeder`.
         """
         order = self.declared.feed_order if order is None else order
-        # In a multi-process training, each process reads only its rows; placeholder rows stand for the other rows.
+        # In a multi-process training, each process reads only its rows of a minibatch; placeholder rows replace the
+        # other rows.
         trains = trains and not self.is_shared
         return Converter(self._session.engine, self.reads, order, buckets, only, self.others, trains)
 
@@ -188,7 +190,7 @@ ReadersLike = ReaderLike | Mapping[str, ReaderLike] | None
 """The argument `reader` of `Trainer.train`: one reader, or a dict of readers by program name."""
 
 Source = Minibatches | Turns
-"""The source of a training: the minibatches of one program, or of several programs in turn."""
+"""The type of the data source of a training: the minibatches of one program, or of several programs in turn."""
 
 
 class Plan(NamedTuple):
@@ -289,7 +291,7 @@ def check_data(method: str, feeds: Any, reader: ReaderLike | None, second: Any =
       method: the name of the method, for the error message.
       feeds: names of the feeds of the program.
       reader: the argument `reader`.
-      second: the argument after the reader. In a mistaken `train(x, y)`, it is an array.
+      second: the argument after the reader; an array if the user has written `train(x, y)` by mistake.
 
     Raises:
       ArgumentTypeError: there is no reader, or there are arrays instead of a reader.
@@ -316,7 +318,7 @@ def source_of(members: Sequence[Member], readers: Sequence[ReaderLike | None], p
       first: the number of training steps done before the first minibatch.
 
     Raises:
-      ArgumentError: an epoch would have no end.
+      ArgumentError: an epoch would never end.
     """
     if plan is None:
         assert readers[0] is not None
@@ -366,7 +368,7 @@ def pipeline_of(
 
 
 def warn_of_idle(members: Sequence[Member], source: Source) -> None:
-    """Warn, at the end of a call of `train`, of programs that the call has not trained in any step.
+    """Warn of programs that a call of `train` has not trained in any step, at the end of the call.
 
     Args:
       members: the programs.
@@ -437,7 +439,7 @@ def member_called(program: str | ProgramFunction | None, members: Sequence[Membe
 
 
 def _linked(name: str, members: Mapping[str, Member], session: Session, waiting: tuple[str, ...]) -> Chain | None:
-    """Return the chain of a member, created with the chains that it needs; None for a member without `feed_from`.
+    """Create the Chain of a member, and the Chains that it needs; return None for a member without `feed_from`.
 
     Args:
       name: the name of the member.
@@ -476,7 +478,7 @@ def _linked(name: str, members: Mapping[str, Member], session: Session, waiting:
 
 
 def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tuple[str, str]]]:
-    """Return, by name of another program, the pairs of a feed of a member and the value that becomes this feed."""
+    """Return, for each other program that computes feeds, pairs of a feed's name and a value's name."""
     found: dict[str, list[tuple[str, str]]] = {}
     for feed, written in (member.declared.feed_from or {}).items():
         if feed not in member.program.feeds:
@@ -496,7 +498,7 @@ def _sources(member: Member, members: Mapping[str, Member]) -> dict[str, list[tu
 
 
 def _add(reads: dict[str, FeedSpec], more: Mapping[str, FeedSpec], mine: Program, other: Program) -> None:
-    """Add to `reads`, the feeds in the minibatches of the program `mine`, the feeds `more` of the program `other`.
+    """Add the feeds `more` of the program `other` to `reads`, the feeds in the minibatches of the program `mine`.
 
     Raises:
       ArgumentError: both programs declare a feed of one name, with another shape or dtype.

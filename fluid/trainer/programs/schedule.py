@@ -1,8 +1,8 @@
-"""Schedules: the choice of a program for each training step, and the minibatches of several programs in this order.
+"""Schedules: choose the program of each training step, and read the minibatches of several programs in this order.
 
-A Batch holds the index of its program. The schedule depends only on the numbers of the step and of the epoch, and one
-saved position holds the positions of all readers. Therefore the pipeline, Progress, checkpoints and the loop do not
-depend on the number of programs.
+A Batch holds the index of its program. The schedule depends only on the indices of the step and of the epoch, and one
+saved position holds the positions of all readers. Therefore the input pipeline, Progress, checkpoints and the training
+loop do not depend on the number of programs.
 """
 
 import abc
@@ -17,16 +17,17 @@ from fluid.reader.adapters import Minibatches
 from fluid.reader.base import Rows
 
 ScheduleLike = str | Mapping[str, float] | Callable[[int], str | int] | None
-"""The argument `schedule=`: "alternate", "3:1", "epoch", weights by name, or a function from the step to a name."""
+"""The argument `schedule=`: "alternate", "3:1", "epoch", weights by name, or a function of the step.
+"""
 
-# A Weighted schedule draws the random numbers of this many steps at once.
+# The number of steps for which a Weighted schedule draws random numbers in one batch.
 _BLOCK = 1024
 
 
 class Schedule(abc.ABC):
     """A base class of schedules, which choose the program of a step.
 
-    The choice depends only on the numbers of the step and of the epoch, so a resumed training makes equal choices.
+    The choice depends only on the indices of the step and of the epoch, so a resumed training makes equal choices.
 
     Attributes:
       by_epoch: True if all steps of an epoch train one program.
@@ -77,7 +78,7 @@ class ByEpoch(Schedule):
         self._count = count
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program that the whole epoch trains."""
+        """Return the index of the program that all steps of the epoch train."""
         return epoch % self._count
 
 
@@ -102,7 +103,7 @@ class Weighted(Schedule):
         self._drawn: list[int] = []
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program that is drawn for this step."""
+        """Return the index of the randomly drawn program for a step."""
         block, place = divmod(step, _BLOCK)
         if block != self._block:
             numbers = np.random.Generator(np.random.PCG64([self._seed, block])).random(_BLOCK)
@@ -126,7 +127,7 @@ class Chosen(Schedule):
         self._names = list(names)
 
     def at(self, step: int, epoch: int) -> int:
-        """Return the index of the program that the function returns.
+        """Return the index of the program that the user's function chooses for a step.
 
         Raises:
           UnknownNameError: the function returns no name or index of a program.
@@ -176,7 +177,7 @@ def _counts(text: str, names: Sequence[str]) -> list[int]:
     """Return the numbers of consecutive steps of the programs in a schedule such as "3:1".
 
     Raises:
-      ArgumentError: the text has another form, the wrong number of counts, or a count of 0.
+      ArgumentError: the text is no such schedule, has the wrong number of counts, or has a count of 0.
     """
     parts = text.split(":")
     if not all(part.strip().isdecimal() for part in parts):
@@ -219,19 +220,19 @@ def _forms(names: Sequence[str]) -> str:
     return f'"alternate", "3:{ones}", "epoch", weights {{{weights}}}'
 
 
-# The sentinel for the end of a pass.
+# A sentinel that marks the end of a pass over the data.
 _NONE = object()
 
 
 class Turns:
-    """Passes over the minibatches of several programs: each item is the index of a program and its next minibatch.
+    """Passes over the minibatches of several programs; each item is the index of a program and its next minibatch.
 
-    A pass ends with the pass of one reader, the leading reader, which starts again in each pass. The other readers
-    continue over the ends of passes, and start again when they end.
+    A pass ends when one reader, the leading reader, ends. The leading reader restarts in each pass. The other readers
+    continue across passes, and restart when they end.
 
     Args:
-      sources: the minibatches of each program. Programs that share minibatches have the same object, and a program
-        that reads nothing has None.
+      sources: the minibatches of each program. Programs that share minibatches have the same object; a program
+        without a reader has None.
       schedule: the schedule that chooses the program of each item.
       leading: the index of the program whose reader ends a pass; a schedule by epoch uses the program of the epoch.
       first: the number of training steps done before the first item.
@@ -274,20 +275,21 @@ class Turns:
         return list(self._counts)
 
     def __call__(self) -> Iterator[tuple[int, Any]]:
-        """Start the next pass, or continue the pass of the position that `restore` has set."""
+        """Start the next pass over the data, or continue the interrupted pass that `restore` has set."""
         place = self._places[self._schedule.at(self._step, self._epoch) if self._schedule.by_epoch else self._leading]
         assert place is not None
-        if place not in self._open:  # opened before the first item, so that `state()` already includes its position
+        # open the reader before the first item is read, so that `state()` already includes its position
+        if place not in self._open:
             self._open[place] = self._sources[place]()
         return self._pass(place)
 
     def state(self) -> dict[str, Any]:
-        """Return the position after the last item as a dict of JSON values, for `restore`."""
+        """Return the position after the last item that was read, as JSON for `restore`."""
         position = {"epoch": self._epoch, "given": self._given, "step": self._step, "counts": list(self._counts)}
         return {**position, "reader": self._plan, "readers": [source.state() for source in self._sources]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Make the next pass continue exactly after a position that `state` has returned.
+        """Make the next pass continue exactly from a position that `state` has returned.
 
         Raises:
           ArgumentError: the position belongs to other readers, or to another schedule.
@@ -308,7 +310,7 @@ class Turns:
         self._counts = list(state["counts"])
 
     def close(self) -> None:
-        """End the open passes of all readers, so that each reader begins a new pass when it is read next."""
+        """End the current passes of all readers, so that each reader begins a new pass when it is read next."""
         self._end_all()
         for source in self._sources:
             position = source.state()
@@ -316,7 +318,7 @@ class Turns:
                 source.restore({"epoch": position["epoch"] + 1, "given": 0})
 
     def _pass(self, leading: int) -> Iterator[tuple[int, Any]]:
-        """Yield the items of a pass, which ends when the source at the index `leading` in `_sources` ends."""
+        """Yield the items of one pass, until the minibatches of `_sources[leading]` end."""
         ended = False
         try:
             while True:
@@ -331,7 +333,9 @@ class Turns:
                 if minibatch is _NONE:
                     assert place is not None
                     del self._open[place]
-                    minibatch = next(self._open_at(place))  # a reader without any minibatch raises an error here
+                    # restart the reader; a reader without any minibatch raises an error here, instead of an endless
+                    # loop
+                    minibatch = next(self._open_at(place))
                 self._step += 1
                 self._given += 1
                 self._counts[number] += 1

@@ -1,4 +1,4 @@
-"""TrainingProgram: the declarations of trained programs, and their discovery, also of the inference program."""
+"""TrainingProgram, which declares a trained program; and functions that trace the trained and inference programs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SHOWN = 3
 
 
 def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
-    """Warn of parameters that programs share only because their layers have equal automatic names.
+    """Warn of parameters that several programs share only because layers have equal automatic names.
 
     Automatic names number the layers of each program from 0 on. So the first `fc` layers of two programs share one
-    parameter, `fc_0.w_0`, if the shapes agree. The sharing is intended if one line of a common function creates the
-    parameter, and rarely otherwise.
+    parameter, `fc_0.w_0`, if the shapes agree. If one line of a common function creates the parameter in both
+    programs, the sharing is intended, and there is no warning.
 
     Args:
       programs: the programs of one Trainer, in their order.
@@ -49,12 +49,12 @@ def warn_of_shared_by_number(programs: Sequence[Program]) -> None:
 
 
 def _own_line(site: str) -> str:
-    """Return the source line in a creation site, without the line that called the function."""
+    """Return the source line that creates a parameter, from a creation site, without the line of the caller."""
     return site.partition(CALLED_AT)[0]
 
 
 ProgramFunction = Callable[[], Any]
-"""A function without arguments that calls layers and returns the loss, or several values, the loss first."""
+"""A function without arguments that calls layers; it returns the loss, or several values with the loss first."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,10 @@ class TrainingProgram:
             )
 
     def discovered(self, precision: str | None) -> Program:
-        """Return the discovered Program, which minimises its loss.
+        """Trace the program function, and return a Program that minimizes the loss with the optimizer.
 
         Raises:
-          FluidError: the program has an error that its shapes show, or `parameter_list` matches no parameter.
+          FluidError: tracing the program fails, or `parameter_list` matches no parameter.
         """
         program = trained_program(self.program_func, self.optimizer, precision, self.parameter_list)
         program.name = self.name or program.name
@@ -142,14 +142,14 @@ def declared_programs(
 
 
 def discovered(declared: Sequence[TrainingProgram], precision: str | None) -> list[Program]:
-    """Trace the program functions of a Trainer, and return the discovered Programs.
+    """Trace the program functions of a Trainer, and return one Program for each.
 
     Args:
       declared: the result of `declared_programs`.
       precision: as for `fluid.Program`.
 
     Raises:
-      FluidError: a program has an error that its shapes show.
+      FluidError: tracing a program fails.
       ArgumentError: two programs have one name.
     """
     programs: list[Program] = []
@@ -182,7 +182,9 @@ def _one(given: Any, optimizer: OptimizerLike | None) -> TrainingProgram:
 
 
 def _refuse_layer(function: Callable[..., Any]) -> None:
-    """Raise ArgumentTypeError for a layer in the list of programs: other libraries accept a list of layers as one net.
+    """Raise ArgumentTypeError for a function that needs arguments, such as a layer, in a list of programs.
+
+    Users of other libraries may pass a list of layers as one net.
 
     Raises:
       ArgumentTypeError: the function needs arguments.
@@ -204,7 +206,7 @@ def trained_program(
     precision: str | None,
     parameter_list: str | Sequence[str] | None = None,
 ) -> Program:
-    """Return the Program that a Trainer trains.
+    """Trace the function of a Trainer with one program, and return the Program.
 
     Args:
       function: as for `minimizing`, or None.
@@ -239,13 +241,13 @@ def trained_program(
 def minimizing(
     function: Callable[[], Any], optimizer: OptimizerLike, parameter_list: str | Sequence[str] | None = None
 ) -> Callable[[], Any]:
-    """Return a program function that calls `function`, and then minimises the loss.
+    """Return a program function that calls `function`, and then minimizes the loss with the optimizer.
 
     The loss is the output named "loss" of a dict, at any position, or else the first output.
 
     Args:
       function: returns a value, or a list, tuple or dict of values. Program raises the errors for a function that
-        cannot be called, or that returns nothing to minimise.
+        cannot be called, or that returns nothing to minimize.
       optimizer: a fluid optimizer, an optax transformation, or a function that returns one.
       parameter_list: names and globs of the parameters to update; all trainable parameters by default.
 
@@ -275,7 +277,7 @@ def minimizing(
             chosen.minimize(loss, parameter_list=parameter_list)
         return outputs
 
-    if not hasattr(program, "__name__"):  # a functools.partial has no name
+    if not hasattr(program, "__name__"):  # a functools.partial has no name: use the name of its function
         program.__name__ = getattr(getattr(function, "func", None), "__name__", "program")
     return program
 

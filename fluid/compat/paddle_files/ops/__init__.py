@@ -1,1 +1,1 @@
-"""The table of ops: a row for each op of PaddlePaddle computes it with fluid's layers; one module for each family."""
+"""The table of ops: for each PaddlePaddle op a row, which is a function that computes the op with fluid's layers."""

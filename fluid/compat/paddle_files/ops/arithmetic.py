@@ -1,4 +1,4 @@
-"""Rows of the table of ops: arithmetic, comparisons and activations."""
+"""Functions that compute PaddlePaddle ops with layers: arithmetic, comparisons and activations."""
 
 import functools
 from collections.abc import Callable
@@ -35,7 +35,8 @@ def _scale(op: Op) -> Outputs:
     if op.given("ScaleTensor"):
         factor = op.value("ScaleTensor")
     elif (factor, bias) == (1.0, 0.0):
-        return {"Out": x}  # not scaled, to keep information about x, for example that it holds the logits of a softmax
+        # `layers.scale` would lose what fluid knows about `x`, for example that it holds the logits of a softmax.
+        return {"Out": x}
     return {"Out": layers.scale(x, factor, bias, after)}
 
 
@@ -121,7 +122,7 @@ def _pow(op: Op) -> Outputs:
 
 
 def _mish(op: Op) -> Outputs:
-    # Read, and not used: beyond the threshold, PaddlePaddle skips a logarithm that rounds to nothing.
+    # `layers.mish` needs no threshold: above it, PaddlePaddle only skips a logarithm that does not change the result.
     op.attr("threshold", 20.0)
     return {"Out": layers.mish(op.value("X"))}
 

@@ -1,4 +1,4 @@
-"""Rows of the table of ops: convolution, pooling, resizing, normalisation and dropout."""
+"""Functions that compute PaddlePaddle ops with layers: convolution, pooling, resizing, normalisation and dropout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from fluid.compat.paddle_files.op import Op, Outputs, Row, Rule, unary
 
 
 def _padding(op: Op, dims: int) -> Any:
-    """Return the padding argument of a layer: sizes, or "SAME" or "VALID", an algorithm that computes the sizes."""
+    """Return the padding of an op: a list of sizes, or the name of an algorithm, "SAME" or "VALID"."""
     sizes = op.attr("paddings", [0] * dims)
     algorithm = op.attr("padding_algorithm", "EXPLICIT")
     return sizes if algorithm == "EXPLICIT" else algorithm
@@ -21,7 +21,7 @@ def _geometry(op: Op, dims: int) -> dict[str, Any]:
         "filter_size": list(op.desc_of("Filter").shape[2:]),
         "stride": op.attr("strides", [1] * dims),
         "padding": padding,
-        # PaddlePaddle sets the dilation to 1 if the padding is "SAME".
+        # Like PaddlePaddle, use a dilation of 1 for the padding "SAME".
         "dilation": [1] * dims if padding == "SAME" else dilation,
         "groups": op.attr("groups", 1),
         "param_attr": op.parameter("Filter"),
@@ -68,7 +68,7 @@ def _pool_with_index(pool: Callable[..., Any], adaptive: Callable[..., Any], dim
 
 
 def _pooled(op: Op, pool: Any, adaptive: Any, kind: str, where: Any, how: Any, dims: int) -> Outputs:
-    """Apply pooling with windows of the size `ksize`, or adaptive pooling with outputs of the size `ksize`."""
+    """Compute a pooling op with windows of size `ksize`, or an adaptive pooling op with outputs of size `ksize`."""
     shared = {"pool_size": op.attr("ksize", list), "pool_type": kind, **where}
     stride = op.attr("strides", [1] * dims)
     whole = op.attr("global_pooling", False)

@@ -1,4 +1,4 @@
-"""Rows of the table of ops: losses, metrics, CRF and CTC."""
+"""Functions that compute PaddlePaddle ops with layers: losses, metrics, CRF and CTC."""
 
 from typing import Any
 
@@ -37,7 +37,8 @@ def _hierarchical_sigmoid(op: Op) -> Outputs:
 
 
 def _accuracy(op: Op) -> Outputs:
-    op.names("Out")  # read, and not used: the slot holds the scores of the best classes
+    # Mark the slot "Out" as read: accuracy does not need its values, the scores of the best classes.
+    op.names("Out")
     hits = layers.reduce_max(layers.cast(_same(op.value("Indices"), op.value("Label")), "float32"), dim=-1)
     count = layers.cast(layers.reduce_sum(hits), "int32")
     total = layers.cast(layers.reduce_sum(layers.ones_like(hits)), "int32")
@@ -45,7 +46,7 @@ def _accuracy(op: Op) -> Outputs:
 
 
 def _same(best: Any, label: Any) -> Any:
-    """Return where the best classes `[batch, k]` equal the correct class `[batch, 1]`, as booleans `[batch, k]`."""
+    """Compare the best classes, `[batch, k]`, with the correct class, `[batch, 1]`; return booleans `[batch, k]`."""
     return layers.equal(best, layers.expand(layers.cast(label, best.dtype), [1, best.shape[-1]]))
 
 

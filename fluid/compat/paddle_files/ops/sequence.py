@@ -1,4 +1,4 @@
-"""Rows of the table of ops: sequences, embeddings, recurrent layers, and fully connected layers as one op."""
+"""Functions that compute PaddlePaddle ops with layers: sequences, embeddings, recurrent layers, and the op `fc`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -139,7 +139,7 @@ ROWS |= {
 }
 
 
-# The recurrent ops that compute a single time step store an activation as an index into this tuple.
+# The activations of recurrent ops for a single time step: the attribute of the op is an index into this tuple.
 _ACTIVATIONS = ("identity", "sigmoid", "tanh", "relu")
 
 
@@ -168,7 +168,7 @@ def _lstmp(op: Op) -> Outputs:
 
 
 def _settings(op: Op) -> dict[str, Any]:
-    """Return the arguments that the layers `dynamic_lstm` and `dynamic_lstmp` share."""
+    """Return the arguments of an LSTM op that the layers `dynamic_lstm` and `dynamic_lstmp` share."""
     return {
         "h_0": op.maybe("H0"),
         "c_0": op.maybe("C0"),

@@ -1,4 +1,4 @@
-"""Rows of the table of ops: creation of arrays, shapes, and access by index."""
+"""Functions that compute PaddlePaddle ops with layers: creation of arrays, shapes, and access by index."""
 
 from collections.abc import Callable
 from typing import Any
@@ -90,7 +90,7 @@ ROWS: dict[str, Rule] = {
 }
 
 
-# By dtype: the attribute of the op `assign_value` that holds the elements.
+# By dtype: the name of the attribute in which the op `assign_value` stores the elements.
 _ELEMENTS = {"bool": "bool_values", "float32": "fp32_values", "int32": "int32_values", "int64": "int64_values"}
 
 
@@ -112,7 +112,7 @@ def _fill_constant_like(op: Op) -> Outputs:
 
 
 def _constant(op: Op) -> Any:
-    """Return the value with which an op fills an array; later versions also write the value as text, which is exact."""
+    """Return the number with which an op fills an array; prefer the exact text of later PaddlePaddle versions."""
     text = op.attr("str_value", "")
     value = op.attr("value", 0.0)
     try:
@@ -158,12 +158,12 @@ def _eye(op: Op) -> Outputs:
 
 
 def _random(op: Op) -> dict[str, Any]:
-    """Return the arguments that the layers of all random ops share."""
+    """Return the layer arguments that all random ops share: dtype and seed."""
     return {"dtype": op.dtype(), "seed": op.attr("seed", 0)}
 
 
 def _like(op: Op) -> dict[str, Any]:
-    """Return the layer arguments of ops whose result takes one of its sizes from the value in the slot Input."""
+    """Return the layer arguments of an op whose result takes one size from the value in the slot `Input`."""
     return {
         "input": op.value("Input"),
         "shape": op.attr("shape", list),

@@ -47,5 +47,5 @@ def format_of(files: Sequence[File], name: str | None) -> Format:
                 f"{os.path.basename(file.path)!r}, expected one; read each by itself: "
                 f"reader.chain(reader.files('*.csv'), reader.files('*.npz'))"
             )
-    assert first is not None  # an error was raised otherwise
+    assert first is not None  # if `first` were None, the loop would have raised an error
     return first

@@ -67,7 +67,8 @@ def _values(column: Any, missing: Missing) -> Values:
     """Return the values of an Arrow array, one for each row.
 
     Numbers become an array `[rows, ...]`, in which an absent float is NaN. Lists of numbers become arrays of different
-    lengths, and lists of lists become lists of arrays. Absent text is None. Arrow converts values of other types.
+    lengths, and lists of lists become lists of arrays. Absent text is None. Values of other types are the Python
+    objects of `to_pylist`.
 
     Args:
       column: the Arrow array.
@@ -148,7 +149,8 @@ class Csv(Format):
         with piece.file.open() as stream, _named_rows(pa, piece.file):
             reading = pa_csv.open_csv(
                 pyarrow_streams.Stream(stream),
-                read_options=pa_csv.ReadOptions(use_threads=False),  # with threads, error messages lack the row number
+                # Without threads, because with threads, pyarrow's error messages lack the row number.
+                read_options=pa_csv.ReadOptions(use_threads=False),
                 parse_options=pa_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
                 convert_options=pa_csv.ConvertOptions(column_types=types),
             )
@@ -160,7 +162,7 @@ class Csv(Format):
                     number += batch.num_rows
             finally:
                 reading.close()  # stops the reading thread of pyarrow
-                # Releases the stream: after an exception, the traceback keeps this frame and its variables alive.
+                # Release the stream: after an exception, the traceback would keep the variable `reading` alive.
                 del reading
 
 
@@ -234,7 +236,7 @@ class Parquet(Format):
                     yield from rows(batch.slice(left_out), piece.file, number + left_out)
                     number += batch.num_rows
             finally:
-                # Releases the stream: after an exception, the traceback keeps this frame and its variables alive.
+                # Release the stream: after an exception, the traceback would keep the variable `opened` alive.
                 del opened
 
 

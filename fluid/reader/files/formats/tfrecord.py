@@ -91,7 +91,7 @@ def records(stream: IO[bytes], file: File) -> Iterator[bytes]:
 def _exactly(stream: IO[bytes], size: int) -> bytes:
     """Read `size` bytes, or fewer at the end of the file.
 
-    Bytes are read in blocks, so that a damaged, huge `size` takes no more memory than the file is large.
+    Bytes are read in blocks, so that a damaged, too large `size` uses at most as much memory as the file has bytes.
     """
     parts = []
     while size and (part := stream.read(min(size, _BLOCK))):

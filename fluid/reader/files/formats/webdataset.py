@@ -18,7 +18,7 @@ from fluid.reader.files.format import Fields, Format, Piece, Row, broken
 from fluid.reader.files.formats.npz import read_array
 
 KEY = "__key__"
-# The common name of the members of a row, and for each extension the name and the bytes of the member.
+# The type of an undecoded row: the common name of its members, and the name and bytes of each member by extension.
 _Members = tuple[str, dict[str, tuple[str, bytes]]]
 _BLOCK = 1 << 18
 # The decoder of a member, by the part of its name after the last dot. Other members stay bytes, also pickle files,
@@ -60,7 +60,8 @@ class WebDataset(Format):
                     if wanted is None or extension in wanted:
                         found[extension] = member.name, _bytes(archive, member)
                 yield key, found
-                # Without this line, the headers of all members stay in memory. typeshed does not declare `members`.
+                # Free the headers of the members, all of which tarfile would keep in memory. typeshed does not declare
+                # `members`.
                 archive.members.clear()  # type: ignore[attr-defined]
             if not stream.ends_well(archive.offset):
                 raise ValueError(f"the archive is damaged or not whole at byte {archive.offset}")
@@ -98,7 +99,7 @@ class _Watched(io.RawIOBase):
 
 
 def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
-    """Return the name of a member's row, with its folder, and of its field, which is the text after the first dot."""
+    """Return the row name of a tar member, with its folder, and its field name: the text after the first dot."""
     folder, name = posixpath.split(member.name)
     stem, _, extension = name.partition(".")
     return posixpath.join(folder, stem), extension if stem else ""
@@ -106,7 +107,7 @@ def _parts(member: tarfile.TarInfo) -> tuple[str, str]:
 
 def _bytes(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     stream = archive.extractfile(member)
-    assert stream is not None  # the member is a file
+    assert stream is not None  # `extractfile` returns None only for members that are not files
     return stream.read()
 
 
